@@ -1,0 +1,61 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+BENCH_STAMP := .venv/.installed-bench
+
+.PHONY: help setup system run test check bench map docs format lock clean
+
+help:  ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(STAMP)  ## Install Toolgate and its tools into .venv
+
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP) requirements-bench.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	@touch $@
+
+system:  ## Install the system's parts: Chromium, bubblewrap, Docker (Debian, as root)
+	sh tools/install-system.sh
+
+run: setup  ## Start Toolgate on its embedded defaults
+	$(BIN)/toolgate up
+
+test: setup system  ## Run every test
+	$(BIN)/python -m pytest
+
+check: setup  ## Types, lint, import rules, drawn pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/arch_map.py --check
+	$(BIN)/python tools/conformance.py --check
+
+bench: $(BENCH_STAMP)  ## Measure the budgets, side by side
+	$(BIN)/python -m bench
+
+map: setup  ## Draw docs/architecture-map.md from the imports
+	$(BIN)/python tools/arch_map.py
+
+docs: setup  ## Draw the pages that come from the code
+	$(BIN)/python tools/conformance.py
+
+format: setup  ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:  ## Pin the dependencies anew (needs uv)
+	uv pip compile pyproject.toml --extra llm --extra browser --extra postgres --extra nats --extra dev \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements.lock
+	uv pip compile pyproject.toml --all-extras -c requirements.lock \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock
+
+clean:  ## Remove what make made
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,35 @@
+"""The `toolgate` command: a table of commands, each loaded only when it is called."""
+
+import importlib
+from typing import Final
+
+import click
+
+COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
+    "up": ("up", "Start everything in one process."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and help line; imports one when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"toolgate.cli.{COMMANDS[cmd_name][0]}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="toolgate")
+def main() -> None:
+    """The gate between AI agents and the world."""

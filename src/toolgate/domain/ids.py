@@ -1,0 +1,39 @@
+"""The names things go by, and how a new one is made.
+
+A made id is `<prefix>_<26 characters>`: 48 bits of time and 80 of chance in Crockford's base 32, so
+that ids sort by the time they were made. The time and the chance come in from outside.
+"""
+
+import re
+from typing import Final, NewType
+
+SessionId = NewType("SessionId", str)
+RunId = NewType("RunId", str)
+ToolCallId = NewType("ToolCallId", str)
+ApprovalId = NewType("ApprovalId", str)
+DeviceId = NewType("DeviceId", str)
+RequestId = NewType("RequestId", str)
+TargetId = NewType("TargetId", str)
+ArtifactId = NewType("ArtifactId", str)
+TraceId = NewType("TraceId", str)
+
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+TIME_BITS: Final = 48
+CHANCE_BITS: Final = 80
+LENGTH: Final = 26  # 130 bits of base 32 hold the 128
+
+_PATH_SAFE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def make(prefix: str, *, now_ms: int, chance: int) -> str:
+    """An id that sorts by time; `chance` gives its lower 80 bits."""
+    number = ((now_ms & ((1 << TIME_BITS) - 1)) << CHANCE_BITS) | (
+        chance & ((1 << CHANCE_BITS) - 1)
+    )
+    text = "".join(ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return f"{prefix}_{text}"
+
+
+def is_path_safe(text: str) -> bool:
+    """Whether an id that a caller chose may become part of a path (executor contract)."""
+    return _PATH_SAFE.fullmatch(text) is not None and ".." not in text and text != "."

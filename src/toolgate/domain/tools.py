@@ -1,0 +1,79 @@
+"""A tool, a call of it, and what came of the call.
+
+Who calls is decided by the server at the door the call came in by, never read from a body.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+class Level(StrEnum):
+    """How much a tool may change; the order is the order of the members."""
+
+    READ = "read"
+    WRITE = "write"
+    SIGN = "sign"
+
+    @property
+    def rank(self) -> int:
+        return list(Level).index(self)
+
+
+class Outcome(StrEnum):
+    """What is known of a tool's side effects when its call has ended."""
+
+    NOT_STARTED = "not_started"
+    MAY_HAVE_EXECUTED = "may_have_executed"
+    EXECUTED = "executed"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    level: Level
+    schema: Mapping[str, JsonValue]  # JSON Schema of the arguments
+    repeatable: bool  # safe to run again after a crash
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as the server knows them."""
+
+    tenant: str = "t_default"
+    workspace: str = "w_default"
+    device: str = ""
+    user: str = ""
+    role: str = ""
+    level: Level = Level.READ
+    agent: str = ""
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    request_id: str
+    tool: str
+    args: Mapping[str, JsonValue]
+    caller: Caller = field(default_factory=Caller)
+    run_id: str = ""
+    step_id: str = ""
+    policy_ref: str = "policy.default"
+    target_id: str = ""  # an execution target; empty: the default one
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    exit_code: int
+    stdout: str = ""
+    stderr: str = ""
+    data: JsonValue = None
+    outcome: Outcome = Outcome.EXECUTED
+    isolation: str = "in-process"
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0

@@ -1,0 +1,104 @@
+"""An agent takes one turn at a time: from all that was said, to what it says and wants next.
+
+It keeps nothing between turns, so a run that waits costs nothing and a run that was interrupted
+takes its turn again.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolgate.domain.tools import JsonValue, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    role: str  # user | assistant
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """A tool call of an earlier turn, with its end."""
+
+    call_id: str
+    tool: str
+    args: dict[str, JsonValue]
+    ok: bool
+    output: str
+    error_code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    run_id: str
+    session_id: str
+    agent_id: str
+    history: Sequence[Said]  # earlier runs of the session, oldest first
+    message: Said
+    turns: Sequence["Turn"]  # what this run has already done
+    tools: Sequence[Tool]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    text: str
+    answers: Sequence[ToolAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A state of the agent's own that its user may see."""
+
+    state: str
+    detail: dict[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    tool: str
+    args: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The last step of a turn: with calls, the agent wants their answers; without, it is done."""
+
+    calls: Sequence[Call] = ()
+    usage: Usage = Usage()
+
+
+Step = Say | Note | EndTurn
+
+
+class AgentFailed(Exception):
+    """The agent cannot go on; the run ends with this code and message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Agent(Protocol):
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether a turn taken again says the same, so that what was delivered can be skipped."""
+        ...
+
+    def turn(self, transcript: Transcript) -> AsyncIterator[Step]: ...

@@ -1,0 +1,147 @@
+"""The journal: what happened, in order, and the rows that follow from it, in one commit.
+
+An event belongs to one stream and has the next number in it; `position` counts over all streams.
+A row is a document under (collection, key) that changes in the same commit as the events that
+explain it: the state of a run, a deadline (`due`), an idempotency entry. Nothing here knows what
+events or rows mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    type: str
+    data: bytes  # JSON
+    subject: str = (
+        ""  # what it is about (a run, an action); events of one subject can be read alone
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    position: int
+    stream: str
+    seq: int
+    type: str
+    at: int  # Unix ms
+    data: bytes
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    collection: str
+    key: str
+    version: int  # 1 when first put, one more with each change
+    value: bytes
+    due: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add events to a stream; with `expected_seq`, only if that is its last number."""
+
+    stream: str
+    events: Sequence[NewEvent]
+    expected_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a row; with `expected`, only over that version (0: only where there is none)."""
+
+    collection: str
+    key: str
+    value: bytes
+    due: int | None = None
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    collection: str
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Let the commit through only while no higher epoch has been seen under this name.
+
+    A higher epoch than the stored one takes over: from then on the lower ones are refused.
+    """
+
+    name: str
+    epoch: int
+
+
+Operation = Append | Put | Delete | Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The ends of a stream: `last` is 0 for one that has none; `first` is the oldest kept."""
+
+    first: int
+    last: int
+
+
+class Journal(Protocol):
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        """Do all of it or none; return the events, numbered, once they are on disk.
+
+        Raises Conflict where an expectation does not hold, Fenced where a fence does not, and
+        Unavailable where the disk refuses. With `durable=False` the commit survives a killed
+        process but perhaps not a power cut.
+        """
+        ...
+
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        """The events of a stream with a number above `after`, oldest first."""
+        ...
+
+    async def read_back(
+        self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        """The events of a stream with a number below `before`, newest first."""
+        ...
+
+    async def read_all(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events of every stream with a position above `after`, oldest first."""
+        ...
+
+    async def head(self, stream: str) -> Head: ...
+
+    async def last_position(self) -> int: ...
+
+    async def get(self, collection: str, key: str) -> Row | None: ...
+
+    async def scan(
+        self, collection: str, *, after: str = "", limit: int = 1000, newest_first: bool = False
+    ) -> list[Row]:
+        """Rows in the order of their keys, from just past `after` (before it, newest first)."""
+        ...
+
+    async def due(self, *, until: int, limit: int = 1000) -> list[Row]:
+        """The rows whose `due` is at or before `until`, earliest first."""
+        ...
+
+    async def next_due(self) -> int | None: ...
+
+    async def epoch(self, name: str) -> int:
+        """The highest epoch a fence of this name has seen; 0 where none has."""
+        ...
+
+    async def forget(self, stream: str, *, through: int) -> None:
+        """Drop a stream's events up to and including number `through` (retention)."""
+        ...
+
+    @property
+    def vouches_since(self) -> str:
+        """A name that changes when what was delivered before can no longer be vouched for."""
+        ...
