@@ -36,12 +36,8 @@ LIMITS: Final = {
 }
 
 # `$` alone would let a trailing line break through.
-RequestId = Annotated[
-    str, msgspec.Meta(pattern=r"^(?!\.$)(?!.*\.\.)[A-Za-z0-9._-]{1,128}$(?!\n)")
-]
-EvidenceRef = Annotated[
-    str, msgspec.Meta(pattern=r"^(?!/)(?!.*\.\.)[A-Za-z0-9._/-]{1,512}$(?!\n)")
-]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.$)(?!.*\.\.)[A-Za-z0-9._-]{1,128}$(?!\n)")]
+EvidenceRef = Annotated[str, msgspec.Meta(pattern=r"^(?!/)(?!.*\.\.)[A-Za-z0-9._/-]{1,512}$(?!\n)")]
 LocalPath = Annotated[str, msgspec.Meta(pattern=r"^(?!/)(?!.*(?:^|/)\.\.(?:/|$))[^\\\x00]+$(?!\n)")]
 
 

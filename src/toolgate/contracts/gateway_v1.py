@@ -19,6 +19,7 @@ from toolgate.contracts.wire import (
     IsoMs,
     Json,
     Positive,
+    Text,
     UnixMs,
 )
 
@@ -302,7 +303,7 @@ class McpContext(CamelWire):
 class McpPayload(CamelWire):
     capability_id: Id
     action: Id
-    args: dict[str, Json] = {}
+    args: dict[str, Json] = msgspec.field(default_factory=dict)
     session_id: str | UnsetType = UNSET
     context: McpContext | UnsetType = UNSET
 
@@ -316,8 +317,8 @@ McpCommand = Command[McpPayload]
 class ExecArgs(CamelWire):
     """`cmd` is split as a shell would; `command` with `params` is taken as it is."""
 
-    cmd: Id | UnsetType = UNSET
-    command: Id | UnsetType = UNSET
+    cmd: Text | UnsetType = UNSET
+    command: Text | UnsetType = UNSET
     params: list[str] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -352,7 +353,7 @@ class WebFetchResult(CamelWire):
 
 
 class WebSearchArgs(CamelWire):
-    query: Id
+    query: Text
     limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
 
 
@@ -486,7 +487,7 @@ class Event(CamelWire):
     source: str
     message: str
     duration_ms: Count | UnsetType = UNSET
-    metadata: dict[str, Json] = {}
+    metadata: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
 class EventPage(CamelWire):
@@ -594,10 +595,10 @@ class TargetUpsert(CamelWire):
     """Members left out are kept as they are; null takes one away."""
 
     tenant_id: Id | UnsetType = UNSET
-    workspace_id: Id | None | UnsetType = UNSET
+    workspace_id: Id | UnsetType | None = UNSET
     kind: TargetKind | UnsetType = UNSET
-    endpoint: str | None | UnsetType = UNSET
-    auth_token: str | None | UnsetType = UNSET
+    endpoint: str | UnsetType | None = UNSET
+    auth_token: str | UnsetType | None = UNSET
     is_default: bool | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
     config: dict[str, Json] | UnsetType = UNSET
@@ -762,14 +763,14 @@ class Connect(Frame, tag="connect"):
     device_id: Id
     client_type: str
     auth: V2Auth
-    capabilities: list[str] = []
+    capabilities: list[str] = msgspec.field(default_factory=list)
     challenge: str | UnsetType = UNSET
 
 
 class Req(Frame, tag="req"):
     id: Id
     method: Id
-    params: dict[str, Json] = {}
+    params: dict[str, Json] = msgspec.field(default_factory=dict)
     idempotency_key: Id | UnsetType = UNSET
 
 
@@ -842,7 +843,9 @@ class CloseCode(IntEnum):
 
 
 CLOSE_CODES: Final = {
-    CloseCode.GOING_AWAY: Code("The server is stopping", "Connect again, poll from the last cursor"),
+    CloseCode.GOING_AWAY: Code(
+        "The server is stopping", "Connect again, poll from the last cursor"
+    ),
     CloseCode.MESSAGE_TOO_BIG: Code("A frame was too large", "Send less, then connect again"),
     CloseCode.UNAUTHENTICATED: Code(
         "The device did not prove who it is in time, or was revoked", "Pair again"

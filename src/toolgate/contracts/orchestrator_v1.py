@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate.contracts.wire import Code, Count, Id, Json, UnixMs, Wire
+from toolgate.contracts.wire import Code, Count, Id, Json, Text, UnixMs, Wire
 
 INVOKE_PATH: Final = "/internal/invoke"
 SUBMIT_PATH: Final = "/internal/tool_calls/{tool_call_id}/submit"
@@ -287,7 +287,7 @@ class RegisterAgent(Wire, omit_defaults=True):
     """An external agent; its token is written, never shown."""
 
     agent_id: Id
-    endpoint: Id
+    endpoint: Text
     description: str = ""
     auth_token: str = ""
 
@@ -307,7 +307,7 @@ class AgentRequest(Wire, omit_defaults=True):
     session_id: str
     agent_id: str
     message: Message
-    history: list[Message] = []
+    history: list[Message] = msgspec.field(default_factory=list)
     context: dict[str, Json] | UnsetType = UNSET
 
 
