@@ -113,25 +113,23 @@ def _row(requirement: Requirement, proofs: Proofs) -> str:
 def settle(source: str, proven: Collection[str]) -> str:
     """The data module's text without `issue=` on the requirements that are proven.
 
-    Only whole lines that hold nothing but the keyword are taken out, and what is left must still
-    say the same about everything else.
+    Only lines that hold nothing but the keyword are taken out.
     """
     lines = source.splitlines(keepends=True)
     gone = set()
     for call in ast.walk(ast.parse(source)):
-        if isinstance(call, ast.Call):
-            members = {word.arg: word.value for word in call.keywords}
-            name, issue = members.get("id"), members.get("issue")
-            if (
-                isinstance(name, ast.Constant)
-                and name.value in proven
-                and isinstance(issue, ast.Constant)
+        members = (
+            {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+        )
+        match members.get("id"), members.get("issue"):
+            case ast.Constant(value=str(name)), ast.Constant(value=int(issue), lineno=number) if (
+                name in proven
             ):
-                if lines[issue.lineno - 1].strip() != f"issue={issue.value},":
+                if lines[number - 1].strip() != f"issue={issue},":
                     raise SystemExit(
-                        f"{name.value}: put `issue=` on a line of its own (run `make format`)"
+                        f"{name}: put `issue=` on a line of its own (run `make format`)"
                     )
-                gone.add(issue.lineno)
+                gone.add(number)
     return "".join(line for number, line in enumerate(lines, start=1) if number not in gone)
 
 
