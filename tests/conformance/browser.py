@@ -133,7 +133,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="004/cancel/spelling",
-        source="seed 004 §3.1",
+        source="spec README.md, cancelled is spelt",
         behaviour="The status is spelt canceled.",
         issue=7,
     ),
@@ -736,6 +736,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         source="seed 004 §3.2",
         behaviour="A run has runId, templateId, sessionId, ownsSession, status, progress, metrics, result, error, artifactIds, createdAt and updatedAt.",
         issue=7,
+    ),
+    Requirement(
+        id="004/run-object/camel-case",
+        source="spec README.md, JSON case",
+        behaviour="Every member of the contract is spelt in camelCase.",
+        issue=2,
     ),
     Requirement(
         id="004/run-object/timestamps",

@@ -325,7 +325,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="002/envelope/camel-case",
-        source="seed 002 §3",
+        source="spec README.md, JSON case",
         behaviour="Every member of the gateway's JSON is spelt in camelCase.",
         issue=2,
     ),
@@ -451,7 +451,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="002/events/time-ms",
-        source="seed 002 §2.3",
+        source="spec README.md, time on the wire",
         behaviour="Times on the wire are integer Unix milliseconds.",
         issue=5,
     ),
@@ -507,12 +507,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/headers/other-devices-token",
         source="seed 002 §1.1",
         behaviour="A token is refused for any device but its own.",
-        issue=5,
-    ),
-    Requirement(
-        id="002/headers/no-secret-echoed",
-        source="seed 002 §1.1",
-        behaviour="No answer but that of approve contains a token.",
         issue=5,
     ),
     Requirement(
@@ -757,7 +751,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="002/operator/default-port",
-        source="spec gateway.md, Operator's routes",
+        source="spec README.md, Default ports",
         behaviour="The gateway listens on 127.0.0.1:8787 unless told otherwise.",
         issue=2,
     ),
@@ -1207,7 +1201,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="002/tool/denied",
-        source="seed 002 §3.2",
+        source="spec README.md, refusal by policy",
         behaviour="A tool call that the policy denies is answered with ERR_PERMISSION_DENIED.",
         issue=5,
     ),

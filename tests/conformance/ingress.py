@@ -163,7 +163,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/cancel/spelling",
-        source="spec ingress.md, Run",
+        source="spec README.md, cancelled is spelt",
         behaviour="The state is spelt CANCELLED.",
         issue=4,
     ),
@@ -280,12 +280,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         source="spec ingress.md, Order is kept",
         behaviour="A consumer that was closed for slowness reconnects and gets what it missed.",
         issue=4,
-    ),
-    Requirement(
-        id="001/connection/drain",
-        source="seed 001, 连接生命周期",
-        behaviour="On shutdown each connection is closed with 1001.",
-        issue=2,
     ),
     Requirement(
         id="001/connection/half-open",
@@ -475,7 +469,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/durability/request-id-24h",
-        source="spec ingress.md, agent_invoke",
+        source="spec README.md, idempotency",
         behaviour="A request_id is remembered for 24 h and across a restart.",
         issue=4,
     ),
@@ -606,12 +600,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         issue=4,
     ),
     Requirement(
-        id="001/handshake/hello-twice",
-        source="seed 001, hello",
-        behaviour="A second `hello` on an active connection is answered with an error and changes nothing.",
-        issue=4,
-    ),
-    Requirement(
         id="001/handshake/ack-shape",
         source="spec ingress.md, hello may carry",
         behaviour="`hello_ack` has type, ts, session_id, resumed, seq and epoch.",
@@ -716,7 +704,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/invoke/other-session-refused",
         source="spec ingress.md, cancel_run",
-        behaviour="An `agent_invoke` with a session_id that is not the connection's is answered with `session_not_found`.",
+        behaviour="An `agent_invoke` with a session_id that is not the connection's is answered with an error and starts nothing.",
         issue=4,
     ),
     Requirement(
@@ -925,7 +913,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/messages/ts-milliseconds",
-        source="seed 001, 消息类型定义",
+        source="spec README.md, time on the wire",
         behaviour="`ts` is integer Unix time in milliseconds.",
         issue=4,
     ),
@@ -958,6 +946,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         source="spec ingress.md, Order is kept",
         behaviour="The events of a session arrive in the order of their seq.",
         issue=4,
+    ),
+    Requirement(
+        id="001/messages/snake-case",
+        source="spec README.md, JSON case",
+        behaviour="Every member of the ingress and orchestrator JSON is spelt in snake_case.",
+        issue=2,
     ),
     Requirement(
         id="001/messages/unknown-members",
@@ -1183,7 +1177,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/orchestrator/default-port",
-        source="seed 001, Docker Compose",
+        source="spec README.md, Default ports",
         behaviour="The orchestrator listens on 8081 by default.",
         issue=2,
     ),
@@ -1254,12 +1248,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         issue=4,
     ),
     Requirement(
-        id="001/resume/future-last-seq",
-        source="spec ingress.md, Reconnect",
-        behaviour="A last_seq beyond the session's own gives a snapshot and not silence.",
-        issue=4,
-    ),
-    Requirement(
         id="001/resume/lagging-merged",
         source="spec ingress.md, Every outgoing message",
         behaviour="Deltas that wait for a lagging reader are merged into one with the same text.",
@@ -1327,7 +1315,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/send/foreign-event",
-        source="spec ingress.md, POST /internal/invoke",
+        source="spec ingress.md, Every outgoing message",
         behaviour="An event of a foreign orchestrator is delivered with a ts, seq and event_id of the session.",
         issue=4,
     ),
@@ -1381,7 +1369,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/settings/loopback",
-        source="seed 001, WS_PORT",
+        source="spec README.md, Default ports",
         behaviour="Every listener binds 127.0.0.1 unless told otherwise.",
         issue=2,
     ),
@@ -1573,7 +1561,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     ),
     Requirement(
         id="001/tools/blocked",
-        source="spec ingress.md, Tool call",
+        source="spec README.md, refusal by policy",
         behaviour="A tool call that the policy denies is BLOCKED and the agent gets code `blocked`.",
         issue=4,
     ),
