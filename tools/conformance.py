@@ -7,9 +7,10 @@
 
 import argparse
 import ast
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -20,6 +21,7 @@ from tests.conformance.requirements import CONTRACTS, REQUIREMENTS, Requirement
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "conformance.md"
 DATA = ROOT / "tests" / "conformance"
+ISSUE_ALONE = re.compile(r"\s*issue=\d+,\s*")
 
 Proofs = dict[str, list[str]]
 
@@ -116,21 +118,23 @@ def settle(source: str, proven: Collection[str]) -> str:
     Only lines that hold nothing but the keyword are taken out.
     """
     lines = source.splitlines(keepends=True)
-    gone = set()
-    for call in ast.walk(ast.parse(source)):
-        members = (
-            {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
-        )
-        match members.get("id"), members.get("issue"):
-            case ast.Constant(value=str(name)), ast.Constant(value=int(issue), lineno=number) if (
-                name in proven
-            ):
-                if lines[number - 1].strip() != f"issue={issue},":
-                    raise SystemExit(
-                        f"{name}: put `issue=` on a line of its own (run `make format`)"
-                    )
-                gone.add(number)
+    gone = {number for name, number in _issue_lines(source) if name in proven}
+    for number in sorted(gone):
+        if not ISSUE_ALONE.fullmatch(lines[number - 1]):
+            raise SystemExit(
+                f"line {number}: put `issue=` on a line of its own (run `make format`)"
+            )
     return "".join(line for number, line in enumerate(lines, start=1) if number not in gone)
+
+
+def _issue_lines(source: str) -> Iterator[tuple[str, int]]:
+    """Each open requirement's id, and the line on which its issue stands."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call):
+            members = {word.arg: word.value for word in call.keywords}
+            match members.get("id"), members.get("issue"):
+                case ast.Constant(value=str(name)), ast.Constant(lineno=number):
+                    yield name, number
 
 
 def settle_files(proven: Collection[str]) -> list[str]:

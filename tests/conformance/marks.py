@@ -49,7 +49,7 @@ def _marks_below(
             yield from _marks_of(child, path=path, test=test)
         elif isinstance(child, ast.ClassDef):
             inner = f"{node_id}::{child.name}"
-            collected = child.name.startswith("Test") and _has_tests(child)
+            collected = _is_test_class(child)
             for decorator in child.decorator_list:
                 yield from _marks_of(decorator, path=path, test=inner if collected else None)
             body = ast.ClassDef(child.name, [], [], child.body, [])
@@ -73,15 +73,22 @@ def _has_tests(node: ast.Module | ast.ClassDef) -> bool:
     return any(
         _is_test(child)
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-        else isinstance(child, ast.ClassDef) and child.name.startswith("Test") and _has_tests(child)
+        else isinstance(child, ast.ClassDef) and _is_test_class(child)
         for child in node.body
     )
 
 
-def _is_test(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Named as a test, and neither skipped nor expected to fail whatever happens."""
-    decorators = {_last_name(decorator) for decorator in function.decorator_list}
-    return function.name.startswith("test") and not decorators & NOT_RUN
+def _is_test_class(node: ast.ClassDef) -> bool:
+    return node.name.startswith("Test") and _may_run(node) and _has_tests(node)
+
+
+def _is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return node.name.startswith("test") and _may_run(node)
+
+
+def _may_run(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Neither skipped nor expected to fail, whatever happens."""
+    return not {_last_name(decorator) for decorator in node.decorator_list} & NOT_RUN
 
 
 def _last_name(node: ast.expr) -> str:

@@ -92,6 +92,11 @@ def helper(): ...
 @pytest.mark.skip
 @pytest.mark.requirement("on/a/skipped")
 def test_three(): ...
+
+@pytest.mark.xfail(reason="not yet")
+@pytest.mark.requirement("on/a/class-not-run")
+class TestLater:
+    def test_four(self): ...
 """
 
 
@@ -106,6 +111,7 @@ def test_marks_are_found_on_modules_classes_functions_and_parameters() -> None:
         "on/a/method-too": "t.py::TestMore::test_two",
         "on/a/helper": None,
         "on/a/skipped": None,
+        "on/a/class-not-run": None,
     }
 
 
