@@ -132,9 +132,9 @@ def _issue_lines(source: str) -> Iterator[tuple[str, int]]:
     for call in ast.walk(ast.parse(source)):
         if isinstance(call, ast.Call):
             members = {word.arg: word.value for word in call.keywords}
-            match members.get("id"), members.get("issue"):
-                case ast.Constant(value=str(name)), ast.Constant(lineno=number):
-                    yield name, number
+            name, issue = members.get("id"), members.get("issue")
+            if isinstance(name, ast.Constant) and isinstance(issue, ast.Constant):
+                yield str(name.value), issue.lineno
 
 
 def settle_files(proven: Collection[str]) -> list[str]:
