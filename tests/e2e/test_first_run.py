@@ -19,7 +19,7 @@ async def test_a_client_says_hello_invokes_echo_and_hears_the_run_to_its_end(
         client = await Client.connect(program.urls["ingress_ws"])
         await client.invoke("你好, brave new world")
         heard = await client.hear_until("done", "error")
-        assert [one["type"] for one in heard][0] == "run_started"
+        assert heard[0]["type"] == "run_started"
         deltas = [one["text"] for one in heard if one["type"] == "delta"]
         assert "".join(deltas) == "你好, brave new world"
         assert all(len(text) <= 5 for text in deltas)
@@ -86,7 +86,10 @@ async def test_sigterm_says_goodbye_and_exits_with_0(tmp_path: Path) -> None:
 async def test_every_listener_answers_health_and_metrics(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as program, aiohttp.ClientSession() as http:
         ws = program.urls["ingress_ws"].replace("ws://", "http://").removesuffix("/ws")
-        bases = [ws, *(program.urls[one] for one in ("ingress_internal", "orchestrator", "gateway"))]
+        bases = [
+            ws,
+            *(program.urls[one] for one in ("ingress_internal", "orchestrator", "gateway")),
+        ]
         for base in bases:
             health = await http.get(f"{base}/health")
             assert health.status == 200
