@@ -216,7 +216,7 @@ class Refusal(Wire):
     """The body of an answer to a request that was not judged; a deny has the full response."""
 
     error: ErrorBody
-    ok: Literal[False] = False
+    ok: bool = False
 
 
 class KvGet(Wire):

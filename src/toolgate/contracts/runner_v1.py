@@ -169,7 +169,7 @@ class Refusal(CamelWire):
     """The body of every answer that is not 2xx."""
 
     error: ToolError
-    ok: Literal[False] = False
+    ok: bool = False
 
 
 class Usage(CamelWire):
