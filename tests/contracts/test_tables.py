@@ -256,6 +256,42 @@ def test_every_code_of_the_gateway_has_a_status() -> None:
     }
 
 
+def members_of(module: ModuleType, *, but: frozenset[str] = frozenset()) -> set[str]:
+    """Every member's name on the wire, of every model."""
+    return {
+        field.encode_name
+        for name, model in vars(module).items()
+        if isinstance(model, type)
+        and issubclass(model, wire.Wire)
+        and model not in {wire.Wire, wire.CamelWire}
+        and name not in but
+        for field in msgspec.structs.fields(model)
+    }
+
+
+SNAKE: Final = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
+CAMEL: Final = re.compile(r"[a-z0-9]+([A-Z][a-z0-9]*)*")
+
+
+@pytest.mark.requirement("001/messages/snake-case", "003/request/snake-case")
+def test_ingress_orchestrator_and_executor_spell_their_members_in_snake_case() -> None:
+    settings_of_a_client = frozenset({"Reconnect"})  # JavaScript in the seed, never on the wire
+    members = (
+        members_of(ingress_v1, but=settings_of_a_client)
+        | members_of(orchestrator_v1)
+        | members_of(executor_v0)
+    )
+    assert {"session_id", "tool_call_id", "evidence_refs"} <= members
+    assert [name for name in sorted(members) if not SNAKE.fullmatch(name)] == []
+
+
+@pytest.mark.requirement("002/envelope/camel-case", "004/run-object/camel-case")
+def test_runner_gateway_and_browser_tasks_spell_their_members_in_camel_case() -> None:
+    members = members_of(runner_v1) | members_of(gateway_v1) | members_of(tasks_v1)
+    assert {"toolCallId", "idempotencyKey", "artifactIds"} <= members
+    assert [name for name in sorted(members) if not CAMEL.fullmatch(name)] == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_every_limit_is_a_number_of_its_module_with_an_origin(module: ModuleType) -> None:
     limits = vars(module)["LIMITS"]

@@ -189,6 +189,11 @@ def test_a_result_of_null_is_not_the_same_as_none_at_all() -> None:
     assert "result" in json.loads(ingress_v1.encode(with_null))
 
 
+def test_a_detail_of_null_is_kept() -> None:
+    raw = b'{"type":"state","ts":1,"state":"RUNNING","detail":null}'
+    assert ingress_v1.encode(ingress_v1.decode_server(raw)) == raw
+
+
 def test_what_an_event_does_not_have_is_left_out() -> None:
     delta = ingress_v1.Delta(ts=1, run_id="run_1", seq=4, event_id="e", text="")
     assert json.loads(ingress_v1.encode(delta)) == {
@@ -208,8 +213,10 @@ def test_a_hello_may_resume_and_its_answer_says_how() -> None:
     )
     assert isinstance(hello, ingress_v1.Hello)
     assert (hello.session_id, hello.last_seq, hello.epoch) == ("s", 0, "e")
-    meta = wire.given(hello.client_meta, ingress_v1.ClientMeta())
-    assert meta.tools == ["camera", ingress_v1.ClientTool("disk", level=ingress_v1.Level.READ)]
+    assert hello.tools == [
+        ingress_v1.ClientTool("camera"),
+        ingress_v1.ClientTool("disk", level=ingress_v1.Level.READ),
+    ]
     ack = ingress_v1.HelloAck(ts=2, session_id="s", resumed=False, seq=0, epoch="e")
     assert json.loads(ingress_v1.encode(ack)) == {
         "type": "hello_ack",
@@ -219,6 +226,27 @@ def test_a_hello_may_resume_and_its_answer_says_how() -> None:
         "seq": 0,
         "epoch": "e",
     }
+
+
+@pytest.mark.parametrize("meta", ["web", 3, 1.5, True, None, [1, {"tools": 1}], {"version": [2]}])
+def test_client_meta_may_be_anything_and_comes_back_the_same(meta: Any) -> None:
+    message = {"type": "hello", "ts": 1, "user_id": "u", "api_key": "k", "client_meta": meta}
+    hello = ingress_v1.decode_client(json.dumps(message).encode())
+    assert isinstance(hello, ingress_v1.Hello)
+    assert hello.tools == []
+    assert json.loads(ingress_v1.encode(hello)) == message
+
+
+def test_a_client_tool_that_cannot_be_read_is_named() -> None:
+    message = {"type": "hello", "ts": 1, "user_id": "u", "api_key": "k"}
+    raw = json.dumps(message | {"client_meta": {"tools": ["ok", {"name": 5}]}}).encode()
+    with pytest.raises(msgspec.ValidationError) as error:
+        ingress_v1.decode_client(raw)
+    assert wire.field_of(error.value) == "$.client_meta.tools[1].name"
+
+
+def test_a_member_left_out_has_its_default() -> None:
+    assert (wire.given(UNSET, 5), wire.given(0, 5), wire.given(None, 5)) == (5, 0, None)
 
 
 @pytest.mark.parametrize("name", ["message", "input_message"])
