@@ -951,7 +951,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/messages/snake-case",
         source="spec README.md, JSON case",
         behaviour="Every member of the ingress and orchestrator JSON is spelt in snake_case.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/unknown-members",
@@ -969,43 +968,36 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/messages/round-trip-hello",
         source="seed 001, hello",
         behaviour="The seed's `hello` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-agent-invoke",
         source="seed 001, agent_invoke",
         behaviour="The seed's `agent_invoke` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-tool-result",
         source="seed 001, tool_result",
         behaviour="The seed's `tool_result` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-approval-decision",
         source="seed 001, approval_decision",
         behaviour="The seed's `approval_decision` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-cancel-run",
         source="seed 001, cancel_run",
         behaviour="The seed's `cancel_run` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-send",
         source="seed 001, POST /internal/send",
         behaviour="The seed's `/internal/send` bodies parse into their models and come back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-appendix",
         source="seed 001, 附录 A",
         behaviour="Every message of the seed's appendix A parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/offline/fails-at-once",
