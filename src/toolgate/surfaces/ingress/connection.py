@@ -218,7 +218,7 @@ class Connection(WSListener):
                 epoch=hello.epoch,
             )
             tools = client_tools(hello)
-            if tools is not None:
+            if tools:
                 await parts.orchestrator.register_tools(opening.session_id, tools)
         except NotFound as missing:
             await self._refuse(ErrorCode.SESSION_NOT_FOUND, str(missing), hello)
