@@ -172,8 +172,8 @@ class CommandPattern:
     """`git log *`: words with `*` in them, compared with a command's words one by one.
 
     - A word without `*` is that word; in a word, `*` stands for any characters.
-    - `*` alone, last: any further words, or none. `*` alone elsewhere: exactly one word.
-    - `**`: any number of words, or none.
+    - `?` alone: exactly one word. `**`: any number of words, or none.
+    - `*` alone, last: any further words, or none. `*` alone elsewhere: as `?`.
     - A last word that ends in `*` (`git log*`, `mkfs*`): it may go on, and further words follow.
     """
 
@@ -185,10 +185,10 @@ class CommandPattern:
         self._open_end = last.endswith("*")
         kept = words[:-1] if last in {"*", "**"} else words
         self._globs: tuple[Glob | None, ...] = tuple(
-            None if word == "**" else Glob(word) for word in kept
+            None if word == "**" else Glob("*" if word == "?" else word) for word in kept
         )
         self._simple = None not in self._globs
-        self.program = words[0] if "*" not in words[0] else ""
+        self.program = "" if "*" in words[0] or words[0] == "?" else words[0]
 
     def matches(self, command: Sequence[str]) -> bool:
         """Whether a command all of whose words are known is one of these."""

@@ -206,8 +206,13 @@ class _Compiler:
 
     def _read_match(self, where: str, rule: Mapping[str, JsonValue], draft: "_Draft") -> None:
         match = rule.get("match", "any")
-        draft.form["match"] = match
         if match == "any":
+            return
+        if match == "otherwise":
+            draft.otherwise = True
+            draft.form["otherwise"] = True
+            if draft.effect is not Effect.ASK:
+                self._problem(f"{where}.match", "only an ask can be for what no allow matches")
             return
         where = f"{where}.match"
         given = self._mapping(where, match)
@@ -216,6 +221,7 @@ class _Compiler:
             self._problem(where, "is empty; say `match: any` if you mean every call")
         if "level" in given:
             levels = self._choices(f"{where}.level", given["level"], list(Level))
+            draft.form["level"] = sorted(levels)
             draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels))
         if "url" in given:
             self._read_url(f"{where}.url", given["url"], draft)
@@ -315,6 +321,7 @@ class _Compiler:
                 self._problem(f"{where}.{name}", "must be text, numbers, true or false")
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
             draft.accepts_env = draft.accepts_env or path[0] == "env"
+            draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
     def _read_commands(self, where: str, value: JsonValue, draft: "_Draft") -> None:
@@ -337,7 +344,7 @@ class _Compiler:
         draft.commands = conditions.command_rule(patterns)
 
     def _check_allowed_command(self, where: str, text: str, words: Sequence[str]) -> None:
-        if "*" in words[0]:
+        if "*" in words[0] or words[0] == "?":
             self._problem(
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
@@ -351,7 +358,6 @@ class _Compiler:
     def _read_for(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         given = self._mapping(f"{where}.for", value)
         self._keys(f"{where}.for", given, _FOR_KEYS)
-        draft.form["for"] = given
         for key, wanted in given.items():
             if key not in _FOR_KEYS:
                 continue
@@ -359,11 +365,11 @@ class _Compiler:
                 texts = self._choices(f"{where}.for.level", wanted, list(Level))
             else:
                 texts = self._texts(f"{where}.for.{key}", wanted)
+            draft.form[f"for.{key}"] = sorted(texts)
             draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts))
 
     def _read_when(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         given = self._mapping(f"{where}.when", value)
-        draft.form["when"] = given
         for name, wanted in given.items():
             spot = f"{where}.when.{name}"
             if not name.startswith("args."):
@@ -372,10 +378,9 @@ class _Compiler:
             path = self._argument_path(spot, name.removeprefix("args."))
             for one in wanted if isinstance(wanted, list) else [wanted]:
                 for op, operand in self._comparisons(spot, one):
-                    draft.add(
-                        f"{name} {op} {json.dumps(operand)}",
-                        conditions.comparison(path, op, operand),
-                    )
+                    says = f"{name} {op} {json.dumps(operand)}"
+                    draft.form[f"when {says}"] = True
+                    draft.add(says, conditions.comparison(path, op, operand))
 
     def _comparisons(self, where: str, value: JsonValue) -> list[tuple[str, JsonValue]]:
         """`"> 100"`, or a mapping `{in: [EUR, USD]}`; several must all hold."""
@@ -576,6 +581,7 @@ class _Draft:
         self.commands: CommandRule | None = None
         self.host_keys: tuple[str, ...] | None = None
         self.accepts_env = False
+        self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
 
@@ -603,6 +609,7 @@ class _Draft:
             commands=self.commands,
             host_keys=self.host_keys,
             decision=Decision(self.effect, self.id, self.reason, version, name),
+            otherwise=self.otherwise,
             per_tool=self.per_tool,
             accepts_env=self.accepts_env,
         )
