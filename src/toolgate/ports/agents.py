@@ -59,6 +59,7 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class Say:
     text: str
+    apart: bool = False  # delivered by itself, never joined with what comes before or after
 
 
 @dataclass(frozen=True, slots=True)
