@@ -76,7 +76,6 @@ async def test_a_tunnel_carries_bytes_both_ways(port: int, inside: Inside) -> No
     assert inside.heads == [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]
 
 
-@pytest.mark.requirement("003/ssrf/no-contact")
 async def test_no_payload_makes_contact_through_the_proxy(
     inside: Inside, liar: Liar, decisions: list[EgressDecision]
 ) -> None:
