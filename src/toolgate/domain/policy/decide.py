@@ -1,0 +1,163 @@
+"""The decision: deny before ask before allow, and deny where nothing speaks, whatever the order.
+
+Whatever goes wrong while deciding is a deny with its own rule id; nothing is raised.
+"""
+
+from collections.abc import Sequence
+
+from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
+from toolgate.domain.policy.model import (
+    DEFAULT_DENY,
+    EVALUATION_ERROR,
+    HOSTNAME_CHECK,
+    LIMIT_REACHED,
+    NO,
+    URL_VALIDATION,
+    YES,
+    Decision,
+    Effect,
+    EffectRules,
+    Policy,
+    Rule,
+)
+from toolgate.domain.policy.urls import keys_of
+from toolgate.domain.shell import Command, ParseShell, TooComplex, Unknown
+from toolgate.domain.tools import Level, ToolRequest
+
+HTTP_FETCH = "http.fetch"
+
+
+def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> Decision:
+    """What the policy says of one call; `level` is the tool's own."""
+    try:
+        candidates = policy.candidates(call.tool)
+        facts = Facts(call, level=level, parse_shell=parse_shell)
+        for rules in (candidates.deny, candidates.ask):
+            for rule in firing_candidates(rules, facts):
+                part = fires(rule, facts)
+                if part is not None:
+                    return _decision(rule, call, part)
+        return _allowed(candidates.allow, facts) or no_rule_allows(policy, candidates.allow, facts)
+    except (LimitReached, TooComplex) as limit:
+        return _refusal(policy, LIMIT_REACHED, f"Limit reached: {limit}")
+    except EvaluationError as error:
+        return _refusal(policy, EVALUATION_ERROR, f"The policy cannot be applied: {error}")
+    except Exception as error:  # noqa: BLE001 - a gate that breaks must be shut
+        return _refusal(
+            policy, EVALUATION_ERROR, f"The policy cannot be applied: {type(error).__name__}"
+        )
+
+
+def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
+    """The deny or ask rules worth looking at: of those about hosts, only this call's hosts'."""
+    if not rules.hosted:
+        return rules.plain
+    urls = facts.urls
+    if any(url is None for url in urls):
+        found = {rule.position: rule for rule in rules.hosted}
+    else:
+        keys = {key for url in urls if url is not None for key in keys_of(url.host)}
+        found = {r.position: r for key in keys for r in rules.by_host.get(key, ())}
+    return _in_order(rules.plain, found)
+
+
+def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
+    """The allow rules worth looking at: every URL must match, so those of the first are enough."""
+    if not rules.hosted or not facts.urls:
+        return rules.plain
+    first = facts.urls[0]
+    if first is None:
+        return rules.plain
+    found = {r.position: r for key in keys_of(first.host) for r in rules.by_host.get(key, ())}
+    return _in_order(rules.plain, found)
+
+
+def _in_order(plain: Sequence[Rule], found: dict[int, Rule]) -> Sequence[Rule]:
+    if not found:
+        return plain
+    found.update({rule.position: rule for rule in plain})
+    return [found[position] for position in sorted(found)]
+
+
+def fires(rule: Rule, facts: Facts) -> str | None:
+    """For a deny or an ask: the part of the call that it fires on ("" for the whole), or None."""
+    for check in rule.checks:
+        if check(facts) is NO:
+            return None
+    if rule.commands is None:
+        return ""
+    may_cover = rule.commands.may_cover
+    for command in facts.commands:
+        if may_cover(command):
+            return spell(command)
+    return None
+
+
+def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
+    """An allow of the whole call, or allows that cover each of its commands between them."""
+    uncovered: list[Command] | None = None
+    first: Rule | None = None
+    for rule in allowing_candidates(rules, facts):
+        if not permits(rule, facts):
+            continue
+        if rule.commands is None:
+            return _decision(rule, facts.call, "")
+        if facts.script.obstacle or not has_known_env(rule, facts):
+            continue
+        before = facts.script.commands if uncovered is None else uncovered
+        covers = rule.commands.covers
+        uncovered = [command for command in before if not covers(command)]
+        if first is None and len(uncovered) < len(before):
+            first = rule
+        if first is not None and not uncovered:
+            return _decision(first, facts.call, "")
+    return None
+
+
+def permits(rule: Rule, facts: Facts) -> bool:
+    """For an allow: whether everything but its commands holds, for certain."""
+    return all(check(facts) is YES for check in rule.checks)
+
+
+def has_known_env(rule: Rule, facts: Facts) -> bool:
+    """An environment changes what a command does, so a rule about commands must speak of it."""
+    return rule.accepts_env or not facts.args.get("env")
+
+
+def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision:
+    """The default, with the reason that helps most (the texts are the executor contract's)."""
+    tool = facts.call.tool
+    if tool == HTTP_FETCH and rules.hosted:
+        urls = facts.urls
+        if not urls or None in urls:
+            return _refusal(policy, URL_VALIDATION, "The URL is not valid")
+        host = next(url.host for url in urls if url is not None)
+        if not allowing_candidates(EffectRules((), rules.by_host, rules.hosted), facts):
+            return _refusal(policy, HOSTNAME_CHECK, f"Hostname {host} not in allowlist")
+    detail = ""
+    if facts.args.get("command") is not None or facts.args.get("cmd") is not None:
+        why = facts.script.obstacle
+        detail = f"the command is not plain: {why}" if why else "no rule allows every command"
+    return _refusal(policy, DEFAULT_DENY, f"Tool {tool} not in allowlist (default deny)", detail)
+
+
+def policy_not_found(ref: str) -> Decision:
+    return Decision(Effect.DENY, "policy_not_found", f"Policy {ref} not found", "", ref)
+
+
+def _refusal(policy: Policy, rule_id: str, reason: str, detail: str = "") -> Decision:
+    return Decision(Effect.DENY, rule_id, reason, policy.version, policy.name, detail)
+
+
+def _decision(rule: Rule, call: ToolRequest, detail: str) -> Decision:
+    made = rule.decision
+    if not detail and not rule.per_tool:
+        return made
+    reason = made.reason.replace("{tool}", call.tool) if rule.per_tool else made.reason
+    return Decision(made.effect, made.rule_id, reason, made.policy_version, made.policy_ref, detail)
+
+
+def spell(command: Command) -> str:
+    """A command for people to read; `…` is what only the shell knows."""
+    words = [f"{word.prefix}…" if isinstance(word, Unknown) else word for word in command]
+    return " ".join(words)[:200]

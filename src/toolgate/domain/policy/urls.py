@@ -1,0 +1,156 @@
+"""URLs and hosts as a policy compares them: one spelling for each, or none at all.
+
+Where two readers of a URL could disagree about the host (backslashes, numeric addresses, letters
+that IDNA 2003 and 2008 map differently), it has no spelling, and no allow matches it.
+"""
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+MAX_URL: Final = 8192
+
+_URL: Final = re.compile(
+    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://
+    (?:(?P<user>[^/?\#\\\s@]*)@)?
+    (?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^/?\#\\\s@:\[\]%]+))
+    (?::(?P<port>[0-9]{1,5}))?
+    (?P<rest>[/?\#][^\s\\]*)?""",
+    re.VERBOSE,
+)
+_NAME: Final = re.compile(
+    r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+)
+_NUMERIC: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label that makes a name an address
+_TWO_READINGS: Final = frozenset("ßςẞ\u200c\u200d")  # IDNA 2003 and 2008 disagree on these
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_PRIVATE_SUFFIXES: Final = frozenset(
+    {
+        "localhost",
+        "local",
+        "internal",
+        "intranet",
+        "lan",
+        "home",
+        "corp",
+        "arpa",
+        "onion",
+        "test",
+        "invalid",
+    }
+)
+
+
+class BadUrl(ValueError):
+    """A URL whose host cannot be told for certain."""
+
+
+class Url(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+    has_user: bool
+
+
+def parse_url(text: str) -> Url:
+    """Raises BadUrl."""
+    if len(text) > MAX_URL or not text.isprintable():
+        raise BadUrl("it is too long or holds characters that do not print")
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise BadUrl("it is not an absolute URL")
+    scheme, user, six, host, port, _ = found.groups()
+    scheme = scheme.lower()
+    number = int(port) if port else _DEFAULT_PORTS.get(scheme, 0)
+    if number > 65_535:
+        raise BadUrl("its port is out of range")
+    return Url(scheme, host_name(six or host), number, user is not None)
+
+
+def host_name(text: str) -> str:
+    """A host in its one spelling: lower case, punycode, no last dot, addresses compressed."""
+    name = text if text.isascii() else _punycode(text)
+    name = name.lower()
+    if name.endswith("."):
+        name = name[:-1]
+    if ":" in name:
+        try:
+            return ipaddress.IPv6Address(name).compressed
+        except ValueError as bad:
+            raise BadUrl(str(bad)) from bad
+    if len(name) > 253 or _NAME.fullmatch(name) is None:
+        raise BadUrl("its host is not a name")
+    if _NUMERIC.fullmatch(name.rsplit(".", 1)[-1]):
+        try:
+            return str(ipaddress.IPv4Address(name))
+        except ValueError as bad:
+            raise BadUrl("its host is a number in disguise") from bad
+    return name
+
+
+def _punycode(text: str) -> str:
+    if unicodedata.normalize("NFKC", text).lower() != text or not _TWO_READINGS.isdisjoint(text):
+        raise BadUrl("its host can be read in two ways")
+    try:
+        name = text.encode("idna").decode("ascii")
+        round_trip = name.encode("ascii").decode("idna")
+    except UnicodeError as bad:
+        raise BadUrl("its host is not a name") from bad
+    if round_trip != text:
+        raise BadUrl("its host can be read in two ways")
+    return name
+
+
+def is_public(host: str) -> bool:
+    """Whether a host looks public by its spelling; what its name resolves to is the client's to check."""
+    if ":" in host or host[-1].isdigit():
+        try:
+            return ipaddress.ip_address(host).is_global
+        except ValueError:
+            pass  # a name that ends in a digit
+    dot = host.rfind(".")
+    return dot > 0 and host[dot + 1 :] not in _PRIVATE_SUFFIXES
+
+
+class HostSet:
+    """Hosts and `*.suffixes`; a lookup costs one step per label, however many there are."""
+
+    __slots__ = ("_all", "_exact", "_suffixes", "patterns")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(dict.fromkeys(canonical_host_pattern(each) for each in patterns))
+        self._all = "*" in self.patterns
+        self._exact = frozenset(each for each in self.patterns if not each.startswith("*"))
+        self._suffixes = frozenset(each[2:] for each in self.patterns if each.startswith("*."))
+
+    def __contains__(self, host: str) -> bool:
+        if self._all or host in self._exact:
+            return True
+        if self._suffixes:
+            dot = host.find(".")
+            while dot >= 0:
+                if host[dot + 1 :] in self._suffixes:
+                    return True
+                dot = host.find(".", dot + 1)
+        return False
+
+
+def canonical_host_pattern(text: str) -> str:
+    """A host, `*.suffix` (any subdomain, not the suffix itself) or `*`; raises BadUrl."""
+    if text == "*":
+        return text
+    if text.startswith("*."):
+        return "*." + host_name(text[2:])
+    return host_name(text)
+
+
+def keys_of(host: str) -> list[str]:
+    """Under which patterns a host can be found, as `canonical_host_pattern` spells them."""
+    keys = [host, "*"]
+    dot = host.find(".")
+    while dot >= 0:
+        keys.append("*" + host[dot:])
+        dot = host.find(".", dot + 1)
+    return keys
