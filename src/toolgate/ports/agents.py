@@ -102,4 +102,9 @@ class Agent(Protocol):
         """Whether a turn taken again says the same, so that what was delivered can be skipped."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it wants the session's earlier runs in its transcript."""
+        ...
+
     def turn(self, transcript: Transcript) -> AsyncIterator[Step]: ...

@@ -1,7 +1,11 @@
 """The orchestrator, as the ingress sees it: in this process or behind HTTP."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.tools import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +47,20 @@ class Orchestrator(Protocol):
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         """Stop a run; a run that has ended already stays as it is."""
+        ...
+
+    async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+        """What the session's devices can run, in place of what they could before."""
+        ...
+
+    async def session_of(self, run_id: str) -> str:
+        """The session a run belongs to; raises NotFound."""
+        ...
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        """The runs that have not ended (of one session, or of all), as (run id, session id)."""
+        ...
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        """Where the session stands: its open runs, and what they wait for."""
         ...

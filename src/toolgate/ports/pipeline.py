@@ -42,6 +42,10 @@ class ToolPipeline(Protocol):
         """Run a tool call; the same request again gives the same answer and runs nothing twice."""
         ...
 
+    async def check(self, request: ToolRequest) -> Answer:
+        """Decide a call that a device of the caller's session will run: `Ran` lets it go there."""
+        ...
+
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
