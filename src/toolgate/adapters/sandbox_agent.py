@@ -5,6 +5,8 @@ only, and little of that: each import is paid for at every opening. It gets mars
 its standard input and answers in frames on its standard output; the host trusts nothing it says.
 """
 
+# ruff: noqa: SIM105, PTH110, PTH208 - contextlib and pathlib would be paid for at every opening
+
 from __future__ import annotations
 
 import ctypes
@@ -250,7 +252,7 @@ class Agent:
         self.cwd = workspace.root
         self.env: dict[str, str] = {}
         self.null = os.open("/dev/null", os.O_RDWR)
-        self.shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110 - pathlib costs 5 ms
+        self.shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         self.oom: int | None = None
         self.flags = 0
 

@@ -270,7 +270,7 @@ class BwrapSession(AgentSession):
             entrances = [str(path) for path in self.group.entrances]
             self._process = await asyncio.create_subprocess_exec(
                 "/bin/sh", "-c", ENTER, "enter", str(len(entrances)), *entrances, *command,
-                stdin=theirs, stdout=theirs, stderr=self._messages,
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._messages,
                 pass_fds=fds.numbers, env=NO_ENVIRONMENT, cwd="/", start_new_session=True,
             )  # fmt: skip
             ours.setblocking(False)
