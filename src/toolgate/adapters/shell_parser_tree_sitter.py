@@ -5,6 +5,7 @@ command. Whatever is not a static word makes the script one that no allow matche
 """
 
 import re
+import threading
 from typing import Final
 
 import tree_sitter_bash
@@ -20,7 +21,7 @@ from toolgate.domain.shell import (
     Word,
     crude_commands,
     is_bare,
-    obstacle_of,
+    script_of,
 )
 
 _LANGUAGE: Final = Language(tree_sitter_bash.language())
@@ -34,23 +35,24 @@ _MAX_DEPTH: Final = 200  # nested nodes; a person's command has some ten
 
 
 class TreeSitterShellParser:
-    """Callable as the port says. The parser inside keeps state, so one thread at a time."""
+    """Callable as the port says, from any thread."""
 
     def __init__(self) -> None:
         self._parser = Parser(_LANGUAGE)
+        self._lock = threading.Lock()  # the parser inside keeps state
 
     def __call__(self, text: str, /) -> Script:
         if len(text) > MAX_TEXT:
             raise TooComplex(f"a command of more than {MAX_TEXT} characters")
         source = text.encode("utf-8", "surrogatepass")
-        root = self._parser.parse(source).root_node
+        with self._lock:
+            root = self._parser.parse(source).root_node
         reading = _Reading(source)
         reading.visit(root, 0)
-        commands = reading.commands
         if root.has_error:
-            commands.extend(crude_commands(text))
-            return Script(tuple(commands), "it cannot be parsed")
-        return Script(tuple(commands), reading.obstacle or obstacle_of(text, commands))
+            commands = (*reading.commands, *crude_commands(text))
+            return script_of(text, commands, obstacle="it cannot be parsed")
+        return script_of(text, tuple(reading.commands), obstacle=reading.obstacle)
 
 
 class _Reading:

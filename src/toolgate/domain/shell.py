@@ -26,6 +26,7 @@ class Unknown(NamedTuple):
 
 Word = str | Unknown
 Command = tuple[Word, ...]
+Argv = tuple[str, ...]  # a command all of whose words are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Script:
     """Every simple command in a text, also those inside substitutions and compound statements."""
 
     commands: tuple[Command, ...]
-    obstacle: str = ""  # why no allow may match; empty: every command is static
+    argvs: tuple[Argv, ...] | None  # the same, where an allow may trust them; None: see obstacle
+    obstacle: str = ""
 
 
 ParseShell = Callable[[str], Script]
@@ -64,6 +66,7 @@ _PLAIN: Final = re.compile(
     re.VERBOSE,
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
+_BARE_WORDS: Final = re.compile(r"[ \t]*[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, \t-]*")
 _PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
 _CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
 
@@ -73,13 +76,15 @@ def is_bare(text: str) -> bool:
     return _BARE.fullmatch(text) is not None
 
 
-def plain_commands(text: str) -> list[Command] | None:
+def plain_commands(text: str) -> tuple[Argv, ...] | None:
     """The commands of a text so plain that it can be read without a grammar; None where it isn't.
 
     Plain is: bare words, quotes with nothing special inside, and `&&`, `||`, `;`, `|`, newline.
     """
-    commands: list[Command] = []
-    words: list[Word] = []
+    if _BARE_WORDS.fullmatch(text):
+        return (tuple(text.split()),)
+    commands: list[Argv] = []
+    words: list[str] = []
     at = 0
     for token in _PLAIN.finditer(text):
         if token.start() != at:
@@ -98,7 +103,7 @@ def plain_commands(text: str) -> list[Command] | None:
         return None
     if words:
         commands.append(tuple(words))
-    return commands or None
+    return tuple(commands) or None
 
 
 def _unquote(word: str) -> str:
@@ -107,18 +112,20 @@ def _unquote(word: str) -> str:
     )
 
 
-def obstacle_of(text: str, commands: Sequence[Command]) -> str:
-    """Why an allow may not trust this reading of a text by the parser; empty where it may."""
+def script_of(text: str, commands: tuple[Command, ...], *, obstacle: str = "") -> Script:
+    """A script from what a parser found, with its static reading where there is no doubt of it."""
+    if obstacle:
+        return Script(commands, None, obstacle)
     if not text.isprintable() and not text.replace("\n", "").replace("\t", "").isprintable():
-        return "control or invisible characters"
-    plain = plain_commands(text)
-    if plain is None:
-        return "more than plain words"
-    if plain != list(commands):
-        return "it can be read in two ways"
-    if any(command[0] in RESERVED for command in plain):
-        return "a reserved word"
-    return ""
+        return Script(commands, None, "control or invisible characters")
+    argvs = plain_commands(text)
+    if argvs is None:
+        return Script(commands, None, "more than plain words")
+    if argvs != commands:
+        return Script(commands, None, "it can be read in two ways")
+    if any(argv[0] in RESERVED for argv in argvs):
+        return Script(commands, None, "a reserved word")
+    return Script(commands, argvs)
 
 
 def crude_commands(text: str) -> Iterator[Command]:
@@ -155,7 +162,10 @@ def _wrapped(command: Command, parse: ParseShell, *, depth: int) -> Iterator[Com
 
 
 def base_name(word: Word) -> str:
-    return word.rsplit("/", 1)[-1] if isinstance(word, str) else ""
+    """What a program is called, wherever it lies."""
+    if isinstance(word, str):
+        return word.rsplit("/", 1)[-1] if "/" in word else word
+    return ""
 
 
 class CommandPattern:
@@ -184,13 +194,13 @@ class CommandPattern:
         """Whether a command all of whose words are known is one of these."""
         if not self._simple:
             return self._may(0, command, 0)
-        count = len(self._globs)
-        if len(command) < count or (len(command) > count and not self._open_end):
+        globs = self._globs
+        if len(command) != len(globs) and (not self._open_end or len(command) < len(globs)):
             return False
-        return all(
-            glob is not None and glob.matches(word)
-            for glob, word in zip(self._globs, command, strict=False)
-        )
+        for at, glob in enumerate(globs):
+            if glob is None or not glob.matches(command[at]):
+                return False
+        return True
 
     def may_match(self, command: Command) -> bool:
         """Whether it could be one of these: an unknown word may be any word, or several, or none.

@@ -193,21 +193,21 @@ def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
         else:
             anywhere.append(pattern)
 
-    def covers(command: Command) -> bool:
+    def covers(command: Sequence[str]) -> bool:
         # An allow names its program, so `anywhere` is empty for one.
-        words = [word for word in command if isinstance(word, str)]
-        return len(words) == len(command) and any(
-            pattern.matches(words) for pattern in by_program.get(words[0], ())
-        )
+        return any(pattern.matches(command) for pattern in by_program.get(command[0], ()))
 
     def may_cover(command: Command) -> bool:
         first = command[0]
         if not isinstance(first, str):
             return bool(patterns)
-        base = base_name(first)
-        found = [*by_program.get(first, ()), *anywhere]
-        if base != first:
-            found.extend(by_program.get(base, ()))
-        return any(pattern.may_match(command) for pattern in found)
+        for program in {first, base_name(first)}:
+            if program in by_program and _any_may(by_program[program], command):
+                return True
+        return _any_may(anywhere, command)
 
     return CommandRule(tuple(pattern.text for pattern in patterns), covers, may_cover)
+
+
+def _any_may(patterns: Sequence[CommandPattern], command: Command) -> bool:
+    return any(pattern.may_match(command) for pattern in patterns) if patterns else False

@@ -3,7 +3,9 @@
 Whatever goes wrong while deciding is a deny with its own rule id; nothing is raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
 from toolgate.domain.policy.model import (
@@ -12,6 +14,7 @@ from toolgate.domain.policy.model import (
     HOSTNAME_CHECK,
     LIMIT_REACHED,
     NO,
+    POLICY_NOT_FOUND,
     URL_VALIDATION,
     YES,
     Decision,
@@ -20,11 +23,11 @@ from toolgate.domain.policy.model import (
     Policy,
     Rule,
 )
-from toolgate.domain.policy.urls import keys_of
-from toolgate.domain.shell import Command, ParseShell, TooComplex, Unknown
+from toolgate.domain.shell import Argv, Command, ParseShell, TooComplex, Unknown
 from toolgate.domain.tools import Level, ToolRequest
 
-HTTP_FETCH = "http.fetch"
+HTTP_FETCH: Final = "http.fetch"
+FindPolicy = Callable[[str], Policy | None]
 
 
 def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> Decision:
@@ -52,13 +55,10 @@ def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The deny or ask rules worth looking at: of those about hosts, only this call's hosts'."""
     if not rules.hosted:
         return rules.plain
-    urls = facts.urls
-    if any(url is None for url in urls):
-        found = {rule.position: rule for rule in rules.hosted}
-    else:
-        keys = {key for url in urls if url is not None for key in keys_of(url.host)}
-        found = {r.position: r for key in keys for r in rules.by_host.get(key, ())}
-    return _in_order(rules.plain, found)
+    hosts = [url.host if url is not None else None for url in facts.urls]
+    if None in hosts:
+        return _in_order(rules.plain, rules.hosted)
+    return _in_order(rules.plain, [r for host in hosts if host for r in rules.about(host)])
 
 
 def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
@@ -66,17 +66,18 @@ def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     if not rules.hosted or not facts.urls:
         return rules.plain
     first = facts.urls[0]
-    if first is None:
-        return rules.plain
-    found = {r.position: r for key in keys_of(first.host) for r in rules.by_host.get(key, ())}
-    return _in_order(rules.plain, found)
+    return rules.plain if first is None else _in_order(rules.plain, rules.about(first.host))
 
 
-def _in_order(plain: Sequence[Rule], found: dict[int, Rule]) -> Sequence[Rule]:
-    if not found:
+def _in_order(plain: Sequence[Rule], about_hosts: Sequence[Rule]) -> Sequence[Rule]:
+    if not about_hosts:
         return plain
-    found.update({rule.position: rule for rule in plain})
-    return [found[position] for position in sorted(found)]
+    if not plain and len(about_hosts) == 1:
+        return about_hosts
+    return sorted({*plain, *about_hosts}, key=_position)
+
+
+_position = attrgetter("position")
 
 
 def fires(rule: Rule, facts: Facts) -> str | None:
@@ -95,16 +96,17 @@ def fires(rule: Rule, facts: Facts) -> str | None:
 
 def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
     """An allow of the whole call, or allows that cover each of its commands between them."""
-    uncovered: list[Command] | None = None
+    uncovered: Sequence[Argv] | None = None
     first: Rule | None = None
     for rule in allowing_candidates(rules, facts):
         if not permits(rule, facts):
             continue
         if rule.commands is None:
             return _decision(rule, facts.call, "")
-        if facts.script.obstacle or not has_known_env(rule, facts):
+        static = facts.script.argvs
+        if static is None or not has_known_env(rule, facts):
             continue
-        before = facts.script.commands if uncovered is None else uncovered
+        before = static if uncovered is None else uncovered
         covers = rule.commands.covers
         uncovered = [command for command in before if not covers(command)]
         if first is None and len(uncovered) < len(before):
@@ -116,7 +118,10 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
 
 def permits(rule: Rule, facts: Facts) -> bool:
     """For an allow: whether everything but its commands holds, for certain."""
-    return all(check(facts) is YES for check in rule.checks)
+    for check in rule.checks:  # noqa: SIM110 - all() costs a generator on the hot path
+        if check(facts) is not YES:
+            return False
+    return True
 
 
 def has_known_env(rule: Rule, facts: Facts) -> bool:
@@ -132,7 +137,7 @@ def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision
         if not urls or None in urls:
             return _refusal(policy, URL_VALIDATION, "The URL is not valid")
         host = next(url.host for url in urls if url is not None)
-        if not allowing_candidates(EffectRules((), rules.by_host, rules.hosted), facts):
+        if not rules.about(host):
             return _refusal(policy, HOSTNAME_CHECK, f"Hostname {host} not in allowlist")
     detail = ""
     if facts.args.get("command") is not None or facts.args.get("cmd") is not None:
@@ -141,8 +146,15 @@ def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision
     return _refusal(policy, DEFAULT_DENY, f"Tool {tool} not in allowlist (default deny)", detail)
 
 
-def policy_not_found(ref: str) -> Decision:
-    return Decision(Effect.DENY, "policy_not_found", f"Policy {ref} not found", "", ref)
+def decide_by_ref(
+    find: FindPolicy, call: ToolRequest, *, level: Level, parse_shell: ParseShell
+) -> Decision:
+    """What the policy that the call refers to says; a ref that names none is a deny."""
+    policy = find(call.policy_ref)
+    if policy is None:
+        reason = f"Policy {call.policy_ref} not found"
+        return Decision(Effect.DENY, POLICY_NOT_FOUND, reason, "", call.policy_ref)
+    return decide(policy, call, level=level, parse_shell=parse_shell)
 
 
 def _refusal(policy: Policy, rule_id: str, reason: str, detail: str = "") -> Decision:

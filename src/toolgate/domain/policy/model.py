@@ -11,7 +11,7 @@ from typing import Final
 from toolgate.domain.errors import Invalid
 from toolgate.domain.globs import Glob
 from toolgate.domain.policy.facts import Facts
-from toolgate.domain.shell import Command
+from toolgate.domain.shell import Argv, Command
 from toolgate.domain.tools import Level, ToolRequest
 
 ACTIVE_POLICY: Final = "policy.default"  # the ref of the policy in force (executor contract)
@@ -86,7 +86,7 @@ class Condition:
     check: Check
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     position: int  # in the file; the first that matches gives its name to the decision
     id: str
@@ -107,7 +107,7 @@ class CommandRule:
     """The command patterns of one rule, found by the program they name."""
 
     patterns: tuple[str, ...]
-    covers: Callable[[Command], bool]  # all words known: for an allow
+    covers: Callable[[Argv], bool]  # all words known: for an allow
     may_cover: Callable[[Command], bool]  # for a deny or an ask
 
 
@@ -129,6 +129,18 @@ class EffectRules:
     plain: tuple[Rule, ...]
     by_host: Mapping[str, tuple[Rule, ...]]
     hosted: tuple[Rule, ...]  # all of `by_host`, for URLs that cannot be told
+
+    def about(self, host: str) -> list[Rule]:
+        """The rules with a pattern that this host matches; one lookup per label."""
+        found = self.by_host
+        rules = [*found.get(host, ()), *found.get("*", ())]
+        dot = host.find(".")
+        while dot >= 0:
+            suffix = "*" + host[dot:]
+            if suffix in found:
+                rules.extend(found[suffix])
+            dot = host.find(".", dot + 1)
+        return rules
 
 
 @dataclass(frozen=True, slots=True)

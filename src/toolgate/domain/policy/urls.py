@@ -4,6 +4,7 @@ Where two readers of a URL could disagree about the host (backslashes, numeric a
 that IDNA 2003 and 2008 map differently), it has no spelling, and no allow matches it.
 """
 
+import functools
 import ipaddress
 import re
 import unicodedata
@@ -69,6 +70,7 @@ def parse_url(text: str) -> Url:
     return Url(scheme, host_name(six or host), number, user is not None)
 
 
+@functools.lru_cache(maxsize=4096)
 def host_name(text: str) -> str:
     """A host in its one spelling: lower case, punycode, no last dot, addresses compressed."""
     name = text if text.isascii() else _punycode(text)
@@ -144,13 +146,3 @@ def canonical_host_pattern(text: str) -> str:
     if text.startswith("*."):
         return "*." + host_name(text[2:])
     return host_name(text)
-
-
-def keys_of(host: str) -> list[str]:
-    """Under which patterns a host can be found, as `canonical_host_pattern` spells them."""
-    keys = [host, "*"]
-    dot = host.find(".")
-    while dot >= 0:
-        keys.append("*" + host[dot:])
-        dot = host.find(".", dot + 1)
-    return keys
