@@ -59,10 +59,19 @@ class Routing:
                 named.setdefault(tool.name, tool)
         return list(named.values())
 
+    def describe(self, tool: str, caller: Caller) -> Tool | None:
+        offered = (known for route in self._routes for known in route.offers(caller))
+        return next((known for known in offered if known.name == tool), None)
+
     def level_of(self, request: ToolRequest) -> Level:
         """The tool's own level; write for one that nobody has described."""
-        offered = (tool for route in self._routes for tool in route.offers(request.caller))
-        return next((tool.level for tool in offered if tool.name == request.tool), Level.WRITE)
+        known = self.describe(request.tool, request.caller)
+        return known.level if known is not None else Level.WRITE
+
+    def is_repeatable(self, tool: str, caller: Caller) -> bool:
+        """Whether a tool may be run again when it is not known to have run."""
+        known = self.describe(tool, caller)
+        return known is not None and known.repeatable
 
 
 def named_tools(engine: Engine, tools: Callable[[], Sequence[Tool]]) -> Route:
