@@ -7,7 +7,7 @@ rows come. A row is written in the same commit as what it is about: `prepare` gi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -64,7 +64,7 @@ class AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     workspace_id: str
     action: str
     actor: str
-    metadata: dict[str, JsonValue]
+    metadata: dict[str, Any]
     created_at: str
     resource_type: str | None = None
     resource_id: str | None = None
@@ -117,7 +117,7 @@ class _Stored(msgspec.Struct, frozen=True, rename="camel"):
     actor: str
     resource_type: str
     resource_id: str
-    metadata: dict[str, JsonValue]
+    metadata: dict[str, Any]
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
