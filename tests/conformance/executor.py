@@ -417,7 +417,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/request/snake-case",
         source="spec README.md, JSON case",
         behaviour="Every member of request and response is spelt in snake_case.",
-        issue=2,
     ),
     Requirement(
         id="003/response/ok-success",
@@ -501,13 +500,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/response/deny-example",
         source="seed 003, Example",
         behaviour="The seed's DENY example parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="003/response/allow-example",
         source="seed 003, Example",
         behaviour="The seed's ALLOW example parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="003/secrets/none-in-evidence",

@@ -174,6 +174,8 @@ class PolicyFile:
             try:
                 found = await asyncio.to_thread(self._read_if_changed)
             except (OSError, UnicodeDecodeError, InvalidPolicy) as bad:
+                if isinstance(bad, OSError):
+                    self._seen = None  # it may come back just as it was
                 if str(bad) != self.error:
                     self.error = str(bad)
                     log.warning("policy_refused version=%s error=%s", previous, self.error)
@@ -239,6 +241,8 @@ def _write(path: Path, text: str) -> None:
     """All of the new text or all of the old, also after a power cut."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
+        if path.exists():
+            Path(temporary).chmod(path.stat().st_mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from toolgate.domain.globs import Glob
+from toolgate.domain.globs import Glob, GlobRow
 
-MAX_TEXT: Final = 65_536  # characters; no command that a person could approve is longer
+MAX_TEXT: Final = 32_768  # characters; no command that a person could approve is longer
 MAX_COMMANDS: Final = 512
+MAX_WRAPPED: Final = 200  # words after sudo, xargs and the like: each may begin a command
+MAX_OPERATORS: Final = 4000  # a parser's work can grow with their square
+MAX_PIPES: Final = 400
 MAX_NESTING: Final = 4  # bash -c "bash -c ...": deeper is hiding something
 
 
@@ -69,6 +72,23 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 _BARE_WORDS: Final = re.compile(r"[ \t]*[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, \t-]*")
 _PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
 _CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
+_QUOTES: Final = str.maketrans("", "", "'\"\\")
+_BLANKS: Final = str.maketrans("", "", "\n\t")
+
+
+def check_size(text: str) -> None:
+    """Raises TooComplex for what would keep a parser busy for more than some tenths of a second."""
+    if len(text) > MAX_TEXT:
+        raise TooComplex(f"a command of more than {MAX_TEXT} characters")
+    if text.count("|") > MAX_PIPES:
+        raise TooComplex(f"more than {MAX_PIPES} pipes")
+    if len(text) > MAX_OPERATORS and sum(map(text.count, ";&(){}<>$`[]")) > MAX_OPERATORS:
+        raise TooComplex(f"more than {MAX_OPERATORS} operators")
+
+
+def has_control_characters(text: str) -> bool:
+    """Also invisible ones and half characters; newlines and tabs are a shell's own."""
+    return not text.isprintable() and not text.translate(_BLANKS).isprintable()
 
 
 def is_bare(text: str) -> bool:
@@ -116,7 +136,7 @@ def script_of(text: str, commands: tuple[Command, ...], *, obstacle: str = "") -
     """A script from what a parser found, with its static reading where there is no doubt of it."""
     if obstacle:
         return Script(commands, None, obstacle)
-    if not text.isprintable() and not text.replace("\n", "").replace("\t", "").isprintable():
+    if has_control_characters(text):
         return Script(commands, None, "control or invisible characters")
     argvs = plain_commands(text)
     if argvs is None:
@@ -136,29 +156,33 @@ def crude_commands(text: str) -> Iterator[Command]:
             yield words
 
 
-_QUOTES: Final = str.maketrans("", "", "'\"\\")
-
-
-def every_command(script: Script, parse: ParseShell, *, depth: int = 0) -> list[Command]:
+def every_command(script: Script, parse: ParseShell) -> list[Command]:
     """The commands of a script and those that its wrappers (sudo, xargs, bash -c) would run."""
     found: list[Command] = []
-    for command in script.commands:
-        found.append(command)
-        if base_name(command[0]) in WRAPPERS:
-            found.extend(_wrapped(command, parse, depth=depth))
-        if len(found) > MAX_COMMANDS:
-            raise TooComplex(f"more than {MAX_COMMANDS} commands")
+    _collect(script, parse, found, depth=0)
     return found
 
 
-def _wrapped(command: Command, parse: ParseShell, *, depth: int) -> Iterator[Command]:
-    for start in range(1, len(command)):
-        word = command[start]
-        yield command[start:]
-        if isinstance(word, str) and not is_bare(word) and word.strip():
-            if depth >= MAX_NESTING:
-                raise TooComplex(f"commands inside commands, more than {MAX_NESTING} deep")
-            yield from every_command(parse(word), parse, depth=depth + 1)
+def _collect(script: Script, parse: ParseShell, found: list[Command], *, depth: int) -> None:
+    if depth > MAX_NESTING:
+        raise TooComplex(f"commands inside commands, more than {MAX_NESTING} deep")
+    for command in script.commands:
+        _keep(command, found)
+        if base_name(command[0]) not in WRAPPERS:
+            continue
+        if len(command) > MAX_WRAPPED:
+            raise TooComplex(f"more than {MAX_WRAPPED} words that may be a command")
+        for start in range(1, len(command)):
+            _keep(command[start:], found)
+            word = command[start]
+            if isinstance(word, str) and not is_bare(word) and word.strip():
+                _collect(parse(word), parse, found, depth=depth + 1)
+
+
+def _keep(command: Command, found: list[Command]) -> None:
+    found.append(command)
+    if len(found) > MAX_COMMANDS:
+        raise TooComplex(f"more than {MAX_COMMANDS} commands")
 
 
 def base_name(word: Word) -> str:
@@ -172,33 +196,32 @@ class CommandPattern:
     """`git log *`: words with `*` in them, compared with a command's words one by one.
 
     - A word without `*` is that word; in a word, `*` stands for any characters.
-    - `*` alone, last: any further words, or none. `*` alone elsewhere: exactly one word.
-    - `**`: any number of words, or none.
+    - `?` alone: exactly one word. `**`: any number of words, or none.
+    - `*` alone, last: any further words, or none. `*` alone elsewhere: as `?`.
     - A last word that ends in `*` (`git log*`, `mkfs*`): it may go on, and further words follow.
     """
 
-    __slots__ = ("_globs", "_open_end", "_simple", "program", "text")
+    __slots__ = ("_count", "_globs", "_open_end", "_row", "program", "text")
 
     def __init__(self, words: Sequence[str]) -> None:
         self.text = " ".join(words)
         last = words[-1]
         self._open_end = last.endswith("*")
         kept = words[:-1] if last in {"*", "**"} else words
-        self._globs: tuple[Glob | None, ...] = tuple(
-            None if word == "**" else Glob(word) for word in kept
-        )
-        self._simple = None not in self._globs
-        self.program = words[0] if "*" not in words[0] else ""
+        globs = [None if word == "**" else Glob("*" if word == "?" else word) for word in kept]
+        self._globs = [glob for glob in globs if glob is not None]
+        self._count = len(globs) if None not in globs else -1  # -1: gaps, so any number of words
+        self._row: GlobRow[Word] = GlobRow(globs, open_end=self._open_end, fits=_fits)
+        self.program = "" if "*" in words[0] or words[0] == "?" else words[0]
 
-    def matches(self, command: Sequence[str]) -> bool:
+    def matches(self, command: Argv) -> bool:
         """Whether a command all of whose words are known is one of these."""
-        if not self._simple:
-            return self._may(0, command, 0)
-        globs = self._globs
-        if len(command) != len(globs) and (not self._open_end or len(command) < len(globs)):
+        if self._count < 0:
+            return self._row.matches(command)
+        if len(command) != self._count and (not self._open_end or len(command) < self._count):
             return False
-        for at, glob in enumerate(globs):
-            if glob is None or not glob.matches(command[at]):
+        for at, glob in enumerate(self._globs):  # noqa: SIM110 - the hot path
+            if not glob.matches(command[at]):
                 return False
         return True
 
@@ -211,25 +234,12 @@ class CommandPattern:
         if isinstance(first, Unknown):
             return True
         base = base_name(first)
-        if base != first and self._may(0, (base, *command[1:]), 0):
+        if base != first and self._row.matches((base, *command[1:])):
             return True
-        return self._may(0, command, 0)
+        return self._row.matches(command)
 
-    def _may(self, pattern_at: int, command: Sequence[Word], word_at: int) -> bool:
-        while pattern_at < len(self._globs):
-            glob = self._globs[pattern_at]
-            if glob is None:
-                return any(
-                    self._may(pattern_at + 1, command, skipped)
-                    for skipped in range(word_at, len(command) + 1)
-                )
-            if word_at == len(command):
-                return False
-            word = command[word_at]
-            if isinstance(word, Unknown):
-                return glob.may_begin_with(word.prefix)
-            if not glob.matches(word):
-                return False
-            pattern_at += 1
-            word_at += 1
-        return self._open_end or word_at == len(command)
+
+def _fits(glob: Glob, word: Word) -> bool | None:
+    if isinstance(word, Unknown):
+        return None if glob.may_begin_with(word.prefix) else False
+    return glob.matches(word)

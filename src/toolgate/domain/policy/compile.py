@@ -35,7 +35,6 @@ FORMAT: Final = 1
 MAX_RULES: Final = 10_000
 MAX_PATTERNS: Final = 100_000  # in one list, groups unfolded
 MAX_TEXT: Final = 2000  # one pattern or reason
-MAX_STARS: Final = 3  # `**` in one pattern: each multiplies the work
 
 _DOCUMENT_KEYS: Final = (
     "version",
@@ -108,6 +107,7 @@ class _Compiler:
         self._read_groups(document.get("groups", {}))
         drafts = [*self._read_rules(document.get("rules", [])), *self._read_allowlist(document)]
         tests = self._read_tests("tests", document.get("tests", []))
+        tests.extend(test for draft in drafts for test in draft.tests)
         self._check_test_rules(tests, drafts)
         if self._problems:
             raise InvalidPolicy(self._name, self._problems)
@@ -119,7 +119,7 @@ class _Compiler:
                 draft.rule(position, name=self._name, version=version)
                 for position, draft in enumerate(drafts)
             ],
-            tests=[*tests, *(test for draft in drafts for test in draft.tests)],
+            tests=tests,
         )
 
     def _read_groups(self, groups: JsonValue) -> None:
@@ -206,8 +206,13 @@ class _Compiler:
 
     def _read_match(self, where: str, rule: Mapping[str, JsonValue], draft: "_Draft") -> None:
         match = rule.get("match", "any")
-        draft.form["match"] = match
         if match == "any":
+            return
+        if match == "otherwise":
+            draft.otherwise = True
+            draft.form["otherwise"] = True
+            if draft.effect is not Effect.ASK:
+                self._problem(f"{where}.match", "only an ask can be for what no allow matches")
             return
         where = f"{where}.match"
         given = self._mapping(where, match)
@@ -216,6 +221,7 @@ class _Compiler:
             self._problem(where, "is empty; say `match: any` if you mean every call")
         if "level" in given:
             levels = self._choices(f"{where}.level", given["level"], list(Level))
+            draft.form["level"] = sorted(levels)
             draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels))
         if "url" in given:
             self._read_url(f"{where}.url", given["url"], draft)
@@ -297,8 +303,6 @@ class _Compiler:
                 patterns.append(PathPattern(text))
             except BadPath as bad:
                 self._problem(where, f"{text!r}: {bad}")
-            if text.count("**") > MAX_STARS:
-                self._problem(where, f"{text!r} has more than {MAX_STARS} `**`")
         draft.add(f"{key} {_list(texts)}", make(patterns))
 
     def _read_arguments(self, where: str, value: JsonValue, draft: "_Draft") -> None:
@@ -315,6 +319,7 @@ class _Compiler:
                 self._problem(f"{where}.{name}", "must be text, numbers, true or false")
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
             draft.accepts_env = draft.accepts_env or path[0] == "env"
+            draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
     def _read_commands(self, where: str, value: JsonValue, draft: "_Draft") -> None:
@@ -328,8 +333,6 @@ class _Compiler:
             if not words or not words[0]:
                 self._problem(where, f"{text!r} names no program")
                 continue
-            if text.count("**") > MAX_STARS:
-                self._problem(where, f"{text!r} has more than {MAX_STARS} `**`")
             if draft.effect is Effect.ALLOW:
                 self._check_allowed_command(where, text, words)
             patterns.append(CommandPattern(words))
@@ -337,7 +340,7 @@ class _Compiler:
         draft.commands = conditions.command_rule(patterns)
 
     def _check_allowed_command(self, where: str, text: str, words: Sequence[str]) -> None:
-        if "*" in words[0]:
+        if "*" in words[0] or words[0] == "?":
             self._problem(
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
@@ -351,7 +354,6 @@ class _Compiler:
     def _read_for(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         given = self._mapping(f"{where}.for", value)
         self._keys(f"{where}.for", given, _FOR_KEYS)
-        draft.form["for"] = given
         for key, wanted in given.items():
             if key not in _FOR_KEYS:
                 continue
@@ -359,11 +361,11 @@ class _Compiler:
                 texts = self._choices(f"{where}.for.level", wanted, list(Level))
             else:
                 texts = self._texts(f"{where}.for.{key}", wanted)
+            draft.form[f"for.{key}"] = sorted(texts)
             draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts))
 
     def _read_when(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         given = self._mapping(f"{where}.when", value)
-        draft.form["when"] = given
         for name, wanted in given.items():
             spot = f"{where}.when.{name}"
             if not name.startswith("args."):
@@ -372,10 +374,9 @@ class _Compiler:
             path = self._argument_path(spot, name.removeprefix("args."))
             for one in wanted if isinstance(wanted, list) else [wanted]:
                 for op, operand in self._comparisons(spot, one):
-                    draft.add(
-                        f"{name} {op} {json.dumps(operand)}",
-                        conditions.comparison(path, op, operand),
-                    )
+                    says = f"{name} {op} {json.dumps(operand)}"
+                    draft.form[f"when {says}"] = True
+                    draft.add(says, conditions.comparison(path, op, operand))
 
     def _comparisons(self, where: str, value: JsonValue) -> list[tuple[str, JsonValue]]:
         """`"> 100"`, or a mapping `{in: [EUR, USD]}`; several must all hold."""
@@ -576,6 +577,7 @@ class _Draft:
         self.commands: CommandRule | None = None
         self.host_keys: tuple[str, ...] | None = None
         self.accepts_env = False
+        self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
 
@@ -603,6 +605,7 @@ class _Draft:
             commands=self.commands,
             host_keys=self.host_keys,
             decision=Decision(self.effect, self.id, self.reason, version, name),
+            otherwise=self.otherwise,
             per_tool=self.per_tool,
             accepts_env=self.accepts_env,
         )

@@ -14,7 +14,7 @@ from toolgate.domain.policy.facts import EvaluationError, Facts, argument_at
 from toolgate.domain.policy.model import MAYBE, NO, YES, Answer, Check, CommandRule
 from toolgate.domain.policy.paths import PathPattern
 from toolgate.domain.policy.urls import HostSet, Url, is_public
-from toolgate.domain.shell import Command, CommandPattern, base_name
+from toolgate.domain.shell import Argv, Command, CommandPattern, base_name
 from toolgate.domain.tools import JsonValue
 
 Scalar = None | bool | int | float | str
@@ -193,7 +193,7 @@ def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
         else:
             anywhere.append(pattern)
 
-    def covers(command: Sequence[str]) -> bool:
+    def covers(command: Argv) -> bool:
         # An allow names its program, so `anywhere` is empty for one.
         return any(pattern.matches(command) for pattern in by_program.get(command[0], ()))
 

@@ -1,5 +1,6 @@
 """The decision: deny before ask before allow, and deny where nothing speaks, whatever the order.
 
+An ask that says `match: otherwise` comes after the allows: it speaks for what none of them matches.
 Whatever goes wrong while deciding is a deny with its own rule id; nothing is raised.
 """
 
@@ -35,12 +36,13 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
     try:
         candidates = policy.candidates(call.tool)
         facts = Facts(call, level=level, parse_shell=parse_shell)
-        for rules in (candidates.deny, candidates.ask):
-            for rule in firing_candidates(rules, facts):
-                part = fires(rule, facts)
-                if part is not None:
-                    return _decision(rule, call, part)
-        return _allowed(candidates.allow, facts) or no_rule_allows(policy, candidates.allow, facts)
+        return (
+            _fired(candidates.deny, facts)
+            or _fired(candidates.ask, facts)
+            or _allowed(candidates.allow, facts)
+            or _fired(candidates.otherwise, facts)
+            or no_rule_allows(policy, candidates.allow, facts)
+        )
     except (LimitReached, TooComplex) as limit:
         return _refusal(policy, LIMIT_REACHED, f"Limit reached: {limit}")
     except EvaluationError as error:
@@ -49,6 +51,14 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
         return _refusal(
             policy, EVALUATION_ERROR, f"The policy cannot be applied: {type(error).__name__}"
         )
+
+
+def _fired(rules: EffectRules, facts: Facts) -> Decision | None:
+    for rule in firing_candidates(rules, facts):
+        part = fires(rule, facts)
+        if part is not None:
+            return _decision(rule, facts.call, part)
+    return None
 
 
 def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:

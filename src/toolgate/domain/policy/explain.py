@@ -20,7 +20,7 @@ class RuleTrace:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     decision: Decision
-    traces: tuple[RuleTrace, ...]  # in the order that counts: deny, ask, allow
+    traces: tuple[RuleTrace, ...]  # in the order that counts: deny, ask, allow, ask otherwise
 
 
 def explain(
@@ -31,7 +31,7 @@ def explain(
     facts = Facts(call, level=level, parse_shell=parse_shell)
     traces = [
         _trace(rule, facts)
-        for rules in (candidates.deny, candidates.ask, candidates.allow)
+        for rules in (candidates.deny, candidates.ask, candidates.allow, candidates.otherwise)
         for rule in sorted((*rules.plain, *rules.hosted), key=lambda rule: rule.position)
     ]
     decision = decide(policy, call, level=level, parse_shell=parse_shell)
@@ -57,7 +57,7 @@ def _conditions(rule: Rule, facts: Facts) -> tuple[bool, str]:
         if answer is Answer.MAYBE and rule.effect is Effect.ALLOW:
             return False, f"cannot be sure of {condition.says}"
         held.append(condition.says if answer is YES else f"perhaps {condition.says}")
-    return True, "; ".join(held) or "any call"
+    return True, "; ".join(held) or ("what no allow matches" if rule.otherwise else "any call")
 
 
 def _commands(rule: Rule, facts: Facts) -> tuple[bool, str]:

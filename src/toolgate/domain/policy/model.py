@@ -98,6 +98,7 @@ class Rule:
     commands: "CommandRule | None"
     host_keys: tuple[str, ...] | None  # None: not about hosts, or about nearly all of them
     decision: Decision
+    otherwise: bool = False  # an ask for what no allow matches
     per_tool: bool = False  # the reason names the tool
     accepts_env: bool = False
 
@@ -148,6 +149,7 @@ class Candidates:
     deny: EffectRules
     ask: EffectRules
     allow: EffectRules
+    otherwise: EffectRules  # the asks that speak where no allow does
 
 
 MAX_REMEMBERED: Final = 4096  # tool names come from callers
@@ -183,9 +185,12 @@ class Policy:
             rules.update({rule.position: rule for glob, rule in self._globs if glob.matches(tool)})
             ordered = [rules[position] for position in sorted(rules)]
             found = Candidates(
-                deny=_effect_rules(ordered, Effect.DENY),
-                ask=_effect_rules(ordered, Effect.ASK),
-                allow=_effect_rules(ordered, Effect.ALLOW),
+                deny=_effect_rules(rule for rule in ordered if rule.effect is Effect.DENY),
+                ask=_effect_rules(
+                    rule for rule in ordered if rule.effect is Effect.ASK and not rule.otherwise
+                ),
+                allow=_effect_rules(rule for rule in ordered if rule.effect is Effect.ALLOW),
+                otherwise=_effect_rules(rule for rule in ordered if rule.otherwise),
             )
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
@@ -193,13 +198,11 @@ class Policy:
         return found
 
 
-def _effect_rules(rules: Iterable[Rule], effect: Effect) -> EffectRules:
+def _effect_rules(rules: Iterable[Rule]) -> EffectRules:
     plain: list[Rule] = []
     hosted: list[Rule] = []
     by_host: dict[str, list[Rule]] = {}
     for rule in rules:
-        if rule.effect is not effect:
-            continue
         if rule.host_keys is None:
             plain.append(rule)
         else:

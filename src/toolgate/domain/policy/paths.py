@@ -7,7 +7,7 @@ A relative path is relative to the workspace; one that climbs out of it cannot b
 from collections.abc import Sequence
 from typing import Final
 
-from toolgate.domain.globs import Glob
+from toolgate.domain.globs import Glob, GlobRow
 
 MAX_PATH: Final = 4096
 
@@ -39,35 +39,19 @@ def components(text: str) -> tuple[str, ...]:
 class PathPattern:
     """`notes/*.md`, `src/**`, `/etc/**`: `*` within a component, `**` for any number of them."""
 
-    __slots__ = ("_globs", "text")
+    __slots__ = ("_absolute", "_row", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._globs: tuple[Glob | None, ...] = tuple(
-            None if part == "**" else Glob(part) for part in components(text)
-        )
+        parts = components(text)
+        self._absolute = parts[:1] == ("/",)
+        globs = [None if part == "**" else Glob(part) for part in parts if part != "/"]
+        self._row: GlobRow[str] = GlobRow(globs, open_end=False, fits=Glob.matches)
 
     def matches(self, parts: Sequence[str]) -> bool:
-        return self._from(0, parts, 0)
+        absolute = parts[:1] == ("/",)
+        return absolute is self._absolute and self._row.matches(parts[1:] if absolute else parts)
 
     def may_match(self, parts: Sequence[str]) -> bool:
         """Also where the workspace may be the root of the disk: `/a/b` counts as `a/b` as well."""
-        return self._from(0, parts, 0) or (parts[:1] == ("/",) and self._from(0, parts, 1))
-
-    def _from(self, pattern_at: int, parts: Sequence[str], at: int) -> bool:
-        while pattern_at < len(self._globs):
-            glob = self._globs[pattern_at]
-            if glob is None:
-                if parts[at : at + 1] == ("/",):
-                    return False
-                return any(
-                    self._from(pattern_at + 1, parts, skipped)
-                    for skipped in range(at, len(parts) + 1)
-                )
-            if at == len(parts) or not glob.matches(parts[at]):
-                return False
-            if (parts[at] == "/") != (glob.text == "/"):
-                return False
-            pattern_at += 1
-            at += 1
-        return at == len(parts)
+        return self._row.matches(parts[1:] if parts[:1] == ("/",) else parts)

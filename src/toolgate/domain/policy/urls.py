@@ -13,19 +13,20 @@ from typing import Final, NamedTuple
 
 MAX_URL: Final = 8192
 
-_URL: Final = re.compile(
-    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://
-    (?:(?P<user>[^/?\#\\\s@]*)@)?
-    (?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^/?\#\\\s@:\[\]%]+))
-    (?::(?P<port>[0-9]{1,5}))?
-    (?P<rest>[/?\#][^\s\\]*)?""",
-    re.VERBOSE,
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\\s]+)(?:[/?#][^\s\\]*)?")
+_AUTHORITY: Final = re.compile(
+    r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
 )
+_PLAIN_HOST: Final = re.compile(r"[a-z0-9.-]+")
 _NAME: Final = re.compile(
     r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 )
 _NUMERIC: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label that makes a name an address
 _TWO_READINGS: Final = frozenset("ßςẞ\u200c\u200d")  # IDNA 2003 and 2008 disagree on these
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+_HOLDS_IPV4: Final = [  # inside them is an address that may be anything; and documentation
+    ipaddress.IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+]
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _PRIVATE_SUFFIXES: Final = frozenset(
     {
@@ -62,12 +63,19 @@ def parse_url(text: str) -> Url:
     found = _URL.fullmatch(text)
     if found is None:
         raise BadUrl("it is not an absolute URL")
-    scheme, user, six, host, port, _ = found.groups()
+    scheme, authority = found.groups()
     scheme = scheme.lower()
-    number = int(port) if port else _DEFAULT_PORTS.get(scheme, 0)
+    default_port = _DEFAULT_PORTS.get(scheme, 0)
+    if _PLAIN_HOST.fullmatch(authority):
+        return Url(scheme, host_name(authority), default_port, has_user=False)
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise BadUrl("its host cannot be told")
+    user, six, name, port = parts.groups()
+    number = int(port) if port else default_port
     if number > 65_535:
         raise BadUrl("its port is out of range")
-    return Url(scheme, host_name(six or host), number, user is not None)
+    return Url(scheme, host_name(six or name), number, has_user=user is not None)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -81,7 +89,7 @@ def host_name(text: str) -> str:
         try:
             return ipaddress.IPv6Address(name).compressed
         except ValueError as bad:
-            raise BadUrl(str(bad)) from bad
+            raise BadUrl("its host is not an address") from bad
     if len(name) > 253 or _NAME.fullmatch(name) is None:
         raise BadUrl("its host is not a name")
     if _NUMERIC.fullmatch(name.rsplit(".", 1)[-1]):
@@ -106,13 +114,14 @@ def _punycode(text: str) -> str:
 
 
 def is_public(host: str) -> bool:
-    """Whether a host looks public by its spelling; what its name resolves to is the client's to check."""
-    if ":" in host or host[-1].isdigit():
-        try:
-            return ipaddress.ip_address(host).is_global
-        except ValueError:
-            pass  # a name that ends in a digit
+    """Whether a host is public by its spelling; what a name resolves to is the client's to check."""
+    if ":" in host:
+        six = ipaddress.IPv6Address(host)
+        return six in _GLOBAL_UNICAST and not any(six in each for each in _HOLDS_IPV4)
     dot = host.rfind(".")
+    if host[dot + 1 :].isdigit():
+        four = ipaddress.IPv4Address(host)
+        return four.is_global and not four.is_multicast
     return dot > 0 and host[dot + 1 :] not in _PRIVATE_SUFFIXES
 
 
