@@ -7,6 +7,8 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "evidence": ("evidence", "Show, export and verify what was done."),
+    "audit": ("audit", "Query the audit log."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "policy": ("policy", "Check, test, explain and simulate policies."),
 }
