@@ -377,6 +377,9 @@ class Agent:
                     elif fd == self.channel.read_fd:
                         self.listen_for_kill(order)
                 status = self.reap(started)
+        except Gone:
+            self.end_all(started, status)
+            raise
         finally:
             os.close(pidfd)
         status = self.end_all(started, status)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from toolgate.adapters import sandbox_agent as agent
+from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import (
     MIB,
     Command,
@@ -22,6 +23,7 @@ from toolgate.ports.sandbox import (
     Lost,
     NotStarted,
     Piece,
+    SandboxError,
     SessionSpec,
     Stream,
     no_piece,
@@ -34,6 +36,20 @@ OPEN_SECONDS: Final = 10.0
 FILE_SECONDS: Final = 10.0
 LARGEST_MESSAGE: Final = 65 * MIB
 PATH_ENV: Final = "/usr/local/bin:/usr/bin:/bin"
+
+# Each line but the last names a way out that is open.
+PROBE: Final = """
+sees() { sed -n "s/^$1:[[:space:]]*//p" /proc/self/status; }
+[ "$(id -u)" != 0 ] || echo root
+[ "$(sees NoNewPrivs)" = 1 ] || echo new-privileges
+[ "$(sees Seccomp)" = 2 ] || echo no-filter
+[ "$(sees CapEff)$(sees CapPrm)$(sees CapBnd)" = "$(printf '%048d' 0)" ] || echo capabilities
+unshare -U true 2>/dev/null && echo namespaces
+(echo x > /proc/sys/kernel/core_pattern) 2>/dev/null && echo sysctl
+(echo x > /probe) 2>/dev/null && echo root-writable
+[ -z "$(tail -n +3 /proc/net/dev | grep -v '^ *lo:')" ] || echo network
+echo end
+"""
 
 
 def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]:
@@ -208,6 +224,16 @@ class AgentSession:
         task.add_done_callback(self._aborts.discard)
         await asyncio.shield(task)
 
+    async def check(self) -> None:
+        """See from inside that the isolation is there; raises Unavailable with what is not."""
+        try:
+            result = await self.exec(Command(PROBE))
+        except SandboxError as failed:
+            raise Unavailable(f"the sandbox cannot run a command: {failed}") from failed
+        said = result.stdout.decode("utf-8", "replace").split()
+        if said != ["end"]:
+            raise Unavailable(f"the sandbox does not hold: {' '.join(said)[:500]}")
+
     async def kill(self) -> None:
         if self._current is not None and not self._gone:
             self._send_kill(self._current)
@@ -258,6 +284,8 @@ class AgentSession:
 
     def receive(self, data: bytes) -> None:
         """Bytes from the agent, in whatever pieces they come."""
+        if self._gone:
+            return
         self._incoming += data
         try:
             while len(self._incoming) >= agent.FRAME.size:
