@@ -5,7 +5,6 @@ still be the host's uid 0 and could write the host's /proc/sys.
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import shutil
@@ -109,7 +108,6 @@ class BwrapSandbox:
         await session.begin(
             spec, env=base_env(spec), egress=EGRESS_SOCKET if spec.egress is not None else ""
         )
-        session.protect_agent()
         return session
 
     async def close(self) -> None:
@@ -237,12 +235,6 @@ class BwrapSession(ChildSession):
             await self.start([*enter, *arguments(fds)], pass_fds=fds.numbers)
         finally:
             fds.close()
-
-    def protect_agent(self) -> None:
-        """Where memory runs out, a command dies and not the agent. Only root can say so."""
-        for pid in self.group.pids():
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/oom_score_adj").write_text("-900")
 
     def see_limits(self) -> None:
         """Raises Unavailable unless the session's processes are in its cgroup, without root."""

@@ -141,6 +141,7 @@ class AgentSession:
         self._number = 0
         self._current: Exchange | None = Exchange(0, keep=0, allowance=64)
         self._ready = self._current
+        self._ready.answer.add_done_callback(_seen)
         self._gone = False
         self._closing: asyncio.Task[None] | None = None
         self._aborts: set[asyncio.Task[None]] = set()
@@ -361,6 +362,12 @@ class AgentFiles:
 
 def _number(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0
+
+
+def _seen(answer: asyncio.Future[bytes]) -> None:
+    """A session may die before anyone waits for it to be ready."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _nowhere(_: bytes) -> None:
