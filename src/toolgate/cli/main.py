@@ -7,6 +7,7 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "settings": ("settings", "List every setting, its default and its meaning."),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.deliveries import DELTA, Delivery
 from toolgate.ports.journal import Event
 
@@ -62,3 +63,17 @@ def _joined(deltas: list[Event]) -> tuple[int, bytes]:
     data = _encode(_Delta(last.subject, text))
     joined = Event(last.position, last.stream, last.seq, DELTA, last.at, data, last.subject)
     return last.seq, frame(joined, first_seq=first.seq)
+
+
+def message_of(event: Event) -> wire.AnySessionEvent:
+    message: wire.AnySessionEvent = wire.decode_event(frame(event))
+    return message
+
+
+def delivery_of(message: wire.AnySessionEvent) -> Delivery:
+    """An event that came over the wire, without what the journal gives it anew."""
+    members = msgspec.to_builtins(message)
+    kind = members.pop("type")
+    for given_here in ("ts", "seq", "first_seq", "event_id"):
+        members.pop(given_here, None)
+    return Delivery(kind, message.run_id, {"run_id": message.run_id, **members})
