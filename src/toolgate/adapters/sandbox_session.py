@@ -150,6 +150,10 @@ class AgentSession:
     def alive(self) -> bool:
         return not self._gone and self._closing is None
 
+    @property
+    def busy(self) -> bool:
+        return self._turn.locked()
+
     async def begin(self, spec: SessionSpec, *, env: dict[str, str], egress: str = "") -> None:
         """Wait for the agent and tell it how the session begins; raises NotStarted."""
         try:
