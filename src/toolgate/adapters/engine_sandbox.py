@@ -27,6 +27,7 @@ from toolgate.ports.sandbox import (
     Stream,
 )
 
+VERSION: Final = version("toolgate")
 TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
 LARGEST_LISTING: Final = 10_000
 
