@@ -87,11 +87,7 @@ class Sessions:
     async def sweep(self) -> None:
         """End the leases that are over."""
         now = self._clock.monotonic()
-        over = [
-            key
-            for key, lease in self._leases.items()
-            if not lease.session.alive or (not lease.session.busy and self._is_over(lease, now))
-        ]
+        over = [key for key, lease in self._leases.items() if self._is_over(lease, now)]
         for key in over:
             await self._end(key)
 
@@ -105,16 +101,15 @@ class Sessions:
         await self._sandbox.close()
 
     def _is_over(self, lease: Lease, now: float) -> bool:
-        limits = self.limits
-        return now - lease.used > limits.idle_seconds or now - lease.opened > limits.life_seconds
+        """A life that is over ends even a command that runs; idleness does not."""
+        if not lease.session.alive or now - lease.opened > self.limits.life_seconds:
+            return True
+        return not lease.session.busy and now - lease.used > self.limits.idle_seconds
 
     def _usable(self, key: SessionKey) -> Lease | None:
         lease = self._leases.get(key)
-        if lease is None or not lease.session.alive:
-            return None
-        if not lease.session.busy and self._is_over(lease, self._clock.monotonic()):
-            return None
-        return lease
+        over = lease is None or self._is_over(lease, self._clock.monotonic())
+        return None if over else lease
 
     async def _open_new(self, key: SessionKey) -> Lease:
         await self._end(key)

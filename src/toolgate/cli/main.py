@@ -7,6 +7,8 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
+    "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
     "settings": ("settings", "List every setting, its default and its meaning."),
 }
 
