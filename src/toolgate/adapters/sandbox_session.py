@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import marshal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from toolgate.adapters import sandbox_agent as agent
 from toolgate.domain.errors import Unavailable
@@ -385,8 +385,8 @@ class Feed(asyncio.Protocol):
         self._session = session
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._session.send = transport.write
+        # uvloop's transports are no asyncio.Transport.
+        self._session.send = cast("asyncio.Transport", transport).write
 
     def data_received(self, data: bytes) -> None:
         self._session.receive(data)
