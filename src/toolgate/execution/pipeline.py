@@ -136,7 +136,7 @@ class Pipeline:
             running = self._running[key] = _Running()
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
-            running.task.add_done_callback(lambda _: self._running.pop(key, None))
+            running.task.add_done_callback(lambda task: self._forget(key, task))
         running.waiting += 1
         try:
             return await asyncio.shield(running.task)
@@ -147,6 +147,11 @@ class Pipeline:
             raise
         finally:
             running.waiting -= 1
+
+    def _forget(self, key: tuple[str, str], task: asyncio.Task[Settled | Waiting]) -> None:
+        self._running.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
@@ -187,7 +192,7 @@ class Pipeline:
         use: Sequence[Operation] = ()
         if decision.effect is Effect.ASK or is_waiting(known):
             approval = await self._ask(call, decision, asked=known is not None)
-            if approval.status is ApprovalStatus.PENDING:
+            if approval.status is ApprovalStatus.PENDING and decision.effect is not Effect.DENY:
                 return Waiting(call, approval)
             decision, use = await self._heed(call, decision, approval)
         if decision.effect is Effect.DENY:
