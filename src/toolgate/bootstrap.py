@@ -205,9 +205,7 @@ async def _open_core(
     return Core(clock, RandomIds(clock), bus, journal, patterns, redactor)
 
 
-async def _open_execution(
-    settings: Settings, installation: Installation, core: Core
-) -> Execution:
+async def _open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
     home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
     evidence = await EvidenceLog.open(
         TileFiles(home / "evidence"),
