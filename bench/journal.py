@@ -1,6 +1,7 @@
 """What a commit and a read cost, beside bare SQLite on the same disk, and as the journal grows."""
 
 import asyncio
+import itertools
 import random
 import sqlite3
 import tempfile
@@ -43,7 +44,8 @@ class BareSqlite:
 
     def commit(self) -> None:
         self._position += 1
-        event = (self._position, 1, self._position, "delta", 1_700_000_000_000, "run_1", DATA)
+        subject = f"run_{self._position // 20:026}"
+        event = (self._position, 1, self._position, "delta", 1_700_000_000_000, subject, DATA)
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", event)
         self._connection.execute("COMMIT")
@@ -53,8 +55,10 @@ async def opened(path: Path) -> SqliteJournal:
     return await SqliteJournal.open(path, clock=SystemClock(), bus=LocalBus())
 
 
-async def commit(journal: SqliteJournal, stream: str, *, durable: bool = True) -> None:
-    await journal.commit(Append(stream, [NewEvent("delta", DATA, "run_1")]), durable=durable)
+async def commit(
+    journal: SqliteJournal, stream: str, *, subject: str = "run_1", durable: bool = True
+) -> None:
+    await journal.commit(Append(stream, [NewEvent("delta", DATA, subject)]), durable=durable)
 
 
 async def beside_bare_sqlite(home: Path) -> list[Result]:
@@ -62,16 +66,23 @@ async def beside_bare_sqlite(home: Path) -> list[Result]:
     bare = BareSqlite(home / "bare.sqlite3")
     each = 20
 
-    async def write(stream: str) -> None:
+    runs = itertools.count()
+
+    async def write(stream: str, subject: str) -> None:
         for _ in range(each):
-            await commit(journal, stream)
+            await commit(journal, stream, subject=subject)
 
     async def ours_together() -> Cost:
-        work = [write(f"s{n}") for n in range(WRITERS)]
+        # A run of some events, in each of many sessions, at the same time.
+        work = [write(f"session_{n}", f"run_{next(runs):026}") for n in range(WRITERS)]
         return (await timed_async(lambda: asyncio.gather(*work))).each(each * WRITERS)
 
     async def bare_in_a_row() -> Cost:
-        return timed(lambda: [bare.commit() for _ in range(100)]).each(100)
+        return timed(bare_hundred).each(100)
+
+    def bare_hundred() -> None:
+        for _ in range(100):
+            bare.commit()
 
     together = await interleave_async({"ours": ours_together, "bare": bare_in_a_row}, rounds=15)
 

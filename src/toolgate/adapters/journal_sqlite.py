@@ -257,12 +257,12 @@ class SqliteJournal:
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
         return await self._read(
-            lambda connection: [Event(*r) for r in connection.execute(sql, values)]
+            lambda connection: list(map(Event._make, connection.execute(sql, values)))
         )
 
     async def _rows(self, sql: str, values: tuple[object, ...]) -> list[Row]:
         return await self._read(
-            lambda connection: [Row(*r) for r in connection.execute(sql, values)]
+            lambda connection: list(map(Row._make, connection.execute(sql, values)))
         )
 
     async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:

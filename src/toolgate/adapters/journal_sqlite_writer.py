@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import OpenFile, from_sqlite, mark_clean
 from toolgate.domain.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
@@ -68,35 +68,45 @@ class Commit:
     error: ToolgateError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
+class StreamState(NamedTuple):
     id: int
     last: int
     forgotten: int
 
 
-@dataclass(slots=True)
 class Draft:
-    """What a commit, or a batch of them, is about to change."""
+    """What a batch is about to change; what a commit has added to it can be taken back."""
 
-    position: int
-    last_stream: int
-    streams: dict[str, StreamState] = field(default_factory=dict)
-    rows: dict[RowKey, RowState] = field(default_factory=dict)
-    fences: dict[str, int] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    inserts: list[tuple[int, int, int, str, int, str, bytes]] = field(default_factory=list)
-    forgets: list[tuple[int, int, int]] = field(default_factory=list)  # stream, above, through
+    def __init__(self, position: int, last_stream: int) -> None:
+        self.position = position
+        self.last_stream = last_stream
+        self.streams: dict[str, StreamState] = {}
+        self.rows: dict[RowKey, RowState] = {}
+        self.fences: dict[str, int] = {}
+        self.inserts: list[tuple[int, int, int, str, int, str, bytes]] = []
+        self.forgets: list[tuple[int, int, int]] = []  # stream, above, through
+        self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._lengths = (position, last_stream, 0, 0)
 
-    def take_over(self, commit: "Draft") -> None:
-        self.position = commit.position
-        self.last_stream = commit.last_stream
-        self.streams.update(commit.streams)
-        self.rows.update(commit.rows)
-        self.fences.update(commit.fences)
-        self.events += commit.events
-        self.inserts += commit.inserts
-        self.forgets += commit.forgets
+    def begin(self) -> None:
+        """From here on is the next commit's."""
+        self._changed.clear()
+        self._lengths = (self.position, self.last_stream, len(self.inserts), len(self.forgets))
+
+    def change(self, kind: dict[K, V], key: K, value: V) -> None:
+        self._changed.append((kind, key, kind.get(key)))
+        kind[key] = value
+
+    def take_back(self) -> None:
+        """Undo what was changed since `begin`."""
+        for kind, key, before in reversed(self._changed):
+            if before is None:
+                del kind[key]
+            else:
+                kind[key] = before
+        self.position, self.last_stream, inserts, forgets = self._lengths
+        del self.inserts[inserts:]
+        del self.forgets[forgets:]
 
 
 class Recent(Generic[K, V]):
@@ -184,6 +194,7 @@ class Writer(threading.Thread):
             log.warning("journal_not_closed_cleanly path=%s error=%s", self._path, failed)
         finally:
             self._connection.close()
+            self._witness.note(self._position)
             self._witness.close()
 
     def _commit(self, batch: list[Commit]) -> None:
@@ -221,14 +232,14 @@ class Writer(threading.Thread):
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for commit in batch:
-                commit.events, commit.error = [], None
+                draft.begin()
+                commit.error = None
                 try:
-                    own = self._decide(commit.operations, draft, now)
+                    commit.events = self._decide(commit.operations, draft, now)
                 except Conflict as refused:
+                    draft.take_back()
+                    commit.events = []
                     commit.error = refused
-                else:
-                    commit.events = own.events
-                    draft.take_over(own)
             self._write(draft)
             self._connection.execute("COMMIT")
         except BaseException:
@@ -242,60 +253,64 @@ class Writer(threading.Thread):
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._syncing = durable
 
-    def _decide(self, operations: Sequence[Operation | Forget], batch: Draft, now: int) -> Draft:
-        """What these operations change, or Conflict."""
-        own = Draft(batch.position, batch.last_stream)
+    def _decide(
+        self, operations: Sequence[Operation | Forget], draft: Draft, now: int
+    ) -> list[Event]:
+        """Add what these operations change to the draft; raises Conflict where one does not hold."""
+        events: list[Event] = []
         for operation in operations:
             match operation:
                 case Append():
-                    self._append(operation, own, batch, now)
-                case Put(collection, key):
-                    version = self._version((collection, key), own, batch)
+                    events += self._append(operation, draft, now)
+                case Put():
+                    key = (operation.collection, operation.key)
+                    version = self._version(key, draft)
                     _expect(operation, version)
-                    own.rows[collection, key] = (version + 1, operation.value, operation.due)
-                case Delete(collection, key):
-                    version = self._version((collection, key), own, batch)
-                    _expect(operation, version)
-                    own.rows[collection, key] = NOTHING
-                case Fence(name, epoch):
-                    held = self._epoch(name, own, batch)
-                    if epoch < held:
-                        raise Fenced(name, held=held, offered=epoch)
-                    if epoch > held:
-                        own.fences[name] = epoch
-                case Forget(stream, through):
-                    state = self._stream(stream, own, batch)
-                    through = min(through, state.last)
+                    draft.change(draft.rows, key, (version + 1, operation.value, operation.due))
+                case Delete():
+                    key = (operation.collection, operation.key)
+                    _expect(operation, self._version(key, draft))
+                    draft.change(draft.rows, key, NOTHING)
+                case Fence():
+                    held = self._epoch(operation.name, draft)
+                    if operation.epoch < held:
+                        raise Fenced(operation.name, held=held, offered=operation.epoch)
+                    if operation.epoch > held:
+                        draft.change(draft.fences, operation.name, operation.epoch)
+                case Forget():
+                    state = self._stream(operation.stream, draft)
+                    through = min(operation.through, state.last)
                     if through > state.forgotten:
-                        own.forgets.append((state.id, state.forgotten, through))
-                        own.streams[stream] = StreamState(state.id, state.last, through)
+                        draft.forgets.append((state.id, state.forgotten, through))
+                        forgotten = StreamState(state.id, state.last, through)
+                        draft.change(draft.streams, operation.stream, forgotten)
                 case _:
                     assert_never(operation)
-        return own
+        return events
 
-    def _append(self, append: Append, own: Draft, batch: Draft, now: int) -> None:
-        state = self._stream(append.stream, own, batch)
-        if append.expected_seq is not None and append.expected_seq != state.last:
-            raise Conflict(f"{append.stream} is at {state.last}, not at {append.expected_seq}")
+    def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
+        stream = append.stream
+        stream_id, seq, forgotten = self._stream(stream, draft)
+        if append.expected_seq is not None and append.expected_seq != seq:
+            raise Conflict(f"{stream} is at {seq}, not at {append.expected_seq}")
         if not append.events:
-            return
-        position, seq = own.position, state.last
-        stream_id = state.id
+            return []
         if stream_id == 0:
-            own.last_stream += 1
-            stream_id = own.last_stream
-        for new in append.events:
+            draft.last_stream += 1
+            stream_id = draft.last_stream
+        events = []
+        position = draft.position
+        for kind, data, subject in append.events:
             position += 1
             seq += 1
-            own.events.append(
-                Event(position, append.stream, seq, new.type, now, new.data, new.subject)
-            )
-            own.inserts.append((position, stream_id, seq, new.type, now, new.subject, new.data))
-        own.position = position
-        own.streams[append.stream] = StreamState(stream_id, seq, state.forgotten)
+            events.append(Event(position, stream, seq, kind, now, data, subject))
+            draft.inserts.append((position, stream_id, seq, kind, now, subject, data))
+        draft.position = position
+        draft.change(draft.streams, stream, StreamState(stream_id, seq, forgotten))
+        return events
 
-    def _stream(self, name: str, own: Draft, batch: Draft) -> StreamState:
-        state = own.streams.get(name) or batch.streams.get(name) or self._streams.get(name)
+    def _stream(self, name: str, draft: Draft) -> StreamState:
+        state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
             found = self._connection.execute(
                 "SELECT id, max(forgotten, coalesce("
@@ -309,8 +324,8 @@ class Writer(threading.Thread):
             self._streams.keep(name, state)
         return state
 
-    def _version(self, key: RowKey, own: Draft, batch: Draft) -> int:
-        drafted = own.rows.get(key) or batch.rows.get(key)
+    def _version(self, key: RowKey, draft: Draft) -> int:
+        drafted = draft.rows.get(key)
         if drafted is not None:
             return drafted[0]
         version = self._versions.get(key)
@@ -322,8 +337,8 @@ class Writer(threading.Thread):
             self._versions.keep(key, version)
         return version
 
-    def _epoch(self, name: str, own: Draft, batch: Draft) -> int:
-        epoch = own.fences.get(name) or batch.fences.get(name) or self._fences.get(name)
+    def _epoch(self, name: str, draft: Draft) -> int:
+        epoch = draft.fences.get(name) or self._fences.get(name)
         if epoch is None:
             found = self._connection.execute(
                 "SELECT epoch FROM fences WHERE name = ?", (name,)
@@ -365,7 +380,7 @@ class Writer(threading.Thread):
 
     def _remember(self, draft: Draft) -> None:
         if draft.position > self._position:
-            self._witness.see(draft.position)
+            self._witness.see(draft.position, now=self._clock.monotonic())
         self._position = draft.position
         self._last_stream = draft.last_stream
         for name, state in draft.streams.items():
