@@ -86,7 +86,10 @@ async def test_sigterm_says_goodbye_and_exits_with_0(tmp_path: Path) -> None:
 async def test_every_listener_answers_health_and_metrics(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as program, aiohttp.ClientSession() as http:
         ws = program.urls["ingress_ws"].replace("ws://", "http://").removesuffix("/ws")
-        bases = [ws, *(program.urls[one] for one in ("ingress_internal", "orchestrator", "gateway"))]
+        bases = [
+            ws,
+            *(program.urls[one] for one in ("ingress_internal", "orchestrator", "gateway")),
+        ]
         for base in bases:
             health = await http.get(f"{base}/health")
             assert health.status == 200

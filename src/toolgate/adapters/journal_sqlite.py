@@ -60,7 +60,9 @@ class SqliteJournal:
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
         self._arrived: list[Commit] = []  # since the writer was last handed something
-        self._waiting = 0
+        self._writing = False
+        self._alone = True  # whether the last batch was a single commit
+        self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
         self._connections: list[sqlite3.Connection] = []
@@ -90,7 +92,9 @@ class SqliteJournal:
         if self._closing:
             return
         self._closing = True
-        self._hand_over()
+        if self._writing or self._arrived:
+            self._drained = self._loop.create_future()
+            await self._drained
         self._writer.finish()
         await asyncio.to_thread(self._close_readers)
         await asyncio.to_thread(self._writer.join)
@@ -101,7 +105,9 @@ class SqliteJournal:
         return self._vouches_since
 
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
-        return await self._submit(Commit(operations, durable, self._loop.create_future()))
+        commit = Commit(operations, durable=durable, done=self._loop.create_future())
+        self._submit(commit)
+        return await commit.done
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
@@ -179,7 +185,10 @@ class SqliteJournal:
         reached = head.first - 1
         while reached < through:
             reached = min(reached + self._limits.forgotten_at_once, through)
-            await self._submit(Commit([Forget(stream, reached)], False, self._loop.create_future()))
+            chunk = Forget(stream, reached)
+            commit = Commit([chunk], durable=False, done=self._loop.create_future())
+            self._submit(commit)
+            await commit.done
 
     async def prune(self, prefix: str, *, before: int, keep: int) -> int:
         """Forget, in the streams whose name starts so, what happened before a time and all but
@@ -212,23 +221,29 @@ class SqliteJournal:
             await self.forget(stream, through=through)
         return through - head.first + 1
 
-    async def _submit(self, commit: Commit) -> list[Event]:
+    def _submit(self, commit: Commit) -> None:
         if self._closing:
             raise Unavailable("the journal is closed")
-        if self._waiting >= self._limits.backlog:
-            raise Unavailable(f"{self._waiting} commits wait for the journal: try later")
-        self._waiting += 1
-        if not self._arrived:
-            # At the end of this turn of the loop, so that all who were woken by the last batch
-            # are in the next one together.
-            self._loop.call_soon(self._hand_over)
+        if len(self._arrived) >= self._limits.backlog:
+            raise Unavailable(f"{len(self._arrived)} commits wait for the journal: try later")
         self._arrived.append(commit)
-        return await commit.done
+        if not self._writing and self._alone:
+            self._hand_over()  # otherwise it is already on its way: see `_settle`
 
     def _hand_over(self) -> None:
+        """Give the writer, if it has nothing to do, everything that waits."""
+        if self._writing:
+            return
         if self._arrived:
-            self._writer.submit(self._arrived)
-            self._arrived = []
+            batch = self._arrived[: self._limits.batch]
+            self._arrived = self._arrived[self._limits.batch :]
+            self._writing = True
+            self._alone = len(batch) == 1
+            self._writer.submit(batch)
+        else:
+            self._alone = True
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
 
     def _settle_soon(self, batch: list[Commit]) -> None:
         """Called by the writer's thread when a batch is on disk, or refused."""
@@ -238,7 +253,7 @@ class SqliteJournal:
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        self._waiting -= len(batch)
+        self._writing = False
         events = [event for commit in batch for event in commit.events]
         if events:
             self._last_position = events[-1].position
@@ -254,6 +269,11 @@ class SqliteJournal:
                 commit.done.set_result(commit.events)
             else:
                 commit.done.set_exception(commit.error)
+        if self._arrived or self._closing or not self._alone:
+            # After the callers who were just woken, so that what they commit next goes into one
+            # batch with all that came meanwhile.
+            self._alone = False
+            self._loop.call_soon(self._hand_over)
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
         return await self._read(

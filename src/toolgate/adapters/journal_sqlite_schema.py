@@ -20,10 +20,10 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Every page of a file up to this size is checked at each start (some 100 ms); of a larger one,
 # only after a stop that was not clean.
 ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
-# Pages of the log that start a checkpoint: it stays near 16 MB. SQLite's own 1000 costs more, as
-# the same pages are written over and over.
-CHECKPOINT_PAGES: Final = 4000
-LOG_KEPT_BYTES: Final = 32 * 1024 * 1024
+# Pages of the log that start a checkpoint: it stays near 4 MB. A longer log would be written less
+# often into the file, but a sync costs half as much again while the log still grows.
+CHECKPOINT_PAGES: Final = 1000
+LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
 
 Migration = Callable[[sqlite3.Connection], None]
 

@@ -1,4 +1,4 @@
-"""The one thread that writes the journal's file: everything that waits goes into one transaction.
+"""The one thread that writes the journal's file: what is handed over goes into one transaction.
 
 Each commit of a batch is decided in memory, against the file and what the batch before it will
 change; one that does not hold is refused alone. Then the whole batch is written at once.
@@ -10,9 +10,9 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import OpenFile, from_sqlite, mark_clean
@@ -59,13 +59,23 @@ class Forget:
     through: int
 
 
-@dataclass(slots=True)
 class Commit:
-    operations: Sequence[Operation | Forget]
-    durable: bool
-    done: asyncio.Future[list[Event]]
-    events: list[Event] = field(default_factory=list)
-    error: ToolgateError | None = None
+    """Operations on their way to the disk, and what came of them."""
+
+    __slots__ = ("done", "durable", "error", "events", "operations")
+
+    def __init__(
+        self,
+        operations: Sequence[Operation | Forget],
+        *,
+        durable: bool,
+        done: asyncio.Future[list[Event]],
+    ) -> None:
+        self.operations = operations
+        self.durable = durable
+        self.done = done
+        self.events: list[Event] = []
+        self.error: ToolgateError | None = None
 
 
 class StreamState(NamedTuple):
@@ -130,7 +140,7 @@ class Recent(Generic[K, V]):
 
 
 class Writer(threading.Thread):
-    """Takes commits from `submit`, answers a batch at a time through `settle`, in commit order."""
+    """Takes a batch of commits at a time from `submit`, and answers it through `settle`."""
 
     def __init__(
         self,
@@ -147,7 +157,6 @@ class Writer(threading.Thread):
         self._path = path
         self._clock = clock
         self._settle = settle
-        self._batch = limits.batch
         self._position = opened.last_position
         self._last_stream = opened.last_stream
         self._waiting: SimpleQueue[list[Commit] | None] = SimpleQueue()
@@ -157,34 +166,18 @@ class Writer(threading.Thread):
         self._syncing = True
         self._damage: Damaged | None = None
 
-    def submit(self, commits: list[Commit]) -> None:
-        self._waiting.put(commits)
+    def submit(self, batch: list[Commit]) -> None:
+        self._waiting.put(batch)
 
     def finish(self) -> None:
         """Write what waits, then stop; `join` waits for it."""
         self._waiting.put(None)
 
     def run(self) -> None:
-        going_on = True
-        while going_on:
-            commits, going_on = self._take()
-            for start in range(0, len(commits), self._batch):
-                batch = commits[start : start + self._batch]
-                self._commit(batch)
-                self._settle(batch)
+        while (batch := self._waiting.get()) is not None:
+            self._commit(batch)
+            self._settle(batch)
         self._close()
-
-    def _take(self) -> tuple[list[Commit], bool]:
-        """Everything that waits, and whether more may come."""
-        commits: list[Commit] = []
-        handed = self._waiting.get()
-        try:
-            while handed is not None:
-                commits += handed
-                handed = self._waiting.get_nowait()
-        except Empty:
-            return commits, True
-        return commits, False
 
     def _close(self) -> None:
         try:
