@@ -39,7 +39,7 @@ class BareSqlite:
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         migrate(self._connection)
-        self._connection.execute("INSERT INTO streams VALUES (1, 'a', 0)")
+        self._connection.execute("INSERT INTO segments VALUES (1, 'a', 1)")
         self._position = 0
 
     def commit(self) -> None:
@@ -123,7 +123,7 @@ async def grown(path: Path, events: int) -> SqliteJournal:
         names = [f"session:{n}" for n in range(start, min(start + 100, streams))]
         for _ in range(PER_STREAM // 10):
             await journal.commit(
-                *(Append(name, [NewEvent("delta", DATA, "run_1")] * 10) for name in names),
+                *(Append(name, [NewEvent("delta", DATA, f"run_{name}")] * 10) for name in names),
                 durable=False,
             )
         await journal.commit(*(Put("runs", name, DATA) for name in names), durable=False)
@@ -142,13 +142,15 @@ async def as_it_grows(home: Path) -> list[Result]:
         return f"session:{chance.randrange(sizes[size] // PER_STREAM)}"
 
     works: dict[str, Callable[[SqliteJournal, str], Awaitable[object]]] = {
-        "append": lambda journal, stream: commit(journal, stream),
-        "append, unsynced": lambda journal, stream: commit(journal, stream, durable=False),
+        "append": lambda journal, stream: commit(journal, stream, subject=f"run_{stream}"),
+        "append, unsynced": lambda journal, stream: commit(
+            journal, stream, subject=f"run_{stream}", durable=False
+        ),
         "read 50 events after a number": lambda journal, stream: journal.read(
             stream, after=30, limit=50
         ),
         "read the newest 20 of a subject": lambda journal, stream: journal.read_back(
-            stream, limit=20, subject="run_1"
+            stream, limit=20, subject=f"run_{stream}"
         ),
         "read 100 of all streams": lambda journal, _: journal.read_all(
             after=chance.randrange(900), limit=100

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 from toolgate.adapters.home_lock import HomeLock
 from toolgate.adapters.journal_sqlite_schema import (
+    HEAD,
     OpenFile,
     from_sqlite,
     open_file,
@@ -31,9 +32,15 @@ log = logging.getLogger(__name__)
 
 _DEFAULT_LIMITS: Final = Limits()
 _EVENTS: Final = (
-    "SELECT position, name, seq, type, at, data, subject"
-    " FROM events JOIN streams ON streams.id = events.stream"
+    "SELECT position, stream, seq, type, at, data, subject"
+    " FROM events JOIN segments ON segments.id = events.segment"
 )
+# The segments first, in their order: SQLite keeps to the order of a CROSS JOIN.
+_BY_SEGMENT: Final = (
+    "SELECT position, stream, seq, type, at, data, subject"
+    " FROM segments CROSS JOIN events ON events.segment = segments.id WHERE stream = ?"
+)
+_NO_END: Final = 2**62  # above every number of a stream
 _ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
 
 T = TypeVar("T")
@@ -112,25 +119,30 @@ class SqliteJournal:
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
-        condition = "AND subject = ? AND subject <> ''" if subject else ""
+        if subject:
+            return await self._events(
+                f"{_EVENTS} WHERE subject = ? AND subject <> '' AND seq > ? AND stream = ?"
+                " ORDER BY seq LIMIT ?",
+                (subject, after, stream, limit),
+            )
         return await self._events(
-            f"{_EVENTS} WHERE name = ? {condition} AND seq > ? ORDER BY seq LIMIT ?",
-            (stream, *([subject] if subject else []), after, limit),
+            f"{_BY_SEGMENT} AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
+            (stream, after - self._limits.segment, after, limit),
         )
 
     async def read_back(
         self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
-        condition = "AND subject = ? AND subject <> ''" if subject else ""
-        below = "AND seq < ?" if before is not None else ""
+        end = _NO_END if before is None else before
+        if subject:
+            return await self._events(
+                f"{_EVENTS} WHERE subject = ? AND subject <> '' AND seq < ? AND stream = ?"
+                " ORDER BY seq DESC LIMIT ?",
+                (subject, end, stream, limit),
+            )
         return await self._events(
-            f"{_EVENTS} WHERE name = ? {condition} {below} ORDER BY seq DESC LIMIT ?",
-            (
-                stream,
-                *([subject] if subject else []),
-                *([before] if before is not None else []),
-                limit,
-            ),
+            f"{_BY_SEGMENT} AND first < ? AND seq < ? ORDER BY first DESC, seq DESC LIMIT ?",
+            (stream, end, end, limit),
         )
 
     async def read_all(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -139,12 +151,8 @@ class SqliteJournal:
         )
 
     async def head(self, stream: str) -> Head:
-        found = await self._query(
-            "SELECT forgotten + 1, max(forgotten, coalesce("
-            " (SELECT max(seq) FROM events WHERE stream = id), 0)) FROM streams WHERE name = ?",
-            (stream,),
-        )
-        return Head(*found[0]) if found else Head(first=1, last=0)
+        found = await self._query(HEAD, {"stream": stream})
+        return Head(first=found[0][0], last=found[0][1]) if found else Head(first=1, last=0)
 
     async def last_position(self) -> int:
         return self._last_position
@@ -196,7 +204,8 @@ class SqliteJournal:
         forgotten = 0
         name = prefix
         while streams := await self._query(
-            "SELECT name FROM streams WHERE name >= ? AND name < ? ORDER BY name LIMIT 500",
+            "SELECT DISTINCT stream FROM segments WHERE stream >= ? AND stream < ?"
+            " ORDER BY stream LIMIT 500",
             (name, prefix + "\U0010ffff"),
         ):
             for (name,) in streams:
@@ -209,9 +218,9 @@ class SqliteJournal:
         through = max(head.first - 1, head.last - keep)
         while through < head.last:
             page = await self._query(
-                "SELECT seq, at FROM events WHERE stream = (SELECT id FROM streams WHERE name = ?)"
-                " AND seq > ? ORDER BY seq LIMIT ?",
-                (stream, through, self._limits.forgotten_at_once),
+                "SELECT seq, at FROM segments CROSS JOIN events ON events.segment = segments.id"
+                " WHERE stream = ? AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
+                (stream, through - self._limits.segment, through, self._limits.forgotten_at_once),
             )
             old = [seq for seq, at in page if at < before]
             through = old[-1] if old else through
@@ -285,7 +294,9 @@ class SqliteJournal:
             lambda connection: list(map(Row._make, connection.execute(sql, values)))
         )
 
-    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:
+    async def _query(
+        self, sql: str, values: tuple[object, ...] | dict[str, object] = ()
+    ) -> list[Any]:
         return await self._read(lambda connection: connection.execute(sql, values).fetchall())
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:

@@ -15,7 +15,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
-from toolgate.adapters.journal_sqlite_schema import OpenFile, from_sqlite, mark_clean
+from toolgate.adapters.journal_sqlite_schema import (
+    HEAD,
+    OpenFile,
+    from_sqlite,
+    mark_clean,
+    write_meta,
+)
 from toolgate.domain.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
@@ -48,6 +54,7 @@ class Limits:
     backlog: int = 50_000  # commits that may wait; more means that the disk does not keep up
     remembered: int = 20_000  # streams, rows and fences whose state is in memory, of each
     forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
+    segment: int = 64  # numbers of a stream in one segment; a file must not meet a smaller one
     readers: int = 3  # threads; reading a page takes well under a millisecond
 
 
@@ -79,29 +86,36 @@ class Commit:
 
 
 class StreamState(NamedTuple):
-    id: int
     last: int
-    forgotten: int
+    segment: int  # the id of its last segment; 0 where it has none
+    segment_first: int
 
 
 class Draft:
     """What a batch is about to change; what a commit has added to it can be taken back."""
 
-    def __init__(self, position: int, last_stream: int) -> None:
+    def __init__(self, position: int, last_segment: int) -> None:
         self.position = position
-        self.last_stream = last_stream
+        self.last_segment = last_segment
         self.streams: dict[str, StreamState] = {}
         self.rows: dict[RowKey, RowState] = {}
         self.fences: dict[str, int] = {}
-        self.inserts: list[tuple[int, int, int, str, int, str, bytes]] = []
-        self.forgets: list[tuple[int, int, int]] = []  # stream, above, through
+        self.segments: list[tuple[int, str, int]] = []
+        self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
+        self.forgets: list[tuple[str, int, StreamState]] = []
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._lengths = (position, last_stream, 0, 0)
+        self._before = (position, last_segment, 0, 0, 0)
 
     def begin(self) -> None:
         """From here on is the next commit's."""
         self._changed.clear()
-        self._lengths = (self.position, self.last_stream, len(self.inserts), len(self.forgets))
+        self._before = (
+            self.position,
+            self.last_segment,
+            len(self.segments),
+            len(self.events),
+            len(self.forgets),
+        )
 
     def change(self, kind: dict[K, V], key: K, value: V) -> None:
         self._changed.append((kind, key, kind.get(key)))
@@ -114,8 +128,9 @@ class Draft:
                 del kind[key]
             else:
                 kind[key] = before
-        self.position, self.last_stream, inserts, forgets = self._lengths
-        del self.inserts[inserts:]
+        self.position, self.last_segment, segments, events, forgets = self._before
+        del self.segments[segments:]
+        del self.events[events:]
         del self.forgets[forgets:]
 
 
@@ -157,8 +172,9 @@ class Writer(threading.Thread):
         self._path = path
         self._clock = clock
         self._settle = settle
+        self._segment = limits.segment
         self._position = opened.last_position
-        self._last_stream = opened.last_stream
+        self._last_segment = opened.last_segment
         self._waiting: SimpleQueue[list[Commit] | None] = SimpleQueue()
         self._streams: Recent[str, StreamState] = Recent(limits.remembered)
         self._versions: Recent[RowKey, int] = Recent(limits.remembered)
@@ -220,7 +236,7 @@ class Writer(threading.Thread):
 
     def _write_together(self, batch: list[Commit]) -> None:
         self._sync_only_if(any(commit.durable for commit in batch))
-        draft = Draft(self._position, self._last_stream)
+        draft = Draft(self._position, self._last_segment)
         now = self._clock.now_ms()
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -271,49 +287,47 @@ class Writer(threading.Thread):
                     if operation.epoch > held:
                         draft.change(draft.fences, operation.name, operation.epoch)
                 case Forget():
-                    state = self._stream(operation.stream, draft)
-                    through = min(operation.through, state.last)
-                    if through > state.forgotten:
-                        draft.forgets.append((state.id, state.forgotten, through))
-                        forgotten = StreamState(state.id, state.last, through)
-                        draft.change(draft.streams, operation.stream, forgotten)
+                    self._forget(operation, draft)
                 case _:
                     assert_never(operation)
         return events
 
     def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
-        stream_id, seq, forgotten = self._stream(stream, draft)
+        seq, segment, first = self._stream(stream, draft)
         if append.expected_seq is not None and append.expected_seq != seq:
             raise Conflict(f"{stream} is at {seq}, not at {append.expected_seq}")
         if not append.events:
             return []
-        if stream_id == 0:
-            draft.last_stream += 1
-            stream_id = draft.last_stream
         events = []
         position = draft.position
         for kind, data, subject in append.events:
             position += 1
             seq += 1
+            if segment == 0 or seq - first >= self._segment:
+                draft.last_segment = segment = draft.last_segment + 1
+                first = seq
+                draft.segments.append((segment, stream, first))
             events.append(Event(position, stream, seq, kind, now, data, subject))
-            draft.inserts.append((position, stream_id, seq, kind, now, subject, data))
+            draft.events.append((position, segment, seq, kind, now, subject, data))
         draft.position = position
-        draft.change(draft.streams, stream, StreamState(stream_id, seq, forgotten))
+        draft.change(draft.streams, stream, StreamState(seq, segment, first))
         return events
+
+    def _forget(self, forget: Forget, draft: Draft) -> None:
+        state = self._stream(forget.stream, draft)
+        if state.last <= forget.through:
+            state = StreamState(state.last, state.segment, state.last + 1)
+            draft.change(draft.streams, forget.stream, state)
+        draft.forgets.append((forget.stream, min(forget.through, state.last), state))
 
     def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(
-                "SELECT id, max(forgotten, coalesce("
-                " (SELECT max(seq) FROM events WHERE stream = id), 0)), forgotten"
-                " FROM streams WHERE name = ?",
-                (name,),
-            ).fetchone()
+            found = self._connection.execute(HEAD, {"stream": name}).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
-            state = StreamState(*found)
+            state = StreamState(*found[1:])
             self._streams.keep(name, state)
         return state
 
@@ -342,13 +356,10 @@ class Writer(threading.Thread):
 
     def _write(self, draft: Draft) -> None:
         execute_many = self._connection.executemany
-        if draft.last_stream > self._last_stream:
-            execute_many(
-                "INSERT INTO streams VALUES (?, ?, 0)",
-                [(s.id, name) for name, s in draft.streams.items() if s.id > self._last_stream],
-            )
-        if draft.inserts:
-            execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.inserts)
+        if draft.segments:
+            execute_many("INSERT INTO segments VALUES (?, ?, ?)", draft.segments)
+        if draft.events:
+            execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.events)
         if draft.rows:
             kept = [(*key, *row) for key, row in draft.rows.items() if row is not NOTHING]
             gone = [key for key, row in draft.rows.items() if row is NOTHING]
@@ -358,24 +369,30 @@ class Writer(threading.Thread):
                 execute_many("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
         if draft.fences:
             execute_many("INSERT OR REPLACE INTO fences VALUES (?, ?)", list(draft.fences.items()))
+        for stream, through, state in draft.forgets:
+            self._drop(stream, through, state)
         if draft.forgets:
-            execute_many(
-                "DELETE FROM events WHERE stream = ? AND seq > ? AND seq <= ?", draft.forgets
-            )
-            execute_many(
-                "UPDATE streams SET forgotten = ? WHERE id = ?",
-                [(through, stream) for stream, _, through in draft.forgets],
-            )
             # Were the newest event forgotten, its position must still not be given again.
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('position', ?)", (str(draft.position),)
-            )
+            write_meta(self._connection, "position", str(draft.position))
+
+    def _drop(self, stream: str, through: int, state: StreamState) -> None:
+        execute = self._connection.execute
+        execute(
+            "DELETE FROM events WHERE seq <= ? AND segment IN"
+            " (SELECT id FROM segments WHERE stream = ? AND first <= ?)",
+            (through, stream, through),
+        )
+        execute(
+            "DELETE FROM segments WHERE stream = ? AND first <= ? AND id <> ?",
+            (stream, through + 1 - self._segment, state.segment),
+        )
+        execute("UPDATE segments SET first = ? WHERE id = ?", (state.segment_first, state.segment))
 
     def _remember(self, draft: Draft) -> None:
         if draft.position > self._position:
             self._witness.see(draft.position, now=self._clock.monotonic())
         self._position = draft.position
-        self._last_stream = draft.last_stream
+        self._last_segment = draft.last_segment
         for name, state in draft.streams.items():
             self._streams.keep(name, state)
         for key, row in draft.rows.items():

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 class NewEvent(NamedTuple):
     type: str
     data: bytes  # JSON
-    subject: str = (
-        ""  # what it is about (a run, an action); events of one subject can be read alone
-    )
+    # The id of what it is about (a run, an action), whose events can be read alone. An id, not a
+    # kind: a journal may find a subject's events by it first, in whatever streams they are.
+    subject: str = ""
 
 
 class Event(NamedTuple):  # there are very many: a frozen dataclass takes six times as long to make
