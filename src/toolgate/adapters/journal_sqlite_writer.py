@@ -5,6 +5,7 @@ change; one that does not hold is refused alone. Then the whole batch is written
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -180,6 +181,7 @@ class Writer(threading.Thread):
         self._versions: Recent[RowKey, int] = Recent(limits.remembered)
         self._fences: Recent[str, int] = Recent(limits.remembered)
         self._syncing = True
+        self._written: Draft | None = None  # the last batch's, until it is remembered
         self._damage: Damaged | None = None
 
     def submit(self, batch: list[Commit]) -> None:
@@ -190,14 +192,23 @@ class Writer(threading.Thread):
         self._waiting.put(None)
 
     def run(self) -> None:
+        self._get_ready()
         while (batch := self._waiting.get()) is not None:
             self._commit(batch)
             self._settle(batch)
+            self._get_ready()
         self._close()
+
+    def _get_ready(self) -> None:
+        """Do now, while nobody waits, what the next batch would wait for."""
+        self._remember()
+        with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
+            self._begin()
 
     def _close(self) -> None:
         try:
             if self._damage is None:
+                self._roll_back()
                 mark_clean(self._connection)
         except sqlite3.Error as failed:
             log.warning("journal_not_closed_cleanly path=%s error=%s", self._path, failed)
@@ -235,10 +246,11 @@ class Writer(threading.Thread):
             commit.error = type(error)(str(error))  # one each: every caller raises its own
 
     def _write_together(self, batch: list[Commit]) -> None:
+        self._remember()
         self._sync_only_if(any(commit.durable for commit in batch))
+        self._begin()
         draft = Draft(self._position, self._last_segment)
         now = self._clock.now_ms()
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
             for commit in batch:
                 draft.begin()
@@ -252,13 +264,21 @@ class Writer(threading.Thread):
             self._write(draft)
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise
-        self._remember(draft)
+        self._written = draft
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _sync_only_if(self, durable: bool) -> None:
         if durable != self._syncing:
+            self._roll_back()  # SQLite changes this only outside of a transaction
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._syncing = durable
 
@@ -388,7 +408,11 @@ class Writer(threading.Thread):
         )
         execute("UPDATE segments SET first = ? WHERE id = ?", (state.segment_first, state.segment))
 
-    def _remember(self, draft: Draft) -> None:
+    def _remember(self) -> None:
+        """Keep what the last batch has changed at hand for the next."""
+        draft, self._written = self._written, None
+        if draft is None:
+            return
         if draft.position > self._position:
             self._witness.see(draft.position, now=self._clock.monotonic())
         self._position = draft.position
