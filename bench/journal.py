@@ -24,31 +24,42 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.journal_sqlite_schema import migrate
+from toolgate.adapters.journal_sqlite_writer import Limits
 from toolgate.ports.journal import Append, NewEvent, Put
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
 WRITERS: Final = 32
+EACH: Final = 20
+SEGMENT: Final = Limits().segment
 PER_STREAM: Final = 100
 
 
 class BareSqlite:
-    """One commit per event, with nothing around it: the same tables, log and durability."""
+    """One commit per event, with nothing around it: the same tables, log and durability.
+
+    It writes the same events as the writers do, in turn: runs of 20 in each of 32 sessions.
+    """
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         migrate(self._connection)
-        self._connection.execute("INSERT INTO segments VALUES (1, 'a', 1)")
         self._position = 0
 
     def commit(self) -> None:
+        before, session = divmod(self._position, WRITERS)
+        segment = before // SEGMENT * WRITERS + session + 1
+        subject = f"run_{before // EACH * WRITERS + session:026}"
         self._position += 1
-        subject = f"run_{self._position // 20:026}"
-        event = (self._position, 1, self._position, "delta", 1_700_000_000_000, subject, DATA)
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", event)
-        self._connection.execute("COMMIT")
+        event = (self._position, segment, before + 1, "delta", 1_700_000_000_000, subject, DATA)
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        if before % SEGMENT == 0:
+            new = (segment, f"session_{session}", before + 1)
+            execute("INSERT INTO segments VALUES (?, ?, ?)", new)
+        execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", event)
+        execute("COMMIT")
 
 
 async def opened(path: Path) -> SqliteJournal:
@@ -64,24 +75,23 @@ async def commit(
 async def beside_bare_sqlite(home: Path) -> list[Result]:
     journal = await opened(home / "ours" / "journal.sqlite3")
     bare = BareSqlite(home / "bare.sqlite3")
-    each = 20
 
     runs = itertools.count()
 
     async def write(stream: str, subject: str) -> None:
-        for _ in range(each):
+        for _ in range(EACH):
             await commit(journal, stream, subject=subject)
 
     async def ours_together() -> Cost:
         # A run of some events, in each of many sessions, at the same time.
         work = [write(f"session_{n}", f"run_{next(runs):026}") for n in range(WRITERS)]
-        return (await timed_async(lambda: asyncio.gather(*work))).each(each * WRITERS)
+        return (await timed_async(lambda: asyncio.gather(*work))).each(EACH * WRITERS)
 
     async def bare_in_a_row() -> Cost:
-        return timed(bare_hundred).each(100)
+        return timed(bare_for_a_while).each(160)
 
-    def bare_hundred() -> None:
-        for _ in range(100):
+    def bare_for_a_while() -> None:
+        for _ in range(160):
             bare.commit()
 
     together = await interleave_async({"ours": ours_together, "bare": bare_in_a_row}, rounds=15)
