@@ -19,7 +19,7 @@ async def test_a_client_says_hello_invokes_echo_and_hears_the_run_to_its_end(
         client = await Client.connect(program.urls["ingress_ws"])
         await client.invoke("你好, brave new world")
         heard = await client.hear_until("done", "error")
-        assert [one["type"] for one in heard][0] == "run_started"
+        assert heard[0]["type"] == "run_started"
         deltas = [one["text"] for one in heard if one["type"] == "delta"]
         assert "".join(deltas) == "你好, brave new world"
         assert all(len(text) <= 5 for text in deltas)
