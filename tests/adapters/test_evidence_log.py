@@ -327,8 +327,8 @@ async def test_a_journal_with_fewer_records_than_were_signed_stops_the_start(
 ) -> None:
     async with running(tmp_path) as home:
         await fill(home, 5)
-    (tmp_path / "journal.db").unlink()
-    (tmp_path / "journal.db-generation").unlink()
+    for path in tmp_path.glob("journal.db*"):
+        path.unlink()
     with pytest.raises(Damaged, match="vouches for 5"):
         async with running(tmp_path):
             pass
