@@ -5,7 +5,6 @@ Whatever goes wrong while deciding is a deny with its own rule id; nothing is ra
 """
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
@@ -23,6 +22,7 @@ from toolgate.domain.policy.model import (
     EffectRules,
     Policy,
     Rule,
+    in_order,
 )
 from toolgate.domain.shell import Argv, Command, ParseShell, TooComplex, Unknown
 from toolgate.domain.tools import Level, ToolRequest
@@ -65,10 +65,13 @@ def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The deny or ask rules worth looking at: of those about hosts, only this call's hosts'."""
     if not rules.hosted:
         return rules.plain
-    hosts = [url.host if url is not None else None for url in facts.urls]
-    if None in hosts:
-        return _in_order(rules.plain, rules.hosted)
-    return _in_order(rules.plain, [r for host in hosts if host for r in rules.about(host)])
+    urls = facts.urls
+    if None in urls:
+        return in_order((*rules.plain, *rules.hosted))
+    if len(urls) == 1 and urls[0] is not None:
+        return rules.about(urls[0].host)
+    about = {rule for url in urls if url is not None for rule in rules.about(url.host)}
+    return in_order(about.union(rules.plain))
 
 
 def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
@@ -76,18 +79,7 @@ def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     if not rules.hosted or not facts.urls:
         return rules.plain
     first = facts.urls[0]
-    return rules.plain if first is None else _in_order(rules.plain, rules.about(first.host))
-
-
-def _in_order(plain: Sequence[Rule], about_hosts: Sequence[Rule]) -> Sequence[Rule]:
-    if not about_hosts:
-        return plain
-    if not plain and len(about_hosts) == 1:
-        return about_hosts
-    return sorted({*plain, *about_hosts}, key=_position)
-
-
-_position = attrgetter("position")
+    return rules.plain if first is None else rules.about(first.host)
 
 
 def fires(rule: Rule, facts: Facts) -> str | None:
@@ -147,7 +139,7 @@ def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision
         if not urls or None in urls:
             return _refusal(policy, URL_VALIDATION, "The URL is not valid")
         host = next(url.host for url in urls if url is not None)
-        if not rules.about(host):
+        if len(rules.about(host)) == len(rules.plain):
             return _refusal(policy, HOSTNAME_CHECK, f"Hostname {host} not in allowlist")
     detail = ""
     if facts.args.get("command") is not None or facts.args.get("cmd") is not None:

@@ -4,8 +4,9 @@ Built by `compile.py`, read by `decide.py`; nothing here reads a file or knows Y
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from operator import attrgetter
 from typing import Final
 
 from toolgate.domain.errors import Invalid
@@ -45,6 +46,9 @@ class InvalidPolicy(Invalid):
     def __init__(self, name: str, problems: Sequence[str]) -> None:
         super().__init__(f"policy {name}: " + "; ".join(problems))
         self.problems = tuple(problems)
+
+
+MAX_REMEMBERED: Final = 4096  # tools and hosts come from callers
 
 
 class Effect(StrEnum):
@@ -131,17 +135,29 @@ class EffectRules:
     by_host: Mapping[str, tuple[Rule, ...]]
     hosted: tuple[Rule, ...]  # all of `by_host`, for URLs that cannot be told
 
-    def about(self, host: str) -> list[Rule]:
-        """The rules with a pattern that this host matches; one lookup per label."""
-        found = self.by_host
-        rules = [*found.get(host, ()), *found.get("*", ())]
-        dot = host.find(".")
-        while dot >= 0:
-            suffix = "*" + host[dot:]
-            if suffix in found:
-                rules.extend(found[suffix])
-            dot = host.find(".", dot + 1)
-        return rules
+    remembered: dict[str, tuple[Rule, ...]] = field(default_factory=dict)
+
+    def about(self, host: str) -> tuple[Rule, ...]:
+        """The rules about a host, with those about none, in order; one lookup per label."""
+        known = self.remembered.get(host)
+        if known is None:
+            found = {*self.plain, *self.by_host.get(host, ()), *self.by_host.get("*", ())}
+            dot = host.find(".")
+            while dot >= 0:
+                found.update(self.by_host.get("*" + host[dot:], ()))
+                dot = host.find(".", dot + 1)
+            known = in_order(found)
+            if len(self.remembered) >= MAX_REMEMBERED:
+                self.remembered.clear()
+            self.remembered[host] = known
+        return known
+
+
+_position = attrgetter("position")
+
+
+def in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=_position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +166,6 @@ class Candidates:
     ask: EffectRules
     allow: EffectRules
     otherwise: EffectRules  # the asks that speak where no allow does
-
-
-MAX_REMEMBERED: Final = 4096  # tool names come from callers
 
 
 class Policy:

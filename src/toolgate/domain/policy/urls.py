@@ -17,7 +17,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\\s]+)(?:[/?#][^\s
 _AUTHORITY: Final = re.compile(
     r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
 )
-_PLAIN_HOST: Final = re.compile(r"[a-z0-9.-]+")
+_PLAIN: Final = re.compile(r"(https?)://([a-z0-9.-]+)(?:[/?#][!-\[\]-~]*)?")  # nearly every URL
 _NAME: Final = re.compile(
     r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 )
@@ -58,6 +58,10 @@ class Url(NamedTuple):
 
 def parse_url(text: str) -> Url:
     """Raises BadUrl."""
+    plain = _PLAIN.fullmatch(text) if len(text) <= MAX_URL else None
+    if plain is not None:
+        scheme, authority = plain.groups()
+        return Url(scheme, host_name(authority), 443 if scheme == "https" else 80, False)
     if len(text) > MAX_URL or not text.isprintable():
         raise BadUrl("it is too long or holds characters that do not print")
     found = _URL.fullmatch(text)
@@ -65,17 +69,14 @@ def parse_url(text: str) -> Url:
         raise BadUrl("it is not an absolute URL")
     scheme, authority = found.groups()
     scheme = scheme.lower()
-    default_port = _DEFAULT_PORTS.get(scheme, 0)
-    if _PLAIN_HOST.fullmatch(authority):
-        return Url(scheme, host_name(authority), default_port, has_user=False)
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
         raise BadUrl("its host cannot be told")
     user, six, name, port = parts.groups()
-    number = int(port) if port else default_port
+    number = int(port) if port else _DEFAULT_PORTS.get(scheme, 0)
     if number > 65_535:
         raise BadUrl("its port is out of range")
-    return Url(scheme, host_name(six or name), number, has_user=user is not None)
+    return Url(scheme, host_name(six or name), number, user is not None)
 
 
 @functools.lru_cache(maxsize=4096)
