@@ -65,6 +65,10 @@ def url_matches(
 ) -> Check:
     """`match.url`: what is left out does not matter. User info never serves an allow."""
 
+    wanted = (schemes, hosts and hosts.patterns, ports, methods)
+    if any(each is not None and not each for each in wanted):
+        return lambda _: NO
+
     def one(url: Url | None) -> Answer:
         if url is None:
             return MAYBE
