@@ -30,6 +30,8 @@ CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
 
 _path = click.Path(exists=True, dir_okay=False, path_type=Path)
 _file = click.argument("file", required=False, type=_path)
+_levels = click.Choice([level.value for level in Level])
+_effects = click.Choice([effect.value for effect in Effect])
 _json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
@@ -92,8 +94,8 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--tool", required=True, help="The tool that is called.")
 @click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
 @click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
-@click.option("--level", type=click.Choice(list(Level)), default=Level.READ, help="The tool's.")
-@click.option("--expect", type=click.Choice(list(Effect)), help="Exit 1 unless this is decided.")
+@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
 def explain_call(
     file: Path | None,
