@@ -113,7 +113,7 @@ def explain_call(
     explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
-        _print_json({**asdict(decision), "rules": [asdict(each) for each in explanation.traces]})
+        _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
     else:
         console = Console(highlight=False)
         console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
@@ -192,7 +192,7 @@ def _results(policy: Policy) -> list[TestResult]:
 def _result_row(result: TestResult) -> dict[str, object]:
     test = result.test
     asked = {"where": test.where, "tool": test.call.tool, "expect": test.expect}
-    return {**asked, "passed": result.passed, **asdict(result.decision)}
+    return {**asked, "passed": result.passed, **result.decision._asdict()}
 
 
 def _change_row(change: Change) -> dict[str, object]:
@@ -201,7 +201,7 @@ def _change_row(change: Change) -> dict[str, object]:
         "tool": recorded.call.tool,
         "args": recorded.call.args,
         "was": {"effect": recorded.effect, "rule_id": recorded.rule_id},
-        "would_be": asdict(change.decision),
+        "would_be": change.decision._asdict(),
         "loosens": change.loosens,
     }
 
