@@ -33,7 +33,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/deny/unknown-policy-ref",
         source="spec executor.md, Unknown policy_ref",
         behaviour="An unknown policy_ref is denied with rule_id `policy_not_found`.",
-        issue=3,
     ),
     Requirement(
         id="003/errors/network-raises",
@@ -290,37 +289,31 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/policy/default-deny",
         source="spec executor.md, Tool X not in allowlist",
         behaviour="A tool that is not listed is denied with `Tool X not in allowlist (default deny)` and rule_id `default_deny`.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/allowlist-match",
         source="spec executor.md, Tool X is in allowlist",
         behaviour="A listed tool is allowed with `Tool X is in allowlist` and rule_id `tool_allowlist_match`.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/hostname",
         source="spec executor.md, Hostname H",
         behaviour="A host that is not listed is denied with `Hostname H not in allowlist` and rule_id `http_fetch_hostname_check`.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/bad-url",
         source="spec executor.md, Hostname H",
         behaviour="A URL that cannot be read is denied with rule_id `http_fetch_url_validation`.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/default-allow",
         source="spec executor.md, Default allow policy",
         behaviour="A policy that allows by default says `Default allow policy` and rule_id `default_allow`.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/empty-hosts",
         source="spec executor.md, An empty host list",
         behaviour="An empty host list means no host.",
-        issue=3,
     ),
     Requirement(
         id="003/policy/redirects",
