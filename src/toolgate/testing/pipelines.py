@@ -44,9 +44,10 @@ POLICY: Final = """
 version: 1
 name: suite
 default: deny
+allowlist:
+  tools: [echo, "kv.*", count, fail, hang, unknown.tool, http.fetch, shell]
+  http_fetch_hosts: [a.example.com]
 rules:
-  - {id: tool_allowlist_match, allow: ["echo", "kv.*", "count", "fail", "hang", "unknown.tool"],
-     match: any, reason: "Tool {tool} is in allowlist"}
   - {id: ask-first, ask: "ask.*", match: any, reason: A person must see it}
 """
 
