@@ -24,7 +24,7 @@ from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.approvals import COLLECTION as APPROVALS
 from toolgate.execution.audit import AuditQuery
-from toolgate.execution.calls import EXECUTING, Call, content_of
+from toolgate.execution.calls import EXECUTING, Call, described
 from toolgate.execution.ledger import Ledger
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.pipeline import Denied, Pending, Ran
@@ -341,7 +341,8 @@ async def interrupted(home: Path, tool: str, *, owner: str = "here") -> AsyncIte
         allowed = rig.policies[ACTIVE_POLICY].version
         started = Call(
             request,
-            fingerprint=rig.evidence.commitment(content_of(request)),
+            shown=described(request),
+            fingerprint=rig.evidence.commitment(described(request)),
             engine_ref="counting@1",
             level=Level.READ,
         )

@@ -1,7 +1,8 @@
 """What the pipeline writes down: each step of a call, with its evidence, in one commit.
 
 Nothing runs before its decision is durable, and nothing that was written is written over: a row
-moves on only from the version that was read, and a ref that is taken conflicts.
+moves on only from the version that was read, and a ref that is taken conflicts. Whatever comes in
+here has been redacted by the pipeline.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,6 @@ from toolgate.execution.calls import (
     Started,
     State,
     decode_entry,
-    described,
     encode,
 )
 from toolgate.ports.clock import Clock
@@ -172,8 +172,8 @@ class Ledger:
             "isolation": output.isolation,
         }
         artifacts = [
-            await self.evidence.store(call.ref(A.TOOL_RESULT), result),
-            await self.evidence.store(call.ref(A.RESPONSE), to_json(response)),
+            await self._store(call, A.TOOL_RESULT, result),
+            await self._store(call, A.RESPONSE, to_json(response)),
         ]
         await self.journal.commit(
             self._entry(call, State.ENDED, response=response, isolation=output.isolation),
@@ -206,7 +206,7 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self.evidence.store(call.ref(name), described(call.request))
+            artifact = await self._store(call, name, dict(call.shown))
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
                 *self._record("decision", call, decision, [artifact]),
@@ -225,9 +225,9 @@ class Ledger:
             "policy_version": decision.policy_version,
         }
         return [
-            await self.evidence.store(call.ref(A.REQUEST), described(call.request)),
-            await self.evidence.store(call.ref(A.ENGINE_IDENTITY), identity),
-            await self.evidence.store(call.ref(A.POLICY_DECISION), verdict),
+            await self._store(call, A.REQUEST, dict(call.shown)),
+            await self._store(call, A.ENGINE_IDENTITY, identity),
+            await self._store(call, A.POLICY_DECISION, verdict),
         ]
 
     async def _decided_after(
@@ -247,13 +247,16 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self.evidence.store(call.ref(APPROVAL_ARTIFACT), word)]
+        return [await self._store(call, APPROVAL_ARTIFACT, word)]
+
+    async def _store(self, call: Call, name: str, value: JsonValue) -> Artifact:
+        return await self.evidence.store(call.ref(name), value, redacted=True)
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
-        fields = {
+        fields: dict[str, Scalar] = {
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
@@ -268,7 +271,9 @@ class Ledger:
             "agent": caller.agent,
             "content": call.fingerprint,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _outcome(
         self, call: Call, output: ToolOutput, *, artifacts: Sequence[Artifact], kind: str
@@ -280,7 +285,9 @@ class Ledger:
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _entry(self, call: Call, state: State, **known: Any) -> Put:
         entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
@@ -322,7 +329,7 @@ class Ledger:
             },
         )
         event = NewEvent("call_ended", encode(episode), call.id)
-        return [Append(STREAM, [event]), *self.audit.prepare(row)]
+        return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
 
 
 def interrupted_output() -> ToolOutput:
