@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec import UnsetType
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.domain.approvals import Approval
@@ -20,7 +21,7 @@ from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolRequest
 
 EXECUTIONS: Final = "executions"  # rows by request id
 EXECUTING: Final = "executing"  # rows of the calls that have started and not ended
-STREAM: Final = "executions"  # one event per ended call; its data is an Episode
+STREAM: Final = "executions"  # one event per ended call; its data is an EndedCall
 
 MAX_TOOL_CHARS: Final = 256
 
@@ -31,6 +32,19 @@ class State(StrEnum):
     INTERRUPTED = "interrupted"  # it may have run, and may be run again
     RELEASED = "released"  # let through to a device that runs it
     ENDED = "ended"
+
+
+class EndedCall(msgspec.Struct, frozen=True):
+    """An episode, but for its time, which is the event's."""
+
+    id: str
+    type: str
+    decision: wire.Decision
+    ok: bool
+    evidence_refs: list[str]
+    rule_id: str | UnsetType
+    run_id: str
+    step_id: str
 
 
 class Started(msgspec.Struct, frozen=True):

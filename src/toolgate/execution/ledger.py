@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
@@ -24,6 +24,7 @@ from toolgate.execution.calls import (
     EXECUTIONS,
     STREAM,
     Call,
+    EndedCall,
     Entry,
     Started,
     State,
@@ -298,12 +299,11 @@ class Ledger:
     ) -> list[Operation]:
         """What a search finds of an ended call, and its row in the audit."""
         check, request = response.policy_check, call.request
-        episode = wire.Episode(
+        ended = EndedCall(
             id=call.id,
             type=request.tool,
             decision=check.decision,
             ok=response.ok,
-            ts=to_iso_ms(self.clock.now_ms()),
             evidence_refs=response.evidence_refs,
             rule_id=check.rule_id,
             run_id=request.run_id,
@@ -328,7 +328,7 @@ class Ledger:
                 "result": "denied" if denied else "ok" if response.ok else "failed",
             },
         )
-        event = NewEvent("call_ended", encode(episode), call.id)
+        event = NewEvent("call_ended", encode(ended), call.id)
         return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
 
 

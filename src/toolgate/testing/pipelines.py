@@ -185,7 +185,7 @@ def _rig(
         version="1",
     )
     routing = Routing(
-        [named_tools(counting, counting.tools), named_tools(built_in, built_in.tools)]
+        [named_tools(counting, counting.tools()), named_tools(built_in, built_in.tools())]
     )
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock)
