@@ -19,6 +19,7 @@ from toolgate.adapters.evidence_check import ClosedHome, check_log, check_proof
 from toolgate.adapters.evidence_log import EvidenceLog, Options
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.journal_sqlite_witness import witness_path
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer, check_signature
 from toolgate.domain import checkpoints, evidence
@@ -328,7 +329,7 @@ async def test_a_journal_with_fewer_records_than_were_signed_stops_the_start(
     async with running(tmp_path) as home:
         await fill(home, 5)
     (tmp_path / "journal.db").unlink()
-    (tmp_path / "journal.db-generation").unlink()
+    witness_path(tmp_path / "journal.db").unlink()
     with pytest.raises(Damaged, match="vouches for 5"):
         async with running(tmp_path):
             pass
