@@ -59,6 +59,7 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class Say:
     text: str
+    apart: bool = False  # delivered by itself, never joined with what comes before or after
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class Agent(Protocol):
     @property
     def repeats_itself(self) -> bool:
         """Whether a turn taken again says the same, so that what was delivered can be skipped."""
+        ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it wants the session's earlier runs in its transcript."""
         ...
 
     def turn(self, transcript: Transcript) -> AsyncIterator[Step]: ...

@@ -83,7 +83,10 @@ Operation = Append | Put | Delete | Fence
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The ends of a stream: `last` is 0 for one that has none; `first` is the oldest kept."""
+    """The ends of a stream: `first` is the oldest kept, `last` the newest.
+
+    Where nothing is kept `first` is `last + 1`; of a stream that never was, `last` is 0.
+    """
 
     first: int
     last: int
@@ -95,7 +98,9 @@ class Journal(Protocol):
 
         Raises Conflict where an expectation does not hold, Fenced where a fence does not, and
         Unavailable where the disk refuses. With `durable=False` the commit survives a killed
-        process but perhaps not a power cut.
+        process but perhaps not a power cut. The operations hold in their order, each seeing what
+        those before it change. The bus is told before this returns. Cancelling the wait does not
+        take the commit back.
         """
         ...
 

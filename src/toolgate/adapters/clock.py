@@ -1,0 +1,20 @@
+"""The machine's clock."""
+
+import threading
+import time
+
+
+class SystemClock:
+    """The wall clock, held still while somebody sets it back: `now_ms` never decreases."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+        self._lock = threading.Lock()  # the journal's writer asks from its own thread
+
+    def now_ms(self) -> int:
+        with self._lock:
+            self._latest = max(self._latest, time.time_ns() // 1_000_000)
+            return self._latest
+
+    def monotonic(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,118 @@
+"""One process works on all runs: an asyncio task per run that has something to do, and one timer.
+
+A run that waits has no task; its deadline is a row in the journal, and the timer sleeps until the
+earliest one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from toolgate.ports.clock import Clock
+from toolgate.ports.dispatcher import Advance
+from toolgate.ports.journal import Journal, Row
+
+log = logging.getLogger(__name__)
+
+OnDue = Callable[[Row], Awaitable[None]]
+
+LONGEST_SLEEP_S: Final = 60.0  # the wall clock may be set while the timer sleeps
+RETRY_S: Final = 1.0  # after a deadline could not be handled
+SHORTEST_SLEEP_S: Final = 0.02  # a row that stays due must not keep the loop busy
+
+
+class LocalDispatcher:
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._advance: Advance | None = None
+        self._on_due: Mapping[str, OnDue] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._timer: asyncio.Task[None] | None = None
+        self._earlier = asyncio.Event()
+        self._sleeping_until: int | None = None
+        self._draining = False
+
+    @property
+    def working_on(self) -> list[str]:
+        return list(self._tasks)
+
+    def start(self, advance: Advance, on_due: Mapping[str, OnDue]) -> None:
+        self._advance = advance
+        self._on_due = on_due
+        self._timer = asyncio.create_task(self._keep_time(), name="deadlines")
+
+    def dispatch(self, run_id: str) -> None:
+        if self._draining:
+            return  # the next start picks it up
+        if run_id in self._tasks:
+            self._again.add(run_id)
+            return
+        self._tasks[run_id] = asyncio.create_task(self._work(run_id), name=run_id)
+
+    def interrupt(self, run_id: str) -> None:
+        task = self._tasks.get(run_id)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def wake_at(self, due: int) -> None:
+        if self._sleeping_until is None or due < self._sleeping_until:
+            self._earlier.set()
+
+    async def drain(self, *, seconds: float) -> None:
+        """Let what runs finish for so long, then stop it; the journal knows where to go on."""
+        self._draining = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = set(self._tasks.values())
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _work(self, run_id: str) -> None:
+        assert self._advance is not None
+        try:
+            while True:
+                self._again.discard(run_id)
+                await self._advance(run_id)
+                if run_id not in self._again:
+                    return
+        except asyncio.CancelledError:
+            log.info("run_interrupted run_id=%s", run_id)
+        except Exception:
+            log.exception("run_crashed run_id=%s", run_id)
+        finally:
+            del self._tasks[run_id]
+            if run_id in self._again and not self._draining:
+                self._again.discard(run_id)
+                self.dispatch(run_id)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._earlier.clear()
+            try:
+                await self._handle_due()
+                due = await self._journal.next_due()
+            except Exception:
+                log.exception("deadlines_failed")
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._sleeping_until = due
+            left = LONGEST_SLEEP_S if due is None else (due - self._clock.now_ms()) / 1000
+            try:
+                async with asyncio.timeout(min(max(left, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)):
+                    await self._earlier.wait()
+            except TimeoutError:
+                continue
+
+    async def _handle_due(self) -> None:
+        for row in await self._journal.due(until=self._clock.now_ms()):
+            handle = self._on_due.get(row.collection)
+            if handle is None:
+                log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
+                continue
+            await handle(row)

@@ -1,0 +1,281 @@
+"""The journal in one SQLite file, for one process.
+
+The event loop only hands over: commits go to the writer's thread, which puts everything that
+waits into one transaction (`journal_sqlite_writer`); reads go to a few threads with connections
+of their own. What the file looks like is in `journal_sqlite_schema`.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from toolgate.adapters.home_lock import HomeLock
+from toolgate.adapters.journal_sqlite_schema import (
+    OpenFile,
+    from_sqlite,
+    open_file,
+    open_for_reading,
+)
+from toolgate.adapters.journal_sqlite_writer import Commit, Forget, Writer
+from toolgate.domain.errors import Unavailable
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Event, Head, Operation, Row
+
+log = logging.getLogger(__name__)
+
+READERS: Final = 3  # threads; a read of a page takes well under a millisecond
+BACKLOG: Final = 50_000  # commits that may wait; more means that the disk does not keep up
+FORGOTTEN_AT_ONCE: Final = 1000  # events per transaction, so that commits pass in between
+
+_EVENTS: Final = (
+    "SELECT position, name, seq, type, at, data, subject"
+    " FROM events JOIN streams ON streams.id = events.stream"
+)
+_ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
+
+T = TypeVar("T")
+
+
+class SqliteJournal:
+    """Made by `open`; `close` drains it."""
+
+    def __init__(
+        self, path: Path, opened: OpenFile, lock: HomeLock, *, clock: Clock, bus: Bus
+    ) -> None:
+        self._path = path
+        self._lock = lock
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+        self._vouches_since = opened.vouches_since
+        self._last_position = opened.last_position
+        self._arrived: list[Commit] = []  # since the writer was last handed something
+        self._waiting = 0
+        self._closing = False
+        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon)
+        self._connections: list[sqlite3.Connection] = []
+        self._reader = threading.local()
+        self._readers = ThreadPoolExecutor(READERS, "journal-reader")
+        self._writer.start()
+
+    @classmethod
+    async def open(cls, path: Path, *, clock: Clock, bus: Bus) -> Self:
+        """Open or make the file, and hold its directory for this process.
+
+        Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
+        Damaged where the file cannot be trusted, Unavailable where the disk refuses.
+        """
+        lock = await asyncio.to_thread(HomeLock.take, path.parent)
+        try:
+            opened = await asyncio.to_thread(open_file, path)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, opened, lock, clock=clock, bus=bus)
+
+    async def close(self) -> None:
+        """Commit what waits, move it all into the file, and let go of the home."""
+        if self._closing:
+            return
+        self._closing = True
+        self._hand_over()
+        self._writer.finish()
+        await asyncio.to_thread(self._close_readers)
+        await asyncio.to_thread(self._writer.join)
+        self._lock.release()
+
+    @property
+    def vouches_since(self) -> str:
+        return self._vouches_since
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        return await self._submit(Commit(operations, durable, self._loop.create_future()))
+
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        condition = "AND subject = ? AND subject <> ''" if subject else ""
+        return await self._events(
+            f"{_EVENTS} WHERE name = ? {condition} AND seq > ? ORDER BY seq LIMIT ?",
+            (stream, *([subject] if subject else []), after, limit),
+        )
+
+    async def read_back(
+        self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        condition = "AND subject = ? AND subject <> ''" if subject else ""
+        below = "AND seq < ?" if before is not None else ""
+        return await self._events(
+            f"{_EVENTS} WHERE name = ? {condition} {below} ORDER BY seq DESC LIMIT ?",
+            (
+                stream,
+                *([subject] if subject else []),
+                *([before] if before is not None else []),
+                limit,
+            ),
+        )
+
+    async def read_all(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        return await self._events(
+            f"{_EVENTS} WHERE position > ? ORDER BY position LIMIT ?", (after, limit)
+        )
+
+    async def head(self, stream: str) -> Head:
+        found = await self._query(
+            "SELECT forgotten + 1, max(forgotten, coalesce("
+            " (SELECT max(seq) FROM events WHERE stream = id), 0)) FROM streams WHERE name = ?",
+            (stream,),
+        )
+        return Head(*found[0]) if found else Head(first=1, last=0)
+
+    async def last_position(self) -> int:
+        return self._last_position
+
+    async def get(self, collection: str, key: str) -> Row | None:
+        found = await self._rows(f"{_ROWS} WHERE collection = ? AND key = ?", (collection, key))
+        return found[0] if found else None
+
+    async def scan(
+        self, collection: str, *, after: str = "", limit: int = 1000, newest_first: bool = False
+    ) -> list[Row]:
+        if not newest_first:
+            condition, order = "AND key > ?", "key"
+        else:
+            condition, order = ("AND key < ?" if after else "AND key >= ?"), "key DESC"
+        return await self._rows(
+            f"{_ROWS} WHERE collection = ? {condition} ORDER BY {order} LIMIT ?",
+            (collection, after, limit),
+        )
+
+    async def due(self, *, until: int, limit: int = 1000) -> list[Row]:
+        return await self._rows(
+            f"{_ROWS} WHERE due IS NOT NULL AND due <= ? ORDER BY due, collection, key LIMIT ?",
+            (until, limit),
+        )
+
+    async def next_due(self) -> int | None:
+        found = await self._query("SELECT min(due) FROM rows WHERE due IS NOT NULL")
+        return None if found[0][0] is None else int(found[0][0])
+
+    async def epoch(self, name: str) -> int:
+        found = await self._query("SELECT epoch FROM fences WHERE name = ?", (name,))
+        return int(found[0][0]) if found else 0
+
+    async def forget(self, stream: str, *, through: int) -> None:
+        head = await self.head(stream)
+        through = min(through, head.last)
+        reached = head.first - 1
+        while reached < through:
+            reached = min(reached + FORGOTTEN_AT_ONCE, through)
+            await self._submit(Commit([Forget(stream, reached)], False, self._loop.create_future()))
+
+    async def prune(self, prefix: str, *, before: int, keep: int) -> int:
+        """Forget, in the streams whose name starts so, what happened before a time and all but
+        the newest `keep`; return how many events that was."""
+        forgotten = 0
+        name = prefix
+        while streams := await self._query(
+            "SELECT name FROM streams WHERE name >= ? AND name < ? ORDER BY name LIMIT 500",
+            (name, prefix + "\U0010ffff"),
+        ):
+            for (name,) in streams:
+                forgotten += await self._prune_stream(name, before=before, keep=keep)
+            name += "\0"  # the least name above it
+        return forgotten
+
+    async def _prune_stream(self, stream: str, *, before: int, keep: int) -> int:
+        head = await self.head(stream)
+        through = max(head.first - 1, head.last - keep)
+        while through < head.last:
+            page = await self._query(
+                "SELECT seq, at FROM events WHERE stream = (SELECT id FROM streams WHERE name = ?)"
+                " AND seq > ? ORDER BY seq LIMIT ?",
+                (stream, through, FORGOTTEN_AT_ONCE),
+            )
+            old = [seq for seq, at in page if at < before]
+            through = old[-1] if old else through
+            if len(old) < FORGOTTEN_AT_ONCE:
+                break
+        if through >= head.first:
+            await self.forget(stream, through=through)
+        return through - head.first + 1
+
+    async def _submit(self, commit: Commit) -> list[Event]:
+        if self._closing:
+            raise Unavailable("the journal is closed")
+        if self._waiting >= BACKLOG:
+            raise Unavailable(f"{self._waiting} commits wait for the journal: try later")
+        self._waiting += 1
+        if not self._arrived:
+            # At the end of this turn of the loop, so that all who were woken by the last batch
+            # are in the next one together.
+            self._loop.call_soon(self._hand_over)
+        self._arrived.append(commit)
+        return await commit.done
+
+    def _hand_over(self) -> None:
+        if self._arrived:
+            self._writer.submit(self._arrived)
+            self._arrived = []
+
+    def _settle_soon(self, batch: list[Commit]) -> None:
+        """Called by the writer's thread when a batch is on disk, or refused."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle, batch)
+        except RuntimeError:  # the loop was closed without closing the journal: nobody waits
+            log.warning("journal_unheard commits=%d", len(batch))
+
+    def _settle(self, batch: list[Commit]) -> None:
+        self._waiting -= len(batch)
+        events = [event for commit in batch for event in commit.events]
+        if events:
+            self._last_position = events[-1].position
+            try:
+                # Before the callers go on, so that nobody hears of a later event first.
+                self._bus.publish(events)
+            except Exception:
+                log.exception("publish_failed position=%d", events[0].position)
+        for commit in batch:
+            if commit.done.done():  # its caller was cancelled; the commit stands
+                continue
+            if commit.error is None:
+                commit.done.set_result(commit.events)
+            else:
+                commit.done.set_exception(commit.error)
+
+    async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
+        return await self._read(
+            lambda connection: [Event(*r) for r in connection.execute(sql, values)]
+        )
+
+    async def _rows(self, sql: str, values: tuple[object, ...]) -> list[Row]:
+        return await self._read(
+            lambda connection: [Row(*r) for r in connection.execute(sql, values)]
+        )
+
+    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:
+        return await self._read(lambda connection: connection.execute(sql, values).fetchall())
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closing:
+            raise Unavailable("the journal is closed")
+        return await self._loop.run_in_executor(self._readers, self._run_query, query)
+
+    def _run_query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            if not hasattr(self._reader, "connection"):
+                self._reader.connection = open_for_reading(self._path)
+                self._connections.append(self._reader.connection)
+            return query(self._reader.connection)
+        except sqlite3.Error as failed:
+            raise from_sqlite(failed, self._path) from failed
+
+    def _close_readers(self) -> None:
+        self._readers.shutdown(wait=True)
+        for connection in self._connections:
+            connection.close()

@@ -1,0 +1,260 @@
+"""The journal's file: its tables, their versions, and whether it can be trusted.
+
+A file that is newer than this program, damaged, or somebody else's is refused and left as it is.
+"""
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolgate.domain.errors import Damaged, Misconfigured, Unavailable
+
+APPLICATION_ID: Final = 0x54474A4C  # "TGJL", in the file's header
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+# Every page of a file up to this size is checked at each start (some 100 ms); of a larger one,
+# only after a stop that was not clean.
+ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
+# Pages of the log that start a checkpoint: at SQLite's own 1000 the log stays near 4 MB.
+CHECKPOINT_PAGES: Final = 1000
+LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
+
+Migration = Callable[[sqlite3.Connection], None]
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    # A stream's last number is its newest event's, or `forgotten` where all are gone: so an
+    # append writes no row but its own.
+    connection.execute(
+        "CREATE TABLE streams (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+        " forgotten INTEGER NOT NULL) STRICT"
+    )
+    connection.execute(
+        "CREATE TABLE events (position INTEGER PRIMARY KEY, stream INTEGER NOT NULL,"
+        " seq INTEGER NOT NULL, type TEXT NOT NULL, at INTEGER NOT NULL, subject TEXT NOT NULL,"
+        " data BLOB NOT NULL, UNIQUE (stream, seq)) STRICT"
+    )
+    connection.execute(
+        "CREATE INDEX events_by_subject ON events (stream, subject, seq) WHERE subject <> ''"
+    )
+    connection.execute(
+        "CREATE TABLE rows (collection TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,"
+        " value BLOB NOT NULL, due INTEGER, PRIMARY KEY (collection, key)) STRICT, WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE INDEX rows_by_due ON rows (due, collection, key) WHERE due IS NOT NULL"
+    )
+    connection.execute(
+        "CREATE TABLE fences (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT, WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: Final[Sequence[Migration]] = (_make_tables,)  # the n-th makes version n
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    connection: sqlite3.Connection  # the writer's
+    vouches_since: str
+    last_position: int
+    last_stream: int
+
+
+def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> OpenFile:
+    """Open the journal's file for writing, making it where there is none."""
+    try:
+        _inspect(path, newest=len(migrations))
+        connection = _connect(path)
+    except sqlite3.Error as refused:
+        raise from_sqlite(refused, path) from refused
+    try:
+        migrate(connection, migrations)
+        vouches_since = _account_for(connection, path)
+        return OpenFile(
+            connection=connection,
+            vouches_since=vouches_since,
+            last_position=max(
+                int(read_meta(connection, "position") or 0),
+                connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0],
+            ),
+            last_stream=connection.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()[
+                0
+            ],
+        )
+    except sqlite3.Error as refused:
+        connection.close()
+        raise from_sqlite(refused, path) from refused
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,  # a reader's thread makes it, closing the journal closes it
+    )
+    connection.execute("PRAGMA cache_size=-4000")
+    connection.execute("PRAGMA query_only=ON")
+    return connection
+
+
+def mark_clean(connection: sqlite3.Connection) -> None:
+    """The last write: nothing that was promised is only in memory any more."""
+    connection.execute("PRAGMA synchronous=FULL")
+    write_meta(connection, "clean", "1")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the file to the newest version, in one transaction: wholly or not at all."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == len(migrations):
+        return
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        for migration in migrations[version:]:
+            migration(connection)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def read_meta(connection: sqlite3.Connection, name: str) -> str | None:
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def write_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
+    """What an error of SQLite's means to a caller."""
+    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return _damaged(path, str(error))
+    if name.startswith("SQLITE_FULL"):
+        return Unavailable(f"no room to write {path}: free some space on its disk")
+    return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
+
+
+def _damaged(path: Path, what: str) -> Damaged:
+    return Damaged(
+        f"{path} is damaged ({what}): restore it from a copy, or move it away to start empty"
+    )
+
+
+def _inspect(path: Path, *, newest: int) -> None:
+    """Look without touching: raises Damaged or Misconfigured where the file cannot be used."""
+    log = path.with_name(path.name + "-wal")
+    if not path.exists():
+        if log.exists() and log.stat().st_size > 0:
+            raise _damaged(path, f"it is gone, but {log.name} is there")
+        return
+    if path.stat().st_size == 0:
+        if _generation_file(path).exists():
+            raise _damaged(path, "it is empty")
+        return
+    with contextlib.closing(open_for_reading(path)) as connection:
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if application_id != APPLICATION_ID:
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                return  # we died while making it
+            raise Misconfigured(
+                f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"
+            )
+        if version > newest:
+            raise Misconfigured(
+                f"{path} was written by a newer Toolgate (version {version} of the file; this"
+                f" one knows {newest}): install that Toolgate again, or set TOOLGATE_HOME to"
+                " another directory"
+            )
+        clean = read_meta(connection, "clean") == "1"
+        if not clean or path.stat().st_size <= ALWAYS_CHECKED_BYTES:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise _damaged(path, " ".join(str(found).split()))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA cache_size=-16000")
+    connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit={LOG_KEPT_BYTES}")
+    return connection
+
+
+def _account_for(connection: sqlite3.Connection, path: Path) -> str:
+    """The epoch's name: a new one where the file may lack something that was delivered.
+
+    That is so where the machine stopped while commits without a sync were about, and where the
+    file is not the one that was last written: another inode, or behind the generation that is
+    kept beside it.
+    """
+    boot = _boot_id()
+    inode = str(path.stat().st_ino)
+    generation = read_meta(connection, "generation") or "0"
+    vouches_since = read_meta(connection, "epoch")
+    unsynced_lost = read_meta(connection, "clean") == "0" and (
+        not boot or read_meta(connection, "boot") != boot
+    )
+    restored = read_meta(connection, "inode") != inode or _read_generation(path) != generation
+    if vouches_since is None or unsynced_lost or restored:
+        vouches_since = f"ep_{secrets.token_hex(8)}"
+    following = str(int(generation) + 1)
+    connection.execute("BEGIN IMMEDIATE")
+    for name, value in {
+        "epoch": vouches_since,
+        "boot": boot,
+        "inode": inode,
+        "generation": following,
+        "clean": "0",
+    }.items():
+        write_meta(connection, name, value)
+    connection.execute("COMMIT")
+    _write_generation(path, following)
+    return vouches_since
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _generation_file(path: Path) -> Path:
+    return path.with_name(path.name + "-generation")
+
+
+def _read_generation(path: Path) -> str:
+    try:
+        return _generation_file(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _write_generation(path: Path, generation: str) -> None:
+    """Not synced: after a power cut a lost generation only means a new epoch, which there is."""
+    beside = path.with_name(path.name + "-generation.new")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(generation)
+        beside.replace(_generation_file(path))
+    except OSError as failed:
+        raise Unavailable(f"cannot write {beside}: {failed.strerror}: check its disk") from failed

@@ -1,0 +1,125 @@
+"""How runs are written in the journal.
+
+`run/<id>` holds a run's facts; `session/<id>` holds what the session's devices are told, numbered
+for them; both change in one commit. The rows beside them can be read without a replay: `runs` (one
+line per run), `open_runs` (those a restart must pick up), `requests` (what was asked before),
+`calls` (which run a tool call belongs to; its `due` is the call's deadline).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.runs import (
+    CallMoved,
+    Fact,
+    RunEnded,
+    RunStarted,
+    RunState,
+    TurnEnded,
+    reduce,
+)
+from toolgate.ports.journal import Append, Event, Journal, NewEvent
+
+RUNS: Final = "runs"
+OPEN_RUNS: Final = "open_runs"
+REQUESTS: Final = "requests"
+CALLS: Final = "calls"
+
+FACTS: Final[dict[str, type[Fact]]] = {
+    "run_started": RunStarted,
+    "turn_ended": TurnEnded,
+    "call_moved": CallMoved,
+    "run_ended": RunEnded,
+}
+_NAMES: Final = {kind: name for name, kind in FACTS.items()}
+_DECODERS: Final = {name: msgspec.json.Decoder(kind) for name, kind in FACTS.items()}
+encode: Final = msgspec.json.Encoder().encode
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """A run as a list shows it."""
+
+    run_id: str
+    session_id: str
+    agent_id: str
+    user_id: str
+    status: str
+    started_at: int
+    ended_at: int
+    preview: str
+    code: str
+    message: str
+    total_tokens: int
+
+
+class CallLine(msgspec.Struct, frozen=True):
+    run_id: str
+    session_id: str
+
+
+decode_text: Final = msgspec.json.Decoder(str).decode
+decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
+decode_call_line: Final = msgspec.json.Decoder(CallLine).decode
+
+PREVIEW_CHARACTERS: Final = 120
+
+
+def run_stream(run_id: str) -> str:
+    return f"run/{run_id}"
+
+
+def session_stream(session_id: str) -> str:
+    return f"session/{session_id}"
+
+
+def fence_name(run_id: str) -> str:
+    return f"run/{run_id}"
+
+
+def request_key(session_id: str, request_id: str) -> str:
+    return f"{session_id}/{request_id}"
+
+
+def fact_events(run_id: str, facts: Sequence[Fact]) -> list[NewEvent]:
+    return [NewEvent(_NAMES[type(fact)], encode(fact), run_id) for fact in facts]
+
+
+def fact_of(event: Event) -> Fact:
+    return _DECODERS[event.type].decode(event.data)
+
+
+def delivery_append(session_id: str, deliveries: Sequence[Delivery]) -> Append:
+    events = [NewEvent(one.type, encode(one.members), one.run_id) for one in deliveries]
+    return Append(session_stream(session_id), events)
+
+
+def run_line(state: RunState) -> bytes:
+    return encode(
+        RunLine(
+            run_id=state.run_id,
+            session_id=state.session_id,
+            agent_id=state.agent_id,
+            user_id=state.user_id,
+            status=state.status,
+            started_at=state.started_at,
+            ended_at=state.ended_at,
+            preview=state.content[:PREVIEW_CHARACTERS],
+            code=state.code,
+            message=state.message,
+            total_tokens=state.prompt_tokens + state.completion_tokens,
+        )
+    )
+
+
+async def load(journal: Journal, run_id: str) -> RunState | None:
+    """The state of a run, from its facts; None where there is no such run."""
+    state: RunState | None = None
+    after = 0
+    while events := await journal.read(run_stream(run_id), after=after):
+        for event in events:
+            state = reduce(state, fact_of(event))
+        after = events[-1].seq
+    return state

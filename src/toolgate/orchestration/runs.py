@@ -1,0 +1,309 @@
+"""The use cases of a run: start it, change it, end it. What it does in between is in `advance`.
+
+Every change is compare-and-set: decided on the state as read, committed at the number it was read
+at, and decided anew where someone else was first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolgate.domain import deliveries
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Conflict, Fenced, Invalid, NotFound
+from toolgate.domain.runs import (
+    Command,
+    End,
+    Fact,
+    MoveCall,
+    RunStarted,
+    RunState,
+    RunStatus,
+    begin,
+    decide,
+    reduce,
+)
+from toolgate.domain.toolcalls import CallState, CallStatus
+from toolgate.orchestration import records
+from toolgate.ports.clock import Clock
+from toolgate.ports.dispatcher import Dispatcher
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Append, Delete, Event, Fence, Journal, Operation, Put, Row
+from toolgate.ports.orchestrator import Invocation
+from toolgate.ports.pipeline import ToolPipeline
+
+REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per session, 24 h"
+FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
+OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take (ingress contract, "States")."""
+
+    tool_ms: int = 60_000
+    approval_ms: int = 600_000
+    agent_ms: int = 300_000
+
+
+@dataclass(slots=True)
+class Runs:
+    """All runs of this installation."""
+
+    journal: Journal
+    dispatcher: Dispatcher
+    pipeline: ToolPipeline
+    clock: Clock
+    new_id: NewId
+    knows_agent: Callable[[str], bool]
+    limits: Limits = field(default_factory=Limits)
+
+    async def invoke(self, invocation: Invocation) -> str:
+        if not self.knows_agent(invocation.agent_id):
+            raise NotFound("agent", invocation.agent_id)
+        known = await self._known_request(invocation)
+        if known:
+            return known
+        now = self.clock.now_ms()
+        run_id = self.new_id("run")
+        started = RunStarted(
+            run_id=run_id,
+            session_id=invocation.session_id,
+            agent_id=invocation.agent_id,
+            user_id=invocation.user_id,
+            request_id=invocation.request_id,
+            role=invocation.role,
+            content=invocation.content,
+            at=now,
+            context=invocation.context,
+        )
+        state = begin(started)
+        told = deliveries.of_fact(None, started, state)
+        operations: list[Operation] = [
+            Append(records.run_stream(run_id), records.fact_events(run_id, [started]), 0),
+            records.delivery_append(invocation.session_id, told),
+            Put(records.RUNS, run_id, records.run_line(state), expected=0),
+            Put(records.OPEN_RUNS, run_id, b"{}", due=now + self.limits.agent_ms),
+        ]
+        if invocation.request_id:
+            key = records.request_key(invocation.session_id, invocation.request_id)
+            value = records.encode(run_id)
+            operations.append(
+                Put(records.REQUESTS, key, value, due=now + REQUEST_KEPT_MS, expected=0)
+            )
+        try:
+            await self.journal.commit(*operations)
+        except Conflict:
+            known = await self._known_request(invocation)
+            if not known:
+                raise
+            return known
+        self.dispatcher.wake_at(now + self.limits.agent_ms)
+        self.dispatcher.dispatch(run_id)
+        return run_id
+
+    async def _known_request(self, invocation: Invocation) -> str:
+        if not invocation.request_id:
+            return ""
+        key = records.request_key(invocation.session_id, invocation.request_id)
+        row = await self.journal.get(records.REQUESTS, key)
+        return "" if row is None else records.decode_text(row.value)
+
+    async def state(self, run_id: str) -> RunState:
+        state = await records.load(self.journal, run_id)
+        if state is None:
+            raise NotFound("run", run_id)
+        return state
+
+    async def apply(
+        self,
+        run_id: str,
+        command: Command,
+        *,
+        told: Sequence[Delivery] = (),
+        seen: RunState | None = None,
+    ) -> RunState:
+        """Decide a command on the run's state and commit what follows; Conflict where too late.
+
+        `told` is what the devices hear besides what the facts themselves say.
+        """
+        state = seen if seen is not None else await self.state(run_id)
+        while True:
+            facts = decide(state, command)
+            try:
+                return await self._commit(state, facts, told)
+            except Fenced:
+                raise
+            except Conflict:
+                state = await self.state(run_id)
+
+    async def _commit(
+        self, state: RunState, facts: Sequence[Fact], told: Sequence[Delivery]
+    ) -> RunState:
+        run_id, before = state.run_id, state
+        heard: list[Delivery] = []
+        operations: list[Operation] = [
+            Append(
+                records.run_stream(run_id),
+                records.fact_events(run_id, facts),
+                expected_seq=state.seq,
+            )
+        ]
+        for fact in facts:
+            after = reduce(state, fact)
+            heard.extend(deliveries.of_fact(state, fact, after))
+            state = after
+        operations.extend(_call_rows(before, state))
+        if [*told, *heard]:
+            operations.append(records.delivery_append(state.session_id, [*told, *heard]))
+        if state.status is not before.status:
+            operations.append(Put(records.RUNS, run_id, records.run_line(state)))
+        if state.ended:
+            operations.append(Delete(records.OPEN_RUNS, run_id))
+            operations.append(Fence(records.fence_name(run_id), FINAL_EPOCH))
+        await self.journal.commit(*operations)
+        for call in state.open_calls:
+            if call.deadline:
+                self.dispatcher.wake_at(call.deadline)
+        return state
+
+    async def submit_result(
+        self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
+    ) -> None:
+        """What a device says came of a call; Conflict where the call has ended already."""
+        call, owner = await self.find_call(call_id)
+        if (session_id and owner.session_id != session_id) or (run_id and owner.run_id != run_id):
+            raise NotFound("tool call", call_id)
+        if not call.client:
+            raise Conflict(f"tool call {call_id} does not run on a device")
+        await self.end_call(owner.run_id, call_id, ok=ok, result=result, error=error)
+
+    async def end_call(
+        self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any
+    ) -> CallState:
+        if ok:
+            output = result if isinstance(result, str) else records.encode(result).decode()
+            move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output[:OUTPUT_LIMIT])
+        else:
+            code, message = _error_parts(error)
+            move = MoveCall(call_id, CallStatus.FAILED, output=message, error_code=code)
+        state = await self.apply(run_id, move)
+        self.dispatcher.dispatch(run_id)
+        return state.call(call_id)
+
+    async def find_call(self, call_id: str) -> tuple[CallState, RunState]:
+        row = await self.journal.get(records.CALLS, call_id)
+        if row is None:
+            raise NotFound("tool call", call_id)
+        state = await self.state(records.decode_call_line(row.value).run_id)
+        return state.call(call_id), state
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        session_id: str,
+        run_id: str,
+        approve: bool,
+        reason: str,
+        decided_by: str,
+    ) -> None:
+        """A person's word; the pipeline keeps it, and the run that waits for it goes on."""
+        state = await self.state(run_id)
+        if session_id and state.session_id != session_id:
+            raise NotFound("approval", approval_id)
+        waiting = [call for call in state.calls if call.approval_id == approval_id]
+        if not waiting:
+            raise NotFound("approval", approval_id)
+        await self.pipeline.decide_approval(
+            approval_id, approve=approve, decided_by=decided_by, reason=reason
+        )
+        self.dispatcher.dispatch(run_id)
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        state = await self.state(run_id)
+        if session_id and state.session_id != session_id:
+            raise NotFound("run", run_id)
+        await self.end(run_id, RunStatus.CANCELLED, code="cancelled", message=reason)
+
+    async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
+        """End a run from outside; one that has ended already stays as it is."""
+        command = End(status, code, message, self.clock.now_ms())
+        try:
+            await self.apply(run_id, command)
+        except Conflict:
+            return
+        self.dispatcher.interrupt(run_id)
+
+    async def on_agent_deadline(self, row: Row) -> None:
+        """The row of an open run is due: its agent has had its time."""
+        state = await self.state(row.key)
+        waiting = state.status is RunStatus.PAUSED_WAITING_APPROVAL
+        if waiting:  # a person's time is not the agent's
+            later = self.clock.now_ms() + self.limits.agent_ms
+            await self.journal.commit(Put(records.OPEN_RUNS, row.key, row.value, due=later))
+            self.dispatcher.wake_at(later)
+            return
+        await self.end(
+            row.key, RunStatus.FAILED, code="agent_timeout", message="the agent took too long"
+        )
+
+    async def on_call_deadline(self, row: Row) -> None:
+        """The row of a call is due: no device has answered in time."""
+        line = records.decode_call_line(row.value)
+        move = MoveCall(
+            row.key, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
+        )
+        try:
+            await self.apply(line.run_id, move)
+        except (Conflict, NotFound):
+            await self.journal.commit(Put(records.CALLS, row.key, row.value))
+            return
+        self.dispatcher.dispatch(line.run_id)
+
+    async def on_request_expired(self, row: Row) -> None:
+        await self.journal.commit(Delete(row.collection, row.key))
+
+    async def open_runs(self) -> list[str]:
+        """The runs that have not ended, oldest first."""
+        found: list[str] = []
+        after = ""
+        while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
+            found.extend(row.key for row in rows)
+            after = rows[-1].key
+        return found
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
+        """What the run's session was told of it, past a session number."""
+        state = await self.state(run_id)
+        stream = records.session_stream(state.session_id)
+        return await self.journal.read(stream, after=after, subject=run_id)
+
+
+def _call_rows(before: RunState, after: RunState) -> list[Operation]:
+    """A row per call that is new or whose deadline changed, so that it can be found by its id."""
+    had = {call.call_id: call for turn in before.turns[-1:] for call in turn.calls}
+    rows: list[Operation] = []
+    for call in after.calls:
+        due = None if call.ended else (call.deadline or None)
+        old = had.get(call.call_id)
+        old_due = None if old is None or old.ended else (old.deadline or None)
+        if old is None or due != old_due:
+            line = records.CallLine(after.run_id, after.session_id)
+            rows.append(Put(records.CALLS, call.call_id, records.encode(line), due=due))
+    return rows
+
+
+def _error_parts(error: Any) -> tuple[str, str]:
+    """An error of a device is a string or an object with code and message."""
+    match error:
+        case None:
+            return "tool_failed", "the tool failed"
+        case str():
+            return "tool_failed", error
+        case {"code": str(code), "message": str(message)}:
+            return code, message
+        case dict():
+            return "tool_failed", records.encode(error).decode()
+        case _:
+            raise Invalid("error must be a string or an object", field="error")

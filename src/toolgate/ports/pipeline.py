@@ -1,0 +1,61 @@
+"""The one way in which a tool is ever run, as those who want a tool run see it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.ports.engine import Update, no_update
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Allowed, and run to its end, good or bad."""
+
+    output: ToolOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Not run, and never will be under this request id."""
+
+    code: str  # blocked | rejected | approval_timeout
+    rule_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Waits for a person; run the same request again once the approval has been decided."""
+
+    approval_id: str
+    summary: str
+    reason: str
+    expires_at: int
+
+
+Answer = Ran | Denied | Pending
+
+
+class ToolPipeline(Protocol):
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
+        """Run a tool call; the same request again gives the same answer and runs nothing twice."""
+        ...
+
+    async def check(self, request: ToolRequest) -> Answer:
+        """Decide a call that a device of the caller's session will run: `Ran` lets it go there."""
+        ...
+
+    async def decide_approval(
+        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+    ) -> str:
+        """Decide an open approval and return the request id it was for.
+
+        Raises NotFound where there is none, Conflict where it has been decided or has expired,
+        Refused where this person may not.
+        """
+        ...
+
+    def visible_tools(self, caller: Caller) -> Sequence[Tool]:
+        """The tools that the policy does not simply deny to this caller."""
+        ...

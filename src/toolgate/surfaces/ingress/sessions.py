@@ -1,0 +1,69 @@
+"""Sessions: who made one, and from where a returning device goes on."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from toolgate.domain.errors import NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Journal, Put
+
+SESSIONS: Final = "sessions"
+
+
+def stream_of(session_id: str) -> str:
+    return f"session/{session_id}"
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    user_id: str
+    created_at: int
+
+
+_decode: Final = msgspec.json.Decoder(SessionRow).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a connection of a session begins: past `after`, or with a snapshot at the end."""
+
+    session_id: str
+    resumed: bool
+    last_seq: int
+    after: int
+    snapshot: bool
+
+
+@dataclass(slots=True)
+class Sessions:
+    journal: Journal
+    clock: Clock
+    new_id: NewId
+
+    async def open(
+        self, *, user_id: str, session_id: str, last_seq: int | None, epoch: str
+    ) -> Opening:
+        """A new session, or the user's own again; another's raises NotFound."""
+        if not session_id:
+            return await self._make(user_id)
+        row = await self.journal.get(SESSIONS, session_id)
+        if row is None or _decode(row.value).user_id != user_id:
+            raise NotFound("session", session_id)
+        head = await self.journal.head(stream_of(session_id))
+        foreign = bool(epoch) and epoch != self.journal.vouches_since
+        if last_seq is None:
+            return Opening(session_id, not foreign, head.last, head.last, snapshot=foreign)
+        gap = last_seq + 1 < head.first or last_seq > head.last
+        if foreign or gap:
+            return Opening(
+                session_id, resumed=False, last_seq=head.last, after=head.last, snapshot=True
+            )
+        return Opening(session_id, resumed=True, last_seq=head.last, after=last_seq, snapshot=False)
+
+    async def _make(self, user_id: str) -> Opening:
+        session_id = self.new_id("sess")
+        row = msgspec.json.encode(SessionRow(user_id, self.clock.now_ms()))
+        await self.journal.commit(Put(SESSIONS, session_id, row, expected=0))
+        return Opening(session_id, resumed=False, last_seq=0, after=0, snapshot=False)
