@@ -1,0 +1,864 @@
+"""Seed 002, "OwliaBot Gateway 技术文档（v0.2）": the HTTP control plane and its WebSocket v2.
+
+Only data, camelCase, times in Unix ms; execution targets and audit rows come from the runner
+contract and keep its ISO 8601 text. What the routes do is in `surfaces/gateway/`.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import Annotated, Final, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from toolgate.contracts.wire import (
+    CamelWire,
+    Code,
+    Count,
+    Id,
+    Int,
+    IsoMs,
+    Json,
+    Positive,
+    Text,
+    UnixMs,
+)
+
+DEFAULT_PORT: Final = 8787
+
+HEADER_DEVICE_ID: Final = "X-Device-Id"
+HEADER_DEVICE_TOKEN: Final = "X-Device-Token"  # noqa: S105 - a header's name
+HEADER_GATEWAY_TOKEN: Final = "X-Gateway-Token"  # noqa: S105 - a header's name
+HEADER_IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+HEADER_REQUEST_ID: Final = "X-Request-Id"
+HEADER_AUTHORIZATION: Final = "Authorization"
+HEADER_TRACEPARENT: Final = "traceparent"
+HEADER_LAST_EVENT_ID: Final = "Last-Event-ID"
+HEADER_IDEMPOTENT_REPLAYED: Final = "Idempotent-Replayed"
+HEADER_RATE_LIMIT: Final = "X-RateLimit-Limit"
+HEADER_RATE_REMAINING: Final = "X-RateLimit-Remaining"
+HEADER_RATE_RESET: Final = "X-RateLimit-Reset"
+HEADER_RETRY_AFTER: Final = "Retry-After"
+
+HEADERS: Final = {
+    HEADER_DEVICE_ID: "request: who the device is; required",
+    HEADER_DEVICE_TOKEN: "request: the device's token, required once it is paired; "
+    "answer: the new token, of /pairing/approve",
+    HEADER_GATEWAY_TOKEN: "request: the token of the whole gateway, where one is configured",
+    HEADER_IDEMPOTENCY_KEY: "request: required for what writes or signs",
+    HEADER_REQUEST_ID: "request: the caller's own id; the same thing as requestId",
+    HEADER_AUTHORIZATION: "request: Bearer with the operator's or a service's token",
+    HEADER_TRACEPARENT: "request: W3C trace context, where trace.traceId is not given",
+    HEADER_LAST_EVENT_ID: "request: where /events/stream goes on",
+    HEADER_IDEMPOTENT_REPLAYED: "answer: true where it is the first answer, given again",
+    HEADER_RATE_LIMIT: "answer: commands in a minute",
+    HEADER_RATE_REMAINING: "answer: how many are left",
+    HEADER_RATE_RESET: "answer: seconds until all are there again",
+    HEADER_RETRY_AFTER: "answer with 429: seconds to wait, at least 1",
+}
+
+MAX_BODY_BYTES: Final = 1_000_000
+IDEMPOTENCY_TTL_S: Final = 600
+RATE_PER_MINUTE: Final = 60
+PENDING_TTL_S: Final = 600
+EVENTS_KEPT_S: Final = 24 * 3600
+MAX_WAIT_S: Final = 30
+DEFAULT_EVENTS: Final = 100
+MAX_EVENTS: Final = 1000
+EXEC_TIMEOUT_S: Final = 60
+EXEC_OUTPUT_BYTES: Final = 256 * 1024
+FETCH_TIMEOUT_S: Final = 15
+FETCH_BYTES: Final = 512 * 1024
+DEFAULT_AUDIT_ROWS: Final = 50
+MAX_AUDIT_ROWS: Final = 500
+DEVICE_TOKEN_BYTES: Final = 32
+
+LIMITS: Final = {
+    "MAX_BODY_BYTES": "gateway spec: 413 over 1 MB",
+    "IDEMPOTENCY_TTL_S": "seed 002 §5.1 (5 to 10 minutes), gateway spec: 600 s",
+    "RATE_PER_MINUTE": "gateway spec: per device, by default",
+    "PENDING_TTL_S": "gateway spec: a pairing request that nobody approves is forgotten",
+    "EVENTS_KEPT_S": "seed 002 §2.3: a cursor's life of 24 h",
+    "MAX_WAIT_S": "gateway spec: the longest long poll",
+    "DEFAULT_EVENTS": "ours: events in one poll where none is asked for",
+    "MAX_EVENTS": "ours: events in one poll at most",
+    "EXEC_TIMEOUT_S": "gateway spec: exec",
+    "EXEC_OUTPUT_BYTES": "gateway spec: exec, per stream",
+    "FETCH_TIMEOUT_S": "gateway spec: web.fetch",
+    "FETCH_BYTES": "gateway spec: web.fetch",
+    "DEFAULT_AUDIT_ROWS": "runner spec: audit.query",
+    "MAX_AUDIT_ROWS": "runner spec: audit.query",
+    "DEVICE_TOKEN_BYTES": "gateway spec: random bytes in a device's token",
+}
+
+
+class ErrorCode(StrEnum):
+    AUTH_REQUIRED = "ERR_AUTH_REQUIRED"
+    INVALID_TOKEN = "ERR_INVALID_TOKEN"  # noqa: S105 - a code
+    PERMISSION_DENIED = "ERR_PERMISSION_DENIED"
+    IDEMPOTENCY_CONFLICT = "ERR_IDEMPOTENCY_CONFLICT"
+    RATE_LIMITED = "ERR_RATE_LIMITED"
+    INVALID_REQUEST = "ERR_INVALID_REQUEST"
+    NOT_IMPLEMENTED = "ERR_NOT_IMPLEMENTED"
+    INTERNAL = "ERR_INTERNAL"
+
+
+ERROR_CODES: Final = {
+    ErrorCode.AUTH_REQUIRED: Code(
+        "No device id, no token, or the device is not paired",
+        "Send X-Device-Id and X-Device-Token; wait for the operator to approve the pairing",
+        401,
+    ),
+    ErrorCode.INVALID_TOKEN: Code("The token is wrong or was revoked", "Pair again", 401),
+    ErrorCode.PERMISSION_DENIED: Code(
+        "The policy, the device's scope or the declared level does not allow it, or there is no "
+        "such tool or capability",
+        "Do not repeat it; ask the operator",
+        403,
+    ),
+    ErrorCode.IDEMPOTENCY_CONFLICT: Code(
+        "The Idempotency-Key was used for another request", "Use a new key", 409
+    ),
+    ErrorCode.RATE_LIMITED: Code("Too many commands", "Wait for Retry-After seconds", 429),
+    ErrorCode.INVALID_REQUEST: Code(
+        "The request cannot be understood (404: no such route, 405: method, 410: cursor, 413: too "
+        "large)",
+        "Correct it; for a cursor, read GET /status and start anew",
+        400,
+    ),
+    ErrorCode.NOT_IMPLEMENTED: Code(
+        "This installation has nothing that does it", "Ask the operator to configure it", 501
+    ),
+    ErrorCode.INTERNAL: Code(
+        "The gateway itself failed", "Try again with the same Idempotency-Key", 500
+    ),
+}
+INVALID_REQUEST_STATUSES: Final = frozenset({400, 404, 405, 410, 413})
+
+
+class Level(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    SIGN = "sign"
+
+
+class CommandType(StrEnum):
+    AGENT = "agent"
+    TOOL = "tool"
+    SYSTEM = "system"
+    MCP = "mcp"
+
+
+class SystemAction(StrEnum):
+    EXEC = "exec"
+    WEB_FETCH = "web.fetch"
+    WEB_SEARCH = "web.search"
+
+
+ACTION_LEVELS: Final = {
+    SystemAction.EXEC: Level.WRITE,
+    SystemAction.WEB_FETCH: Level.READ,
+    SystemAction.WEB_SEARCH: Level.READ,
+}
+
+
+class EventType(StrEnum):
+    HEALTH = "health"
+    HEARTBEAT = "heartbeat"
+    CRON = "cron"
+    AGENT = "agent"
+    TOOL = "tool"
+    MCP = "mcp"
+
+
+class EventStatus(StrEnum):
+    STARTED = "started"
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+class CapabilityStatus(StrEnum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    OFFLINE = "offline"
+
+
+class CommandStatus(StrEnum):
+    PENDING = "pending"  # waits for an approval
+    RUNNING = "running"
+    DONE = "done"  # its answer is there
+
+
+class AgentMode(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Outcome(StrEnum):
+    """What is known of the side effects of a command that failed."""
+
+    NOT_STARTED = "not_started"
+    MAY_HAVE_EXECUTED = "may_have_executed"
+    EXECUTED = "executed"
+
+
+class TargetKind(StrEnum):
+    LOCAL_HOST = "local-host"
+    DOCKER_RUNNER = "docker-runner"
+
+
+class Decision(StrEnum):
+    """Read in any case, written in small letters."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Decision | None":
+        return next((member for member in cls if member == str(value).lower()), None)
+
+
+LOCAL_TARGET: Final = "target_local_default"
+PLAYWRIGHT_CAPABILITY: Final = "mcp.playwright"
+PLAYWRIGHT_SCOPE: Final = "browser"
+BROWSER_CAPABILITY: Final = "mcp.browser"
+STATUS_PATH: Final = "/status"
+
+Payload = TypeVar("Payload")
+
+
+class Actor(CamelWire):
+    """What the caller says of itself; the server believes none of it."""
+
+    id: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+
+
+class Security(CamelWire):
+    level: Level | UnsetType = UNSET
+    scopes: list[str] | UnsetType = UNSET
+
+
+class Trace(CamelWire):
+    trace_id: str | UnsetType = UNSET
+    span_id: str | UnsetType = UNSET
+
+
+class Command(CamelWire, Generic[Payload]):
+    payload: Payload
+    request_id: Id | UnsetType = UNSET
+    actor: Actor | UnsetType = UNSET
+    session_key: str | UnsetType = UNSET
+    route: Json | UnsetType = UNSET
+    idempotency_key: Id | UnsetType = UNSET
+    security: Security | UnsetType = UNSET
+    trace: Trace | UnsetType = UNSET
+
+
+class Message(CamelWire):
+    role: str
+    content: str
+
+
+class AgentPayload(CamelWire):
+    agent_id: Id
+    message: Message | str
+    mode: AgentMode = AgentMode.SYNC
+    session_id: str | UnsetType = UNSET
+
+
+class ToolCall(CamelWire):
+    id: Id
+    name: Id
+    arguments: dict[str, Json]
+
+
+class ToolPayload(CamelWire):
+    """Either several `toolCalls`, or one `name` with `args`."""
+
+    tool_calls: Annotated[list[ToolCall], msgspec.Meta(min_length=1)] | UnsetType = UNSET
+    name: Id | UnsetType = UNSET
+    args: dict[str, Json] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tool_calls, UnsetType) == isinstance(self.name, UnsetType):
+            raise ValueError("a tool command has either `toolCalls` or `name`")
+
+
+class SystemPayload(CamelWire):
+    action: Id
+    args: dict[str, Json]
+    session_id: str | UnsetType = UNSET
+    cwd: str | UnsetType = UNSET
+    env: dict[str, str] | UnsetType = UNSET
+
+
+class McpContext(CamelWire):
+    url: str | UnsetType = UNSET
+    user_agent: str | UnsetType = UNSET
+    locale: str | UnsetType = UNSET
+
+
+class McpPayload(CamelWire):
+    capability_id: Id
+    action: Id
+    args: dict[str, Json] = msgspec.field(default_factory=dict)
+    session_id: str | UnsetType = UNSET
+    context: McpContext | UnsetType = UNSET
+
+
+AgentCommand = Command[AgentPayload]
+ToolCommand = Command[ToolPayload]
+SystemCommand = Command[SystemPayload]
+McpCommand = Command[McpPayload]
+
+
+class ExecArgs(CamelWire):
+    """`cmd` is split as a shell would; `command` with `params` is taken as it is."""
+
+    cmd: Text | UnsetType = UNSET
+    command: Text | UnsetType = UNSET
+    params: list[str] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cmd, UnsetType) == isinstance(self.command, UnsetType):
+            raise ValueError("exec takes either `cmd` or `command`")
+
+
+class ExecResult(CamelWire):
+    exit_code: Int | None
+    signal: str | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool
+    duration_ms: Count
+
+
+class WebFetchArgs(CamelWire):
+    url: str
+    method: Literal["GET", "POST", "HEAD"] = "GET"
+    headers: dict[str, str] | UnsetType = UNSET
+    body: str | UnsetType = UNSET
+
+
+class WebFetchResult(CamelWire):
+    url: str
+    status: Count
+    headers: dict[str, str]
+    body_text: str
+    truncated: bool
+    duration_ms: Count
+
+
+class WebSearchArgs(CamelWire):
+    query: Text
+    limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
+
+
+class WebSearchHit(CamelWire):
+    title: str
+    url: str
+    snippet: str
+
+
+class WebSearchResult(CamelWire):
+    provider: str
+    results: list[WebSearchHit]
+
+
+class ErrorBody(CamelWire):
+    code: str
+    message: str
+    outcome: Outcome | UnsetType = UNSET
+
+
+class Answer(CamelWire):
+    """Every answer but those of /health, /status and /events/poll."""
+
+    ok: bool
+    data: Json
+    trace_id: str
+    error: ErrorBody | UnsetType = UNSET
+
+
+class ToolCallResult(CamelWire):
+    id: str
+    name: str
+    success: bool
+    data: Json | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    outcome: Outcome | UnsetType = UNSET
+
+
+class ToolData(CamelWire):
+    results: list[ToolCallResult]
+
+
+class AgentUsage(CamelWire):
+    total_tokens: Count | UnsetType = UNSET
+    prompt_tokens: Count | UnsetType = UNSET
+    completion_tokens: Count | UnsetType = UNSET
+    duration_ms: Count | UnsetType = UNSET
+
+
+class AgentData(CamelWire):
+    run_id: str
+    session_id: str
+    status: str
+    output: str
+    usage: AgentUsage | UnsetType = UNSET
+
+
+class CommandState(CamelWire):
+    """`data` of a 202, and of GET /command/{requestId}."""
+
+    status: CommandStatus
+    request_id: str
+    approval_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    answer: Answer | UnsetType = UNSET
+
+
+class Health(CamelWire):
+    ok: bool
+    version: str
+    uptime: int | float  # seconds
+
+
+class Scope(CamelWire):
+    """What a device may do: tools up to a level, and which kinds of command."""
+
+    tools: Level = Level.READ
+    system: bool = False
+    mcp: bool = False
+    agent: bool = False
+    approve: bool = False
+
+
+class Device(CamelWire):
+    device_id: str
+    scope: Scope
+    paired_at: UnixMs
+    last_seen_at: UnixMs | None = None
+
+
+class InFlight(CamelWire):
+    request_id: str
+    name: str
+    started_at: UnixMs
+    device_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+
+
+class Running(CamelWire):
+    agent: list[InFlight]
+    tool: list[InFlight]
+    mcp: list[InFlight]
+
+
+class LastAt(CamelWire):
+    last_at: UnixMs | None  # null before the first
+
+
+class TargetHealth(CamelWire):
+    target_id: str
+    status: CapabilityStatus
+    checked_at: UnixMs | None = None
+
+
+class Status(CamelWire):
+    version: str
+    health: str
+    devices: list[Device]
+    running: Running
+    heartbeat: LastAt
+    cron: LastAt
+    cursor: Count | UnsetType = UNSET
+    targets: list[TargetHealth] | UnsetType = UNSET
+
+
+class Event(CamelWire):
+    id: Count
+    type: EventType
+    time: UnixMs
+    status: str
+    source: str
+    message: str
+    duration_ms: Count | UnsetType = UNSET
+    metadata: dict[str, Json] = msgspec.field(default_factory=dict)
+
+
+class EventPage(CamelWire):
+    cursor: Count
+    events: list[Event]
+
+
+class CursorGone(CamelWire):
+    """`data` of a 410."""
+
+    fallback: str = STATUS_PATH
+
+
+class PairingWanted(CamelWire):
+    """`data` of the 401 to a device that is not paired."""
+
+    code: str
+    expires_at: UnixMs
+    pairing: Literal["pending"] = "pending"
+
+
+class PendingDevice(CamelWire):
+    device_id: str
+    code: str
+    requested_at: UnixMs
+    expires_at: UnixMs
+    ip: str
+    user_agent: str
+
+
+class PendingDevices(CamelWire):
+    pending: list[PendingDevice]
+
+
+class PairingApprove(CamelWire):
+    device_id: Id
+    scope: Scope | UnsetType = UNSET
+
+
+class PairingApproved(CamelWire):
+    device_id: str
+    device_token: str
+    scope: Scope
+
+
+class PairingRevoke(CamelWire):
+    device_id: Id
+
+
+class PairingRevoked(CamelWire):
+    device_id: str
+    revoked: bool
+
+
+class RateLimit(CamelWire):
+    limit: Positive
+    window_ms: Positive = 60_000
+
+
+class McpServer(CamelWire):
+    """Where a capability's MCP server is: a program on stdio, or a URL."""
+
+    command: str | UnsetType = UNSET
+    args: list[str] | UnsetType = UNSET
+    env: dict[str, str] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if isinstance(self.command, UnsetType) == isinstance(self.url, UnsetType):
+            raise ValueError("an MCP server has either `command` or `url`")
+
+
+class CapabilityRegister(CamelWire):
+    """`rateLimit` as a number is per minute. `server` is ours: an upstream to be called."""
+
+    capability_id: Id
+    scope: str
+    level: Level
+    rate_limit: Positive | RateLimit | None = None
+    version: str = ""
+    owner: str = ""
+    expires_at: UnixMs | None = None
+    status: CapabilityStatus = CapabilityStatus.HEALTHY
+    server: McpServer | UnsetType = UNSET
+
+
+class Capability(CamelWire):
+    capability_id: str
+    scope: str
+    level: Level
+    rate_limit: Positive | RateLimit | None
+    version: str
+    owner: str
+    expires_at: UnixMs | None
+    status: CapabilityStatus
+    updated_at: UnixMs
+
+
+class CapabilityList(CamelWire):
+    items: list[Capability]
+
+
+class TargetUpsert(CamelWire):
+    """Members left out are kept as they are; null takes one away."""
+
+    tenant_id: Id | UnsetType = UNSET
+    workspace_id: Id | UnsetType | None = UNSET
+    kind: TargetKind | UnsetType = UNSET
+    endpoint: str | UnsetType | None = UNSET
+    auth_token: str | UnsetType | None = UNSET
+    is_default: bool | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+    config: dict[str, Json] | UnsetType = UNSET
+
+
+class ExecutionTarget(CamelWire):
+    """As it is shown: that there is a token, never what it is."""
+
+    target_id: str
+    tenant_id: str
+    kind: TargetKind
+    has_auth_token: bool
+    is_default: bool
+    enabled: bool
+    config: dict[str, Json]
+    version: Positive
+    updated_at: IsoMs
+    workspace_id: str | UnsetType = UNSET
+    endpoint: str | UnsetType = UNSET
+
+
+class TargetList(CamelWire):
+    items: list[ExecutionTarget]
+
+
+class AuditQuery(CamelWire):
+    """`from` and `to` are inclusive; rows come newest first, from below `cursor`."""
+
+    tenant_id: str | UnsetType = UNSET
+    workspace_id: str | UnsetType = UNSET
+    action: str | UnsetType = UNSET
+    from_: str | UnsetType = msgspec.field(default=UNSET, name="from")
+    to: str | UnsetType = UNSET
+    device_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    decision: str | UnsetType = UNSET
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_AUDIT_ROWS)] = DEFAULT_AUDIT_ROWS
+    cursor: Count | UnsetType = UNSET
+
+
+class AuditRow(CamelWire):
+    id: Positive
+    tenant_id: str
+    workspace_id: str
+    action: str
+    actor: str
+    metadata: dict[str, Json]
+    created_at: IsoMs
+    resource_type: str | UnsetType = UNSET
+    resource_id: str | UnsetType = UNSET
+
+
+class AuditPage(CamelWire):
+    items: list[AuditRow]
+    next_cursor: Count | UnsetType = UNSET
+
+
+class GatewayAudit(CamelWire):
+    """`metadata` of the gateway's own row (§5.2)."""
+
+    device_id: str
+    capability_id: str
+    idempotency_key: str | None
+    request_hash: str
+
+
+class ExecutorAudit(CamelWire):
+    """`metadata` of the executor's row (§5.2)."""
+
+    risk_level: Level
+    confirmation: str
+    result: str
+
+
+class RunSummary(CamelWire):
+    run_id: str
+    session_id: str
+    agent_id: str
+    status: str
+    created_at: UnixMs
+    updated_at: UnixMs
+
+
+class RunPage(CamelWire):
+    items: list[RunSummary]
+    next_cursor: str | UnsetType = UNSET
+
+
+class ApprovalSummary(CamelWire):
+    approval_id: str
+    tool: str
+    args_summary: str
+    status: str
+    created_at: UnixMs
+    expires_at: UnixMs
+    asked_by: str
+    reason: str
+    run_id: str | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+    decided_by: str | UnsetType = UNSET
+
+
+class ApprovalPage(CamelWire):
+    items: list[ApprovalSummary]
+    next_cursor: str | UnsetType = UNSET
+
+
+class ApprovalDecide(CamelWire):
+    decision: Decision
+    reason: str = ""
+
+
+class PolicyPut(CamelWire):
+    text: str
+
+
+class PolicyView(CamelWire):
+    name: str
+    version: str
+    text: str
+
+
+class PolicySimulate(CamelWire):
+    text: str
+    limit: Positive | UnsetType = UNSET
+
+
+class PolicyChange(CamelWire):
+    request_id: str
+    tool: str
+    was: str
+    would_be: str
+    rule_id: str
+
+
+class PolicySimulated(CamelWire):
+    checked: Count
+    changed: list[PolicyChange]
+
+
+class V2Auth(CamelWire):
+    """Either the device's token, or its public key with a signature over the server's nonce."""
+
+    token: str | UnsetType = UNSET
+    public_key: str | UnsetType = UNSET  # Ed25519, base64
+    signature: str | UnsetType = UNSET  # base64
+
+    def __post_init__(self) -> None:
+        if isinstance(self.token, UnsetType) and (
+            isinstance(self.public_key, UnsetType) or isinstance(self.signature, UnsetType)
+        ):
+            raise ValueError("auth takes `token`, or `publicKey` with `signature`")
+
+
+class Frame(CamelWire, tag_field="type"):
+    """One message of /v2/ws."""
+
+
+class Connect(Frame, tag="connect"):
+    """A client's first frame; `challenge` gives the server's nonce back."""
+
+    device_id: Id
+    client_type: str
+    auth: V2Auth
+    capabilities: list[str] = msgspec.field(default_factory=list)
+    challenge: str | UnsetType = UNSET
+
+
+class Req(Frame, tag="req"):
+    id: Id
+    method: Id
+    params: dict[str, Json] = msgspec.field(default_factory=dict)
+    idempotency_key: Id | UnsetType = UNSET
+
+
+class Res(Frame, tag="res"):
+    """`id` is the request's; that of the answer to `connect` is "connect"."""
+
+    id: str
+    ok: bool
+    data: Json
+    trace_id: str
+    error: ErrorBody | UnsetType = UNSET
+    replayed: bool | UnsetType = UNSET
+
+
+class Pushed(Frame, tag="event"):
+    """`connect.challenge` with a Challenge as the connection opens; later `gateway.event`."""
+
+    event: str
+    data: Json
+    cursor: Count | UnsetType = UNSET
+
+
+class Challenge(CamelWire):
+    nonce: str
+    expires_at: UnixMs
+
+
+AnyClientFrame = Connect | Req
+AnyServerFrame = Res | Pushed
+
+V2_PATH: Final = "/v2/ws"
+CHALLENGE_EVENT: Final = "connect.challenge"
+GATEWAY_EVENT: Final = "gateway.event"
+CONNECT_ID: Final = "connect"
+
+# What a v2 request may ask for, and the v1 route that does the same.
+V2_METHODS: Final = {
+    "health": "GET /health",
+    "status": "GET /status",
+    "events.poll": "GET /events/poll",
+    "command.agent": "POST /command/agent",
+    "command.tool": "POST /command/tool",
+    "command.system": "POST /command/system",
+    "command.mcp": "POST /command/mcp",
+    "command.get": "GET /command/{requestId}",
+    "pairing.pending": "GET /pairing/pending",
+    "pairing.approve": "POST /pairing/approve",
+    "pairing.revoke": "POST /pairing/revoke",
+    "capabilities.register": "POST /capabilities/register",
+    "capabilities.list": "GET /capabilities",
+    "executionTargets.list": "GET /execution-targets",
+    "executionTargets.get": "GET /execution-targets/{targetId}",
+    "executionTargets.put": "PUT /execution-targets/{targetId}",
+    "executionTargets.delete": "DELETE /execution-targets/{targetId}",
+    "audit.query": "GET /audit/query",
+    "runs.list": "GET /runs",
+    "approvals.list": "GET /approvals",
+    "approvals.decide": "POST /approvals/{approvalId}/decide",
+    "policy.get": "GET /policy",
+    "policy.put": "PUT /policy",
+    "policy.simulate": "POST /policy/simulate",
+}
+
+
+class CloseCode(IntEnum):
+    GOING_AWAY = 1001
+    MESSAGE_TOO_BIG = 1009
+    UNAUTHENTICATED = 4401
+    SLOW_CONSUMER = 4408
+
+
+CLOSE_CODES: Final = {
+    CloseCode.GOING_AWAY: Code(
+        "The server is stopping", "Connect again, poll from the last cursor"
+    ),
+    CloseCode.MESSAGE_TOO_BIG: Code("A frame was too large", "Send less, then connect again"),
+    CloseCode.UNAUTHENTICATED: Code(
+        "The device did not prove who it is in time, or was revoked", "Pair again"
+    ),
+    CloseCode.SLOW_CONSUMER: Code(
+        "The client read too slowly", "Connect again, poll from the last cursor"
+    ),
+}
+
+encode = msgspec.json.Encoder().encode
+decode_agent_command = msgspec.json.Decoder(AgentCommand).decode
+decode_tool_command = msgspec.json.Decoder(ToolCommand).decode
+decode_system_command = msgspec.json.Decoder(SystemCommand).decode
+decode_mcp_command = msgspec.json.Decoder(McpCommand).decode
+decode_client_frame = msgspec.json.Decoder(AnyClientFrame).decode
+decode_server_frame = msgspec.json.Decoder(AnyServerFrame).decode

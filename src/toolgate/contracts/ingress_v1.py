@@ -1,0 +1,355 @@
+"""Seed 001, "协议层设计" and "API 接口": what clients and the ingress say over the WebSocket, and what
+an orchestrator pushes over the ingress's internal HTTP.
+
+Only data, snake_case, times in Unix ms. What the messages *do* is in `surfaces/ingress/`. Members
+that are empty are left out, as Go's `omitempty` does. A snapshot (a gap too old to replay) is told
+in the same messages: `state` per open run, then its open `tool_request`s and `approval_required`s.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, UnixMs, Wire
+
+WS_PATH: Final = "/ws"
+SEND_PATH: Final = "/internal/send"
+SESSION_STATUS_PATH: Final = "/internal/sessions/{session_id}/status"
+HEALTH_PATH: Final = "/health"
+DEFAULT_WS_PORT: Final = 8090
+DEFAULT_HTTP_PORT: Final = 8091
+HEADER_AUTHORIZATION: Final = "Authorization"
+
+PING_INTERVAL_MS: Final = 30_000
+PONG_WAIT_MS: Final = 60_000
+WRITE_WAIT_MS: Final = 10_000
+HELLO_WAIT_MS: Final = 10_000
+MAX_MESSAGE_BYTES: Final = 65_536
+MAX_QUEUED_MESSAGES: Final = 256
+MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
+RESUME_WINDOW_MS: Final = 30_000
+KEPT_MS: Final = 24 * 3_600_000
+KEPT_EVENTS: Final = 10_000
+REQUEST_ID_KEPT_MS: Final = 24 * 3_600_000
+
+LIMITS: Final = {
+    "PING_INTERVAL_MS": "seed 001, 心跳机制: WS_PING_INTERVAL_MS",
+    "PONG_WAIT_MS": "seed 001, 心跳机制: WS_PONG_WAIT_MS; no pong for so long closes",
+    "WRITE_WAIT_MS": "seed 001, 心跳机制: WS_WRITE_WAIT_MS; a slower write closes",
+    "HELLO_WAIT_MS": "ingress spec: the first message must be there by then",
+    "MAX_MESSAGE_BYTES": "ingress spec: WS_MAX_MESSAGE_BYTES; a larger message closes",
+    "MAX_QUEUED_MESSAGES": "ingress spec: more waiting for one connection closes it",
+    "MAX_QUEUED_BYTES": "ingress spec: more waiting for one connection closes it",
+    "RESUME_WINDOW_MS": "seed 001, 离线处理 (30s), and ingress spec: how long an absent client is waited for",
+    "KEPT_MS": "ingress spec: how far back events can be replayed",
+    "KEPT_EVENTS": "ingress spec: how many events can be replayed",
+    "REQUEST_ID_KEPT_MS": "contracts overview: the same request_id is the same run for so long",
+}
+
+
+class ErrorCode(StrEnum):
+    INVALID_MESSAGE = "invalid_message"
+    AUTH_FAILED = "auth_failed"
+    SESSION_NOT_FOUND = "session_not_found"
+    CLIENT_OFFLINE = "client_offline"
+    ORCHESTRATOR_ERROR = "orchestrator_error"
+    INTERNAL_ERROR = "internal_error"
+    BLOCKED = "blocked"
+    REJECTED = "rejected"
+    APPROVAL_TIMEOUT = "approval_timeout"
+
+
+ERROR_CODES: Final = {
+    ErrorCode.INVALID_MESSAGE: Code(
+        "The message cannot be read, or a member is missing or of the wrong type",
+        "Check the message's form; the error names the member",
+        400,
+    ),
+    ErrorCode.AUTH_FAILED: Code("The api_key is wrong", "Check the api_key", 401),
+    ErrorCode.SESSION_NOT_FOUND: Code(
+        "There is no such session, or hello has not been said", "Send hello again"
+    ),
+    ErrorCode.CLIENT_OFFLINE: Code(
+        "The client that should get it is not connected", "Nothing: it cannot be recovered", 409
+    ),
+    ErrorCode.ORCHESTRATOR_ERROR: Code(
+        "The orchestrator answered with an error, or did not answer", "May be tried again"
+    ),
+    ErrorCode.INTERNAL_ERROR: Code("The ingress itself failed", "Tell the operator", 500),
+    ErrorCode.BLOCKED: Code("The policy refused a tool call", "Do not repeat it"),
+    ErrorCode.REJECTED: Code("A person rejected a tool call", "Do not repeat it"),
+    ErrorCode.APPROVAL_TIMEOUT: Code(
+        "Nobody decided on a tool call in time", "Ask again when someone is there to decide"
+    ),
+}
+
+
+class CloseCode(IntEnum):
+    NORMAL = 1000
+    GOING_AWAY = 1001
+    PROTOCOL_ERROR = 1002
+    MESSAGE_TOO_BIG = 1009
+    INTERNAL_ERROR = 1011
+    TRY_AGAIN_LATER = 1013
+    UNAUTHENTICATED = 4401
+    SLOW_CONSUMER = 4408
+    PONG_TIMEOUT = 4410
+
+
+CLOSE_CODES: Final = {
+    CloseCode.NORMAL: Code("The client closed", "Nothing"),
+    CloseCode.GOING_AWAY: Code("The server is stopping", "Reconnect with session_id and last_seq"),
+    CloseCode.PROTOCOL_ERROR: Code("A frame breaks RFC 6455", "Mend the client"),
+    CloseCode.MESSAGE_TOO_BIG: Code(
+        "A message was larger than WS_MAX_MESSAGE_BYTES", "Send less, then reconnect"
+    ),
+    CloseCode.INTERNAL_ERROR: Code("The ingress itself failed", "Reconnect with backoff"),
+    CloseCode.TRY_AGAIN_LATER: Code("Too many connections", "Reconnect with backoff"),
+    CloseCode.UNAUTHENTICATED: Code(
+        "The api_key is wrong, or no hello came in time", "Check the api_key; say hello first"
+    ),
+    CloseCode.SLOW_CONSUMER: Code(
+        "The client read too slowly", "Reconnect with session_id and last_seq; all is replayed"
+    ),
+    CloseCode.PONG_TIMEOUT: Code(
+        "No pong came for WS_PONG_WAIT_MS", "Answer pings; reconnect with session_id and last_seq"
+    ),
+}
+
+
+class ConnectionState(StrEnum):
+    CREATED = "CREATED"
+    AUTHENTICATING = "AUTHENTICATING"
+    ACTIVE = "ACTIVE"
+    CLOSED = "CLOSED"
+
+
+class Decision(StrEnum):
+    """Read in any case, written in small letters."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Decision | None":
+        return next((member for member in cls if member == str(value).lower()), None)
+
+
+class Level(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    SIGN = "sign"
+
+
+class Outcome(StrEnum):
+    """What is known of the side effects of something that failed."""
+
+    NOT_STARTED = "not_started"
+    MAY_HAVE_EXECUTED = "may_have_executed"
+    EXECUTED = "executed"
+
+
+class Message(Wire):
+    role: str
+    content: str
+
+
+class ClientTool(Wire, omit_defaults=True):
+    """A tool that the client itself runs; a bare string in the list is its name alone."""
+
+    name: Id
+    description: str = ""
+    input_schema: dict[str, Json] | UnsetType = UNSET
+    level: Level = Level.WRITE
+    repeatable: bool = False
+
+
+class ClientMeta(Wire):
+    """The seed keeps this as raw JSON: only `tools` is ours to check."""
+
+    app: Json | UnsetType = UNSET
+    version: Json | UnsetType = UNSET
+    tools: list[ClientTool | Id] | UnsetType = UNSET
+
+
+class ClientMessage(Wire, tag_field="type", omit_defaults=True):
+    """What every message of a client has."""
+
+    ts: UnixMs
+
+
+class Hello(ClientMessage, tag="hello"):
+    user_id: Id
+    api_key: str
+    client_meta: ClientMeta | UnsetType = UNSET
+    request_id: str = ""
+    session_id: str = ""
+    last_seq: Count | UnsetType = UNSET
+    epoch: str = ""
+
+
+class AgentInvoke(ClientMessage, tag="agent_invoke"):
+    request_id: Id
+    agent_id: Id
+    message: Message
+    session_id: str = ""
+
+
+class ToolResult(ClientMessage, tag="tool_result"):
+    run_id: Id
+    tool_call_id: Id
+    ok: bool
+    result: Json | UnsetType = UNSET
+    error: str | dict[str, Any] | UnsetType = UNSET
+    request_id: str = ""
+    session_id: str = ""
+
+
+class ApprovalDecision(ClientMessage, tag="approval_decision"):
+    run_id: Id
+    approval_id: Id
+    decision: Decision
+    reason: str = ""
+    request_id: str = ""
+    session_id: str = ""
+
+
+class CancelRun(ClientMessage, tag="cancel_run"):
+    run_id: Id
+    request_id: str = ""
+    session_id: str = ""
+
+
+AnyClientMessage = Hello | AgentInvoke | ToolResult | ApprovalDecision | CancelRun
+
+
+class ServerMessage(Wire, tag_field="type", omit_defaults=True, kw_only=True):
+    """What every message to a client has."""
+
+    ts: UnixMs
+    request_id: str = ""
+
+
+class HelloAck(ServerMessage, tag="hello_ack", kw_only=True):
+    """`seq` is the session's last number, said even where that is 0."""
+
+    session_id: str
+    resumed: bool | UnsetType = UNSET
+    seq: Count | UnsetType = UNSET
+    epoch: str = ""
+
+
+class SessionEvent(ServerMessage, kw_only=True):
+    """What every event of a session has; numbers start at 1.
+
+    `first_seq` is there only on a delta that stands for several, merged for a lagging reader. An
+    `error` that answers one connection alone is no event of the session and has no number.
+    """
+
+    session_id: str = ""
+    run_id: str = ""
+    seq: Count = 0
+    first_seq: Count = 0
+    event_id: str = ""
+
+
+class RunStarted(SessionEvent, tag="run_started", kw_only=True):
+    agent_id: str
+
+
+class Delta(SessionEvent, tag="delta", kw_only=True):
+    text: str
+
+
+class State(SessionEvent, tag="state", kw_only=True):
+    state: str
+    detail: Json | UnsetType = UNSET
+
+
+class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
+    tool_call_id: str
+    tool_name: str
+    args: Json
+    deadline_ts: UnixMs = 0
+
+
+class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
+    """`deadline_ts` is ours: when the approval expires."""
+
+    approval_id: str
+    tool_call_id: str
+    tool_name: str
+    args_summary: str
+    deadline_ts: UnixMs = 0
+
+
+class Error(SessionEvent, tag="error", kw_only=True):
+    """`code` is an ErrorCode, or what an agent or another orchestrator said."""
+
+    code: str
+    message: str
+    outcome: Outcome | UnsetType = UNSET
+
+
+class Usage(Wire):
+    total_tokens: Count | UnsetType = UNSET
+    prompt_tokens: Count | UnsetType = UNSET
+    completion_tokens: Count | UnsetType = UNSET
+    duration_ms: Count | UnsetType = UNSET
+
+
+class Done(SessionEvent, tag="done", kw_only=True):
+    usage: Usage
+
+
+AnySessionEvent = RunStarted | Delta | State | ToolRequest | ApprovalRequired | Error | Done
+AnyServerMessage = HelloAck | AnySessionEvent
+
+
+class SendRequest(Wire, omit_defaults=True):
+    """Without `session_id` the event goes to the session of its run."""
+
+    event: AnySessionEvent
+    session_id: str = ""
+
+
+class SendAnswer(Wire, omit_defaults=True):
+    ok: bool
+    error: str = ""
+    message: str = ""
+
+
+class SessionStatus(Wire):
+    session_id: str
+    online: bool
+    connection_count: Count
+    last_activity_at: UnixMs | None  # null for a session that is not known
+
+
+class Health(Wire):
+    status: str
+    connections: Count
+    uptime_seconds: Count
+
+
+class Reconnect(CamelWire):
+    """How a client should come back: the seed's RECONNECT_CONFIG."""
+
+    max_retries: Count
+    initial_delay_ms: Count
+    max_delay_ms: Count
+    multiplier: float
+
+
+HEALTHY: Final = "healthy"
+RECONNECT: Final = Reconnect(
+    max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0
+)
+
+encode = msgspec.json.Encoder().encode
+decode_client = msgspec.json.Decoder(AnyClientMessage).decode
+decode_server = msgspec.json.Decoder(AnyServerMessage).decode
+decode_event = msgspec.json.Decoder(AnySessionEvent).decode
+decode_send = msgspec.json.Decoder(SendRequest).decode
