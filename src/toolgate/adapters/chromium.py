@@ -79,16 +79,18 @@ def process_tree(root: int) -> list[int]:
 
 
 def find_marked(mark: str) -> int | None:
-    """The process that was started with this flag."""
+    """The browser that was started with this flag; the wrapper script around it has it too."""
+    found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if mark.encode() in command and not any(arg.startswith(b"--type=") for arg in command):
-                return int(entry.name)
-    return None
+                found[int(entry.name)] = parent
+    return next((process for process in found if process not in found.values()), None)
 
 
 def resident_bytes(processes: list[int]) -> int:

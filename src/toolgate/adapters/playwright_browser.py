@@ -27,7 +27,7 @@ from toolgate.adapters.chromium import (
     resident_bytes,
 )
 from toolgate.adapters.tab_slots import TabSlots
-from toolgate.domain.errors import Unavailable
+from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
 from toolgate.ports.browser import (
     BrowserGone,
@@ -313,14 +313,13 @@ class PlaywrightSession:
             tab = self._idle.pop() if self._idle else await self._new_tab()
             try:
                 yield tab
-            except BaseException:
-                if not tab.is_usable or asyncio.current_task() is None:
-                    tab.discard()
-                else:
-                    await self._keep(tab)
+            except ToolgateError:
+                self._keep(tab)
                 raise
-            else:
-                await self._keep(tab)
+            except BaseException:
+                tab.discard()  # stopped in the middle of something
+                raise
+            self._keep(tab)
 
     async def close(self) -> None:
         if self._closed:
@@ -339,7 +338,7 @@ class PlaywrightSession:
             await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
             return PlaywrightTab(self, page, cdp)
 
-    async def _keep(self, tab: "PlaywrightTab") -> None:
+    def _keep(self, tab: "PlaywrightTab") -> None:
         worn = tab.navigations >= self.owner.options.navigations_per_tab
         if worn or not tab.is_usable or self._closed:
             tab.discard()
@@ -568,10 +567,15 @@ class PlaywrightTab:
         try:
             return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
         except Exception as failed:
-            if "interrupted by another navigation" not in str(failed):
+            if not _is_interrupted(failed):
                 raise
         await _within(1, self._cdp.send("Page.stopLoading"))
-        return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
+        try:
+            return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
+        except Exception as failed:
+            if not _is_interrupted(failed):
+                raise
+            return None  # it goes on by itself: read it wherever it is
 
     async def _wait_commit(self, url: str, within_s: float) -> None:
         """For a server that is slow to answer; the navigation goes on behind goto's back."""
@@ -785,6 +789,10 @@ def _marked(extract: Extract, degraded: Degraded) -> Extract:
 
 def _is_timeout(failed: Exception) -> bool:
     return type(failed).__name__ == "TimeoutError"
+
+
+def _is_interrupted(failed: Exception) -> bool:
+    return "interrupted by another navigation" in str(failed)
 
 
 def _is_gone_elsewhere(failed: Exception) -> bool:

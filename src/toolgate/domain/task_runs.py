@@ -7,11 +7,10 @@ templates' business; how a run is kept is the runtime's.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from urllib.parse import urlsplit, urlunsplit
 
 from toolgate.domain.errors import Conflict, ToolgateError
-from toolgate.domain.tools import JsonValue
 
 CHUNK_LIMIT: Final = 262_144  # seed 004 §4.5 artifactMaxChunkSize
 RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
@@ -81,97 +80,57 @@ class TaskCode(StrEnum):
     TPL_LOGIN_FIELD_NOT_FOUND = "TPL_LOGIN_FIELD_NOT_FOUND"
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a client can do about a code: in words, and as the tools it may call next."""
-
-    hint: str
-    next_actions: tuple[str, ...]
-
-
-RECOVERY: Final[Mapping[TaskCode, Recovery]] = {
-    TaskCode.ELEMENT_NOT_FOUND: Recovery(
-        "Read the page again, then retry with another selector or a semantic query.",
-        ("run batch_extract_pages on the URL", "change the locator", "retry"),
+NEXT_ACTIONS: Final[Mapping[TaskCode, tuple[str, ...]]] = {
+    TaskCode.ELEMENT_NOT_FOUND: (
+        "run batch_extract_pages on the URL",
+        "change the locator",
+        "retry",
     ),
-    TaskCode.NAVIGATION_TIMEOUT: Recovery(
-        "Relax the wait condition, raise the time-out, or split the steps.",
-        ("raise timeoutMs", "check that the site answers", "retry"),
+    TaskCode.NAVIGATION_TIMEOUT: ("raise timeoutMs", "check that the site answers", "retry"),
+    TaskCode.SESSION_NOT_FOUND: ("leave sessionId out", "run login_keep_session again"),
+    TaskCode.PAGE_CRASHED: ("retry", "leave the page out"),
+    TaskCode.INVALID_PARAMETER: (
+        "call list_task_templates for the input schema",
+        "correct and retry",
     ),
-    TaskCode.SESSION_NOT_FOUND: Recovery(
-        "Open a new session and retry the task.",
-        ("leave sessionId out", "run login_keep_session again"),
+    TaskCode.EXECUTION_ERROR: ("read details", "retry"),
+    TaskCode.TEMPLATE_NOT_FOUND: ("call list_task_templates",),
+    TaskCode.RUN_NOT_FOUND: ("call list_task_runs", "submit again"),
+    TaskCode.RUN_TIMEOUT: ("raise timeoutMs", "split the batch", "use mode async"),
+    TaskCode.RUN_CANCELED: ("submit again",),
+    TaskCode.STEP_EXECUTION_FAILED: ("retry the failed items alone",),
+    TaskCode.TRUST_LEVEL_NOT_ALLOWED: (
+        "use the stdio transport",
+        "choose another template or target",
     ),
-    TaskCode.PAGE_CRASHED: Recovery(
-        "Retry from a safe step in a new tab or session.",
-        ("retry", "leave the page out"),
+    TaskCode.TEMPLATE_VERSION_UNSUPPORTED: (
+        "call list_task_templates",
+        "leave templateVersion out",
     ),
-    TaskCode.INVALID_PARAMETER: Recovery(
-        "Correct the parameter's range or type.",
-        ("call list_task_templates for the input schema", "correct and retry"),
-    ),
-    TaskCode.EXECUTION_ERROR: Recovery(
-        "Check what the step needs beforehand; run a simpler task where that fails.",
-        ("read details", "retry"),
-    ),
-    TaskCode.TEMPLATE_NOT_FOUND: Recovery(
-        "Correct templateId, or refresh the list of templates.",
-        ("call list_task_templates",),
-    ),
-    TaskCode.RUN_NOT_FOUND: Recovery(
-        "Check runId; runs are kept 30 minutes after their end. Submit again where needed.",
-        ("call list_task_runs", "submit again"),
-    ),
-    TaskCode.RUN_TIMEOUT: Recovery(
-        "Raise timeoutMs, send fewer items, or split the task.",
-        ("raise timeoutMs", "split the batch", "use mode async"),
-    ),
-    TaskCode.RUN_CANCELED: Recovery(
-        "Expected after a cancel; submit again where wanted.",
-        ("submit again",),
-    ),
-    TaskCode.STEP_EXECUTION_FAILED: Recovery(
-        "Retry or work around the step that failed; details names the items.",
-        ("retry the failed items alone",),
-    ),
-    TaskCode.TRUST_LEVEL_NOT_ALLOWED: Recovery(
-        "Use a transport with a higher trust level, or a template that this level may use.",
-        ("use the stdio transport", "choose another template or target"),
-    ),
-    TaskCode.TEMPLATE_VERSION_UNSUPPORTED: Recovery(
-        "Ask for a version that the server has, or leave templateVersion out.",
-        ("call list_task_templates", "leave templateVersion out"),
-    ),
-    TaskCode.ARTIFACT_NOT_FOUND: Recovery(
-        "Check artifactId and the run it belongs to.",
-        ("call get_task_run and read artifactIds",),
-    ),
-    TaskCode.ARTIFACT_EXPIRED: Recovery(
-        "Read artifacts within 24 hours of the run's end; run the task again to make it anew.",
-        ("submit the task again",),
-    ),
-    TaskCode.TPL_LOGIN_FIELD_NOT_FOUND: Recovery(
-        "Adjust how the login fields are found.",
-        ("give selectors in fields", "run batch_extract_pages on startUrl"),
+    TaskCode.ARTIFACT_NOT_FOUND: ("call get_task_run and read artifactIds",),
+    TaskCode.ARTIFACT_EXPIRED: ("submit the task again",),
+    TaskCode.TPL_LOGIN_FIELD_NOT_FOUND: (
+        "give selectors in fields",
+        "run batch_extract_pages on startUrl",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """Why a run, or one item of it, failed. Holds no secret: see `Scrubber` in the runtime."""
+    """Why a run, or one item of it, failed. It holds no secret: the runtime sees to that."""
 
     code: TaskCode
     message: str
     failed_step: str = ""
-    details: JsonValue = None
+    details: Any = None  # any JSON value
 
 
 class TaskFailed(ToolgateError):
     """Raised by the runtime and its templates; becomes an error answer or a run's error."""
 
     def __init__(
-        self, code: TaskCode, message: str, *, failed_step: str = "", details: JsonValue = None
+        self, code: TaskCode, message: str, *, failed_step: str = "", details: Any = None
     ) -> None:
         super().__init__(message)
         self.error = TaskError(code, message, failed_step, details)
@@ -210,7 +169,7 @@ class TaskRun:
     trust: Trust
     mode: Mode  # sync or async: what it really started as
     timeout_ms: int
-    inputs: JsonValue  # without secrets; None where they cannot be kept
+    inputs: Any  # as given, without secrets; None where they cannot be kept
     created_at: int
     updated_at: int
     status: TaskStatus = TaskStatus.QUEUED
@@ -221,6 +180,7 @@ class TaskRun:
     ended_at: int | None = None
     attempts: int = 0
     result_artifact: str = ""
+    outline_artifact: str = ""  # the result without its large parts, where it is too large
     artifact_ids: tuple[str, ...] = ()
     error: TaskError | None = None
     raised: bool = False  # the error came from the executor, not from what a template found
@@ -265,6 +225,7 @@ class Ended:
     artifact_ids: tuple[str, ...] = ()
     done_steps: int = 0
     raised: bool = False
+    outline_artifact: str = ""
 
 
 TaskEvent = Started | Requeued | Ended
@@ -282,6 +243,7 @@ class Finish:
     artifact_ids: tuple[str, ...]
     done_steps: int
     error: TaskError | None = None
+    outline_artifact: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +255,8 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    pass
+    artifact_ids: tuple[str, ...] = ()
+    done_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +283,7 @@ def decide(run: TaskRun, command: TaskCommand, *, now: int) -> TaskEvent:
                 command.result_artifact,
                 command.artifact_ids,
                 command.done_steps,
+                outline_artifact=command.outline_artifact,
             )
         case Fail():
             event = Ended(
@@ -332,8 +296,15 @@ def decide(run: TaskRun, command: TaskCommand, *, now: int) -> TaskEvent:
                 raised=True,
             )
         case Cancel():
-            error = TaskError(TaskCode.RUN_CANCELED, "the run was canceled")
-            event = Ended(now, TaskStatus.CANCELED, error, done_steps=run.done_steps, raised=True)
+            event = Ended(
+                now,
+                TaskStatus.CANCELED,
+                TaskError(TaskCode.RUN_CANCELED, "the run was canceled"),
+                "",
+                command.artifact_ids,
+                command.done_steps,
+                raised=True,
+            )
         case Interrupt():
             event = _interrupted(run, repeatable=command.repeatable, now=now)
         case _:
@@ -397,6 +368,7 @@ def reduce(run: TaskRun, event: TaskEvent) -> TaskRun:
                 updated_at=event.at,
                 error=event.error,
                 result_artifact=event.result_artifact,
+                outline_artifact=event.outline_artifact,
                 artifact_ids=event.artifact_ids,
                 done_steps=event.done_steps,
                 raised=event.raised,
