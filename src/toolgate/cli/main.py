@@ -7,6 +7,7 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "browser": ("browser", "Serve browser tasks over MCP."),
 }
 
 
