@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Frame,
         Page,
         Playwright,
+        Request,
         Response,
     )
     from playwright.async_api import Download as PageDownload
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
 EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
@@ -112,7 +114,7 @@ class _Generation:
     browser: "Browser"
     mark: str
     sessions: set["PlaywrightSession"] = field(default_factory=set)
-    spares: dict[tuple[Trust, bool], list["BrowserContext"]] = field(default_factory=dict)
+    spares: dict[Trust, list["BrowserContext"]] = field(default_factory=dict)
     retired: bool = False
     pid: int | None = None
 
@@ -147,14 +149,14 @@ class PlaywrightBrowser:
         for last in (False, True):
             generation = await self._alive()
             try:
-                context = await self._context(generation, trust, media)
+                context = await self._context(generation, trust)
             except Exception as failed:
                 if last or generation.is_alive:
                     raise _translated(failed) from failed
                 continue  # it died under us: once more, in a new one
-            session = PlaywrightSession(self, generation, context)
+            session = PlaywrightSession(self, generation, context, media=media)
             generation.sessions.add(session)
-            self.spawn(self._warm(generation, trust, media))
+            self.spawn(self._warm(generation, trust))
             return session
         raise BrowserGone("the browser cannot be started")
 
@@ -246,17 +248,13 @@ class PlaywrightBrowser:
             self._playwright = await async_playwright().start()
         return self._playwright
 
-    async def _context(
-        self, generation: _Generation, trust: Trust, media: bool
-    ) -> "BrowserContext":
-        spares = generation.spares.get((trust, media))
+    async def _context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
+        spares = generation.spares.get(trust)
         if spares:
             return spares.pop()
-        return await self._new_context(generation, trust, media)
+        return await self._new_context(generation, trust)
 
-    async def _new_context(
-        self, generation: _Generation, trust: Trust, media: bool
-    ) -> "BrowserContext":
+    async def _new_context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
         context = await generation.browser.new_context(
             accept_downloads=True,
             service_workers="block",  # they outlive their page
@@ -271,11 +269,11 @@ class PlaywrightBrowser:
         await context.add_init_script(WATCH)
         return context
 
-    async def _warm(self, generation: _Generation, trust: Trust, media: bool) -> None:
-        spares = generation.spares.setdefault((trust, media), [])
+    async def _warm(self, generation: _Generation, trust: Trust) -> None:
+        spares = generation.spares.setdefault(trust, [])
         with contextlib.suppress(Exception):  # a browser that died has nothing to warm
             while len(spares) < self.options.spares and generation.is_alive:
-                spares.append(await self._new_context(generation, trust, media))
+                spares.append(await self._new_context(generation, trust))
 
     async def _watch_memory(self, generation: _Generation) -> None:
         """Retire a browser that has grown too large: what runs goes on, what comes is in a new one."""
@@ -291,9 +289,15 @@ class PlaywrightBrowser:
 
 class PlaywrightSession:
     def __init__(
-        self, owner: PlaywrightBrowser, generation: _Generation, context: "BrowserContext"
+        self,
+        owner: PlaywrightBrowser,
+        generation: _Generation,
+        context: "BrowserContext",
+        *,
+        media: bool,
     ) -> None:
         self.owner = owner
+        self._media = media
         self.context = context
         self._generation = generation
         self._idle: list[PlaywrightTab] = []
@@ -334,8 +338,9 @@ class PlaywrightSession:
         with _translating():
             page = await self.context.new_page()
             cdp = await self.context.new_cdp_session(page)
-            await cdp.send("Network.enable")
-            await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
+            if not self._media:
+                await cdp.send("Network.enable")
+                await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
             return PlaywrightTab(self, page, cdp)
 
     def _keep(self, tab: "PlaywrightTab") -> None:
@@ -433,11 +438,31 @@ class PlaywrightTab:
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
-        await self._ask(element.click(timeout=timeout_ms, no_wait_after=True))
+        await self._act(element.click(timeout=timeout_ms, no_wait_after=True))
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "any", timeout_ms)
-        await self._ask(element.press(key, timeout=timeout_ms, no_wait_after=True))
+        await self._act(element.press(key, timeout=timeout_ms, no_wait_after=True))
+
+    async def _act(self, action: Awaitable[None]) -> None:
+        """Do it; where it sends the page elsewhere, wait until it is there."""
+        leaving = asyncio.Event()
+
+        def on_request(request: "Request") -> None:
+            if request.is_navigation_request() and request.frame == self._page.main_frame:
+                leaving.set()
+
+        self._committed.clear()
+        self._page.on("request", on_request)
+        try:
+            await self._ask(action)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await leaving.wait()
+                async with asyncio.timeout(self._options.navigation_ms / 1000):
+                    await self._committed.wait()
+        finally:
+            self._page.remove_listener("request", on_request)
 
     async def has(self, locator: Locator) -> bool:
         element = await self._look_for(locator, "any")
@@ -446,6 +471,17 @@ class PlaywrightTab:
             and await self._ask(element.is_visible())
             and await self._ask(element.is_enabled())
         )
+
+    async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            for locator in locators:
+                if await self.has(locator):
+                    return True
+            if loop.time() >= end:
+                return False
+            await asyncio.sleep(0.1)
 
     async def wait_selector(self, selector: str, *, timeout_ms: int) -> bool:
         return await self._comes(
@@ -503,17 +539,12 @@ class PlaywrightTab:
                 )
 
     async def screenshot(self, *, full_page: bool) -> bytes:
-        await self._ask(self._cdp.send("Network.setBlockedURLs", {"urls": []}))
         return await self._ask(
             self._page.screenshot(full_page=full_page, timeout=self._options.soft_ms)
         )
 
     async def pdf(self) -> bytes:
         return await self._ask(self._page.pdf(print_background=True))
-
-    async def load_media(self) -> None:
-        """From now on, load images and fonts too."""
-        await self._ask(self._cdp.send("Network.setBlockedURLs", {"urls": []}))
 
     async def cookie_count(self) -> int:
         return len(await self._ask(self._session.context.cookies()))

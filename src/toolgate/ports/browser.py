@@ -3,7 +3,7 @@
 The errors say what happened to the page; which code that is on the wire is for the tasks to say.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,6 +118,10 @@ class Tab(Protocol):
 
     async def has(self, locator: Locator) -> bool:
         """Whether there is such an element, visible and enabled, now."""
+        ...
+
+    async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
+        """Whether one of them came in time."""
         ...
 
     async def wait_selector(self, selector: str, *, timeout_ms: int) -> bool: ...

@@ -214,3 +214,16 @@ async def wait_for(tab: Tab, wait: wire.Wait | wire.SuccessIndicator, *, timeout
             return await tab.wait_text(value, timeout_ms=timeout_ms)
         case wire.WaitType.STABLE:
             return await tab.wait_stable(timeout_ms=timeout_ms)
+
+
+async def require(tab: Tab, wait: wire.Wait | msgspec.UnsetType) -> None:
+    """Wait as was asked, or until the page is at rest; raises TaskFailed where it does not come."""
+    if isinstance(wait, msgspec.UnsetType):
+        await tab.wait_stable(timeout_ms=STEP_TIMEOUT_MS)
+        return
+    if not await wait_for(tab, wait, timeout_ms=wait.timeout_ms):
+        by_element = wait.type is wire.WaitType.SELECTOR
+        raise TaskFailed(
+            TaskCode.ELEMENT_NOT_FOUND if by_element else TaskCode.NAVIGATION_TIMEOUT,
+            f"{wait.type.value} {wait.value!r} did not come within {wait.timeout_ms} ms",
+        )
