@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from toolgate.contracts import tasks_v1 as wire
+from toolgate.contracts.wire import CamelWire
 from toolgate.domain.task_runs import without_password
 from toolgate.tasks.template import Outcome, Template, Work
 
 
-class PdfPage(wire.CamelWire):
+class PdfPage(CamelWire):
     url: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class PdfResult(wire.CamelWire):
+class PdfResult(CamelWire):
     url: str
     final_url: str
     title: str

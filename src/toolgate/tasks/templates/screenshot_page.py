@@ -4,17 +4,17 @@ from typing import Annotated, Any
 
 import msgspec
 
-from toolgate.contracts import tasks_v1 as wire
+from toolgate.contracts.wire import CamelWire
 from toolgate.domain.task_runs import without_password
 from toolgate.tasks.template import Outcome, Template, Work
 
 
-class ScreenshotPage(wire.CamelWire):
+class ScreenshotPage(CamelWire):
     url: Annotated[str, msgspec.Meta(min_length=1)]
     full_page: bool = False
 
 
-class ScreenshotResult(wire.CamelWire):
+class ScreenshotResult(CamelWire):
     url: str
     final_url: str
     title: str

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.contracts.wire import CamelWire
 from toolgate.domain.task_runs import without_password
 from toolgate.tasks.template import (
     NOTICE,
@@ -49,7 +50,7 @@ async def run(inputs: wire.SearchExtract, work: Work) -> Outcome:
     return Outcome(msgspec.json.encode({**result, "notice": NOTICE}))
 
 
-class SearchResult(wire.CamelWire):
+class SearchResult(CamelWire):
     success: bool
     query: str
     results_url: str

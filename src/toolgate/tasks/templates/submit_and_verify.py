@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.contracts.wire import CamelWire
 from toolgate.domain.task_runs import without_password
 from toolgate.tasks.template import (
     NOTICE,
@@ -70,7 +71,7 @@ def _secrets(inputs: wire.SubmitAndVerify) -> Sequence[str]:
     ]
 
 
-class SubmitResult(wire.CamelWire):
+class SubmitResult(CamelWire):
     success: bool
     final_url: str
     title: str
