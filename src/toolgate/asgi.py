@@ -3,13 +3,20 @@
 It knows no contract: a surface says what its own errors look like on the wire.
 """
 
+import asyncio
+import contextlib
+import errno
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final
 
 import msgspec
+import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+
+from toolgate.domain.errors import Misconfigured
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -18,6 +25,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
+
+DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
 
 
 class BodyTooLarge(Exception):
@@ -72,3 +81,58 @@ def event_stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's business, not a listener's."""
+        yield
+
+
+class Listener:
+    """One HTTP listener on a socket that is bound already."""
+
+    def __init__(self, app: App, bound: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        self._bound = bound
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
+        while not self._server.started and not self._task.done():  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+
+
+def bind(host: str, port: int, *, setting: str) -> socket.socket:
+    """A listening socket; Misconfigured, naming the setting, where it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as refused:
+        bound.close()
+        why = "is in use" if refused.errno == errno.EADDRINUSE else f"cannot be had: {refused}"
+        raise Misconfigured(
+            f"{host}:{port} {why}; stop what holds it, or set {setting} to another port (0: any)"
+        ) from refused
+    bound.setblocking(False)
+    return bound

@@ -8,6 +8,8 @@ import click
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
     "browser": ("browser", "Serve browser tasks over MCP."),
+    "settings": ("settings", "List every setting, its default and its meaning."),
+    "policy": ("policy", "Check, test, explain and simulate policies."),
 }
 
 

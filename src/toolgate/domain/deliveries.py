@@ -14,7 +14,7 @@ from toolgate.domain.runs import (
     RunState,
     RunStatus,
 )
-from toolgate.domain.toolcalls import CallStatus
+from toolgate.domain.toolcalls import CallState, CallStatus
 
 RUN_STARTED: Final = "run_started"
 DELTA: Final = "delta"
@@ -40,6 +40,17 @@ def delta(run_id: str, text: str) -> Delivery:
 
 def state(run_id: str, name: str, detail: dict[str, Any] | None = None) -> Delivery:
     return Delivery(STATE, run_id, {"run_id": run_id, "state": name, "detail": detail or {}})
+
+
+def tool_request(run: RunState, call: CallState) -> Delivery:
+    members: dict[str, Any] = {
+        "run_id": run.run_id,
+        "tool_call_id": call.call_id,
+        "tool_name": call.tool,
+        "args": call.args,
+        "deadline_ts": call.deadline,
+    }
+    return Delivery(TOOL_REQUEST, run.run_id, members)
 
 
 def approval_required(
@@ -69,15 +80,7 @@ def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delive
             }
             return [Delivery(RUN_STARTED, fact.run_id, members)]
         case CallMoved(to=CallStatus.DISPATCHED, client=True):
-            call = after.call(fact.call_id)
-            request: dict[str, Any] = {
-                "run_id": after.run_id,
-                "tool_call_id": call.call_id,
-                "tool_name": call.tool,
-                "args": call.args,
-                "deadline_ts": call.deadline,
-            }
-            return [Delivery(TOOL_REQUEST, after.run_id, request)]
+            return [tool_request(after, after.call(fact.call_id))]
         case RunEnded(status=RunStatus.DONE):
             return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
         case RunEnded(status=RunStatus.CANCELLED):

@@ -5,7 +5,7 @@ Nothing is kept between two calls of `advance`: all it needs is in the journal.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -13,10 +13,11 @@ from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, Fenced, NotFound, ToolgateError
 from toolgate.domain.runs import EndTurn, MoveCall, PastTurn, PlannedCall, RunState, RunStatus
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Caller, Tool, ToolRequest
+from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import OUTPUT_LIMIT, Runs
+from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports import agents, pipeline
 from toolgate.ports.agents import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
 from toolgate.ports.journal import Append, Fence, Journal
@@ -27,7 +28,6 @@ MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is 
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 
 AgentFor = Callable[[str], Agent]
-ClientTools = Callable[[str], Sequence[Tool]]
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Voice:
 class Advance:
     runs: Runs
     agent_for: AgentFor
-    client_tools: ClientTools
+    session_tools: SessionTools
     conversations: Conversations
 
     async def __call__(self, run_id: str) -> None:
@@ -186,7 +186,7 @@ class Advance:
         caller = caller_of(state)
         offered = [
             *self.runs.pipeline.visible_tools(caller),
-            *self.client_tools(state.session_id),
+            *await self.session_tools.of(state.session_id),
         ]
         return Transcript(
             run_id=state.run_id,
@@ -211,7 +211,7 @@ class Advance:
 
     async def _move(self, state: RunState, call: CallState) -> bool:
         """Take one call as far as it goes; whether it got anywhere."""
-        is_client = self._is_client(state.session_id, call.tool)
+        is_client = await self._is_client(state.session_id, call.tool)
         request = ToolRequest(
             request_id=call.call_id,
             tool=call.tool,
@@ -293,8 +293,8 @@ class Advance:
             return [deliveries.state(state.run_id, RunStatus.RUNNING)]
         return []
 
-    def _is_client(self, session_id: str, tool: str) -> bool:
-        return any(offered.name == tool for offered in self.client_tools(session_id))
+    async def _is_client(self, session_id: str, tool: str) -> bool:
+        return any(offered.name == tool for offered in await self.session_tools.of(session_id))
 
 
 def caller_of(state: RunState) -> Caller:

@@ -7,7 +7,7 @@ line per run), `open_runs` (those a restart must pick up), `requests` (what was 
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -60,6 +60,7 @@ class CallLine(msgspec.Struct, frozen=True):
     session_id: str
 
 
+decode_members: Final = msgspec.json.Decoder(dict[str, Any]).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
 decode_call_line: Final = msgspec.json.Decoder(CallLine).decode

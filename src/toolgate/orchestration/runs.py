@@ -24,7 +24,9 @@ from toolgate.domain.runs import (
     reduce,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
+from toolgate.domain.tools import Tool
 from toolgate.orchestration import records
+from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Dispatcher
 from toolgate.ports.ids import NewId
@@ -56,6 +58,7 @@ class Runs:
     clock: Clock
     new_id: NewId
     knows_agent: Callable[[str], bool]
+    session_tools: SessionTools
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
@@ -83,7 +86,12 @@ class Runs:
             Append(records.run_stream(run_id), records.fact_events(run_id, [started]), 0),
             records.delivery_append(invocation.session_id, told),
             Put(records.RUNS, run_id, records.run_line(state), expected=0),
-            Put(records.OPEN_RUNS, run_id, b"{}", due=now + self.limits.agent_ms),
+            Put(
+                records.OPEN_RUNS,
+                run_id,
+                records.encode(invocation.session_id),
+                due=now + self.limits.agent_ms,
+            ),
         ]
         if invocation.request_id:
             key = records.request_key(invocation.session_id, invocation.request_id)
@@ -264,14 +272,54 @@ class Runs:
     async def on_request_expired(self, row: Row) -> None:
         await self.journal.commit(Delete(row.collection, row.key))
 
-    async def open_runs(self) -> list[str]:
-        """The runs that have not ended, oldest first."""
-        found: list[str] = []
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        """The runs that have not ended, oldest first, each with its session."""
+        found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            found.extend(row.key for row in rows)
+            found.extend((row.key, records.decode_text(row.value)) for row in rows)
             after = rows[-1].key
-        return found
+        return [one for one in found if not session_id or one[1] == session_id]
+
+    async def session_of(self, run_id: str) -> str:
+        row = await self.journal.get(records.RUNS, run_id)
+        if row is None:
+            raise NotFound("run", run_id)
+        return records.decode_run_line(row.value).session_id
+
+    async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+        await self.session_tools.register(session_id, tools)
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        """Where the session's open runs stand, in the messages that would have told it."""
+        told: list[Delivery] = []
+        for run_id, _ in await self.open_runs(session_id):
+            state = await self.state(run_id)
+            told.append(deliveries.state(run_id, state.status))
+            for call in state.open_calls:
+                if call.client and call.status is CallStatus.DISPATCHED:
+                    told.append(deliveries.tool_request(state, call))
+                elif call.status is CallStatus.WAITING_APPROVAL:
+                    told.append(await self._approval_told(state, call))
+        return told
+
+    async def _approval_told(self, state: RunState, call: CallState) -> Delivery:
+        """As it was told when it was asked for: that event is kept as long as the run is open."""
+        stream = records.session_stream(state.session_id)
+        for event in await self.journal.read_back(stream, subject=state.run_id):
+            if event.type == deliveries.APPROVAL_REQUIRED:
+                members = records.decode_members(event.data)
+                if members.get("approval_id") == call.approval_id:
+                    return Delivery(event.type, state.run_id, members)
+        return deliveries.approval_required(
+            state.run_id,
+            approval_id=call.approval_id,
+            call_id=call.call_id,
+            tool=call.tool,
+            summary="",
+            reason="",
+            due=0,
+        )
 
     async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
         """What the run's session was told of it, past a session number."""

@@ -1,0 +1,48 @@
+"""Log lines: one per thing that happened, key=value or JSON, on stderr.
+
+A message is `event key=value ...`; whatever passes through here goes through the redactor first.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, *, as_json: bool, redact: Callable[[str], str]) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text} error={self.formatException(record.exc_info)!r}"
+        text = self._redact(text)
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        at = f"{moment}.{int(record.msecs):03d}Z"
+        level = record.levelname.lower()
+        if self._as_json:
+            return json.dumps({"at": at, "level": level, "logger": record.name, "message": text})
+        return f"at={at} level={level} logger={record.name} {text}"
+
+
+def configure(*, level: str, as_json: bool, redact: Callable[[str], str]) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(as_json=as_json, redact=redact))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(LEVELS[level])
+    # They log each connection and each bad frame; what matters of that we log ourselves.
+    for noisy in ("picows", "uvicorn", "uvicorn.error", "aiohttp", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)

@@ -1,0 +1,54 @@
+"""The options that many commands share, and how an error of ours ends a command."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from toolgate import settings as table
+from toolgate.domain.errors import Misconfigured, ToolgateError
+
+EXIT_FAILED: Final = 1
+EXIT_MISCONFIGURED: Final = 2
+
+
+def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        pairs[name] = text
+    return pairs
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the settings in force, and let it fail in one line."""
+
+    @click.option("--home", help="Where all data is kept (TOOLGATE_HOME).", metavar="DIR")
+    @click.option("--config", type=click.Path(path_type=Path), help="Instead of toolgate.toml.")
+    @click.option(
+        "--set",
+        "-s",
+        "pairs",
+        multiple=True,
+        callback=_pair,
+        metavar="NAME=VALUE",
+        help="Set any setting; `toolgate settings` lists them.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, home: str | None, config: Path | None, pairs: dict[str, str], **kwargs: Any
+    ) -> Any:
+        if home:
+            pairs = {**pairs, "TOOLGATE_HOME": home}
+        try:
+            return command(*args, settings=table.load(pairs, config=config), **kwargs)
+        except ToolgateError as failed:
+            click.echo(f"toolgate: {failed}", err=True)
+            sys.exit(EXIT_MISCONFIGURED if isinstance(failed, Misconfigured) else EXIT_FAILED)
+
+    return wrapped

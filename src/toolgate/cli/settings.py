@@ -1,0 +1,26 @@
+"""`toolgate settings`: every setting, its default and its meaning."""
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from toolgate import settings as table
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(*, as_json: bool) -> None:
+    """List every setting. The environment comes first, then toolgate.toml, then the default."""
+    entries = list(table.table())
+    if as_json:
+        rows = [
+            {"name": one.name, "default": one.default, "meaning": one.meaning} for one in entries
+        ]
+        click.echo(json.dumps(rows))
+        return
+    shown = Table("setting", "default", "meaning", box=None, pad_edge=False)
+    for one in entries:
+        shown.add_row(one.name, one.default, one.meaning)
+    Console().print(shown)

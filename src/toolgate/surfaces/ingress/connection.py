@@ -1,0 +1,308 @@
+"""One WebSocket: frames in, effects out. It decides nothing; the conversation does.
+
+A connection is live (each event is written as it comes) or catching up (it reads the journal at
+the pace of its reader). It begins by catching up, and goes back to it when its socket is full.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol, assert_never
+
+import msgspec
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
+from toolgate.domain.deliveries import DELTA
+from toolgate.domain.errors import NotFound, ToolgateError
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Event, Journal
+from toolgate.ports.orchestrator import Orchestrator
+from toolgate.surfaces.ingress.conversation import Close, Conversation, Effect, Forward, Open, Send
+from toolgate.surfaces.ingress.dispatch import client_tools, dispatch
+from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame
+from toolgate.surfaces.ingress.hub import Channel, Hub
+from toolgate.surfaces.ingress.sessions import Opening, Sessions, stream_of
+
+log = logging.getLogger(__name__)
+
+PAGE: Final = 256  # events a reader that lags is given at a time
+INBOX: Final = 64  # messages of a client that may wait for an earlier one of its own
+CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    api_key: str
+    max_message_bytes: int
+    write_wait_ms: int
+    hello_wait_ms: int = wire.HELLO_WAIT_MS
+    max_queued_messages: int = wire.MAX_QUEUED_MESSAGES
+    max_queued_bytes: int = wire.MAX_QUEUED_BYTES
+
+
+class Parts(Protocol):
+    """What connections share."""
+
+    options: Options
+    hub: Hub
+    sessions: Sessions
+    journal: Journal
+    orchestrator: Orchestrator
+    clock: Clock
+
+    def joined(self, connection: "Connection") -> None: ...
+
+    def left(self, connection: "Connection") -> None: ...
+
+
+class Connection(WSListener):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.heard_at = parts.clock.monotonic()
+        self.pinged_at = self.heard_at
+        self._parts = parts
+        self._conversation = Conversation(api_key=parts.options.api_key)
+        self._transport: WSTransport | None = None
+        self._inbox: deque[bytes | None] = deque()  # None stands for a binary message
+        self._pieces: list[bytes] = []
+        self._pieces_size = 0
+        self._pieces_binary = False
+        self._worker: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._channel: Channel | None = None
+        self._cursor = 0  # the number of the last event this reader was given
+        self._live = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._missed = 0
+        self._missed_bytes = 0
+        self._missed_run = ""
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self._parts.joined(self)
+        wait = self._parts.options.hello_wait_ms / 1000
+        self._deadline = asyncio.get_running_loop().call_later(wait, self._hello_overdue)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        self.heard_at = self._parts.clock.monotonic()
+        match frame.msg_type:
+            case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
+                self._collect(frame)
+            case WSMsgType.CLOSE:
+                transport.send_close(WSCloseCode.OK)
+                transport.disconnect()
+            case _:
+                return
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._transport = None
+        self._conversation.state = ConnectionState.CLOSED
+        self._parts.left(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for task in (self._reader, self._worker):
+            if task is not None:
+                task.cancel()
+        if self._channel is not None:
+            self._parts.hub.leave(self._conversation.session_id, self)
+
+    def pause_writing(self) -> None:
+        """The socket is full: what comes now waits in the journal, for a bounded time."""
+        self._live = False
+        self._writable.clear()
+        self._missed = self._missed_bytes = 0
+        self._missed_run = ""
+        wait = self._parts.options.write_wait_ms / 1000
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(wait, self._too_slow)
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._channel is not None and (self._reader is None or self._reader.done()):
+            self._reader = asyncio.create_task(self._catch_up(lagging=True))
+
+    def deliver(self, event: Event, data: bytes) -> None:
+        if self._live and event.seq == self._cursor + 1:
+            self._cursor = event.seq
+            self._write(data)
+        elif not self._writable.is_set():
+            self._count_missed(event, data)
+
+    def ping(self, now: float) -> None:
+        if self._transport is not None:
+            self.pinged_at = now
+            self._transport.send_ping()
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._conversation.state = ConnectionState.CLOSED
+        self._live = False
+        transport.send(WSMsgType.CLOSE, code.to_bytes(2, "big") + reason.encode())
+        asyncio.get_running_loop().call_later(CLOSING_S, transport.disconnect)
+
+    def _collect(self, frame: WSFrame) -> None:
+        """Put a message together from its frames; the conversation sees whole ones only."""
+        if frame.msg_type is not WSMsgType.CONTINUATION:
+            self._pieces_binary = frame.msg_type is WSMsgType.BINARY
+        self._pieces_size += frame.payload_size
+        if self._pieces_size > self._parts.options.max_message_bytes:
+            self.close(CloseCode.MESSAGE_TOO_BIG, "message too big")
+            return
+        self._pieces.append(frame.get_payload_as_bytes())
+        if not frame.fin:
+            return
+        message = None if self._pieces_binary else b"".join(self._pieces)
+        self._pieces, self._pieces_size = [], 0
+        self._inbox.append(message)
+        if len(self._inbox) >= INBOX and self._transport is not None:
+            self._transport.underlying_transport.pause_reading()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        """The client's messages, one after the other."""
+        while self._inbox:
+            message = self._inbox.popleft()
+            if len(self._inbox) == INBOX - 1 and self._transport is not None:
+                self._transport.underlying_transport.resume_reading()
+            now = self._parts.clock.now_ms()
+            effects = (
+                self._conversation.receive_binary(now=now)
+                if message is None
+                else self._conversation.receive(message, now=now)
+            )
+            for effect in effects:
+                await self._perform(effect)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(message):
+                self._write(wire.encode(message))
+            case Close(code, reason):
+                self.close(code, reason)
+            case Open(hello):
+                await self._open(hello)
+            case Forward(message):
+                self._parts.hub.touch(self._conversation.session_id)
+                refusal = await dispatch(
+                    message,
+                    self._parts.orchestrator,
+                    session_id=self._conversation.session_id,
+                    user_id=self._conversation.user_id,
+                    clock=self._parts.clock,
+                )
+                if refusal is not None:
+                    self._write(wire.encode(refusal))
+            case _:
+                assert_never(effect)
+
+    async def _open(self, hello: wire.Hello) -> None:
+        parts = self._parts
+        last_seq = None if isinstance(hello.last_seq, msgspec.UnsetType) else hello.last_seq
+        try:
+            opening = await parts.sessions.open(
+                user_id=hello.user_id,
+                session_id=hello.session_id,
+                last_seq=last_seq,
+                epoch=hello.epoch,
+            )
+            tools = client_tools(hello)
+            if tools:
+                await parts.orchestrator.register_tools(opening.session_id, tools)
+        except NotFound as missing:
+            await self._refuse(ErrorCode.SESSION_NOT_FOUND, str(missing), hello)
+            return
+        except ToolgateError:
+            log.exception("hello_failed")
+            await self._refuse(ErrorCode.INTERNAL_ERROR, "the session cannot be opened now", hello)
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        await self._begin(opening)
+
+    async def _refuse(self, code: ErrorCode, why: str, hello: wire.Hello) -> None:
+        now = self._parts.clock.now_ms()
+        effects = self._conversation.refused(code, why, request_id=hello.request_id, now=now)
+        for effect in effects:
+            await self._perform(effect)
+
+    async def _begin(self, opening: Opening) -> None:
+        """Join first, so that nothing is missed; then say where we stand; then catch up."""
+        parts, now = self._parts, self._parts.clock.now_ms()
+        effects = self._conversation.opened(
+            opening.session_id,
+            resumed=opening.resumed,
+            seq=opening.last_seq,
+            epoch=parts.journal.vouches_since,
+            now=now,
+        )
+        self._cursor = opening.after
+        self._channel = parts.hub.join(opening.session_id, self)
+        for effect in effects:
+            await self._perform(effect)
+        if opening.snapshot:
+            for delivery in await parts.orchestrator.snapshot(opening.session_id):
+                self._write(snapshot_frame(delivery, now=now))
+        if opening.last_seq == opening.after == 0 and self._channel.last_seq == 0:
+            self._live = True  # a new session: there is nothing to catch up with
+        else:
+            self._reader = asyncio.create_task(self._catch_up(lagging=False))
+
+    async def _catch_up(self, *, lagging: bool) -> None:
+        """Read on from the cursor until there is nothing left, then go live.
+
+        Who comes back is given every event as it was; who lags is given deltas joined.
+        """
+        assert self._channel is not None
+        stream = stream_of(self._conversation.session_id)
+        while self._transport is not None:
+            events = await self._parts.journal.read(stream, after=self._cursor, limit=PAGE)
+            if not events and self._channel.last_seq <= self._cursor:
+                self._live = True
+                return
+            frames = joined(events) if lagging else single(events)
+            for number, data in frames:
+                await self._writable.wait()
+                self._cursor = number
+                self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.send(WSMsgType.TEXT, data)
+
+    def _count_missed(self, event: Event, data: bytes) -> None:
+        """What waits for this reader, with deltas of one run counted as the one they will be."""
+        joins = event.type == DELTA and event.subject == self._missed_run
+        self._missed_run = event.subject if event.type == DELTA else ""
+        self._missed += 0 if joins else 1
+        self._missed_bytes += len(data)
+        options = self._parts.options
+        if (
+            self._missed > options.max_queued_messages
+            or self._missed_bytes > options.max_queued_bytes
+        ):
+            self._too_slow()
+
+    def _too_slow(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        log.info("slow_consumer session_id=%s", self._conversation.session_id)
+        self.close(CloseCode.SLOW_CONSUMER, "too slow")
+
+    def _hello_overdue(self) -> None:
+        for effect in self._conversation.hello_overdue():
+            if isinstance(effect, Close):
+                self.close(effect.code, effect.reason)

@@ -1,0 +1,107 @@
+"""A client's command becomes a call of the orchestrator; what goes wrong becomes an `error`."""
+
+import logging
+from typing import assert_never
+
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.contracts.ingress_v1 import ErrorCode
+from toolgate.contracts.wire import given
+from toolgate.domain.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Refused,
+    ToolgateError,
+    Unavailable,
+)
+from toolgate.domain.tools import Level, Tool
+from toolgate.ports.clock import Clock
+from toolgate.ports.orchestrator import Invocation, Orchestrator
+
+log = logging.getLogger(__name__)
+
+Command = wire.AgentInvoke | wire.ToolResult | wire.ApprovalDecision | wire.CancelRun
+
+CODES: dict[type[ToolgateError], ErrorCode] = {
+    Invalid: ErrorCode.INVALID_MESSAGE,
+    NotFound: ErrorCode.INVALID_MESSAGE,
+    Refused: ErrorCode.INVALID_MESSAGE,
+    Conflict: ErrorCode.INVALID_MESSAGE,
+    Unavailable: ErrorCode.ORCHESTRATOR_ERROR,
+    ToolgateError: ErrorCode.INTERNAL_ERROR,
+}
+
+
+async def dispatch(
+    message: Command, orchestrator: Orchestrator, *, session_id: str, user_id: str, clock: Clock
+) -> wire.Error | None:
+    """Do what the client asks; the error to answer, where there is one."""
+    try:
+        await _call(message, orchestrator, session_id=session_id, user_id=user_id)
+    except ToolgateError as failed:
+        code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
+        if code is ErrorCode.INTERNAL_ERROR:
+            log.exception("command_failed session_id=%s", session_id)
+        return wire.Error(
+            ts=clock.now_ms(),
+            code=code,
+            message=str(failed),
+            request_id=message.request_id,
+            run_id="" if isinstance(message, wire.AgentInvoke) else message.run_id,
+        )
+    return None
+
+
+async def _call(
+    message: Command, orchestrator: Orchestrator, *, session_id: str, user_id: str
+) -> None:
+    match message:
+        case wire.AgentInvoke():
+            await orchestrator.invoke(
+                Invocation(
+                    session_id=session_id,
+                    user_id=user_id,
+                    agent_id=message.agent_id,
+                    role=message.message.role,
+                    content=message.message.content,
+                    request_id=message.request_id,
+                )
+            )
+        case wire.ToolResult():
+            await orchestrator.submit_result(
+                message.tool_call_id,
+                session_id=session_id,
+                run_id=message.run_id,
+                ok=message.ok,
+                result=given(message.result, None),
+                error=given(message.error, None),
+            )
+        case wire.ApprovalDecision():
+            await orchestrator.decide_approval(
+                message.approval_id,
+                session_id=session_id,
+                run_id=message.run_id,
+                approve=message.decision is wire.Decision.APPROVE,
+                reason=message.reason,
+                decided_by=user_id,
+            )
+        case wire.CancelRun():
+            await orchestrator.cancel(
+                message.run_id, session_id=session_id, reason="cancelled by the user"
+            )
+        case _:
+            assert_never(message)
+
+
+def client_tools(hello: wire.Hello) -> list[Tool]:
+    """The tools that a device says it can run; a device without any leaves the others' alone."""
+    return [
+        Tool(
+            name=tool.name,
+            description=tool.description,
+            level=Level(tool.level),
+            schema=given(tool.input_schema, {"type": "object"}),
+            repeatable=tool.repeatable,
+        )
+        for tool in hello.tools
+    ]

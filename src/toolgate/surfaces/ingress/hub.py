@@ -1,0 +1,126 @@
+"""Who is connected to which session, and what reaches them.
+
+Every event of a session is in the journal first; the hub hears of it on the bus, makes its frame
+once and hands it to each of the session's connections. A connection that cannot take it now reads
+it from the journal later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from toolgate.domain.deliveries import TOOL_REQUEST
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Event
+from toolgate.surfaces.ingress.frames import frame
+from toolgate.surfaces.ingress.sessions import stream_of
+
+log = logging.getLogger(__name__)
+
+SESSION_PREFIX: Final = stream_of("")
+
+Gone = Callable[[str], Awaitable[None]]  # a session that did not come back
+Undelivered = Callable[[str, Event], Awaitable[None]]  # a tool request that nobody could take
+
+
+class Listener(Protocol):
+    """A connection, as the hub sees it."""
+
+    def deliver(self, event: Event, data: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class Channel:
+    connections: set[Listener] = field(default_factory=set)
+    last_seq: int = 0  # the highest number the bus has told of since the channel was made
+
+
+class Hub:
+    def __init__(self, bus: Bus, clock: Clock, *, resume_window_ms: int) -> None:
+        self._clock = clock
+        self._window = resume_window_ms / 1000
+        self._channels: dict[str, Channel] = {}
+        self._active_at: dict[str, int] = {}
+        self._away: dict[str, asyncio.Task[None]] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._subscription = bus.subscribe(None, self._heard)
+        self.on_gone: Gone | None = None
+        self.on_undelivered: Undelivered | None = None
+        self.delivered = 0
+
+    def join(self, session_id: str, connection: Listener) -> Channel:
+        stream = stream_of(session_id)
+        channel = self._channels.setdefault(stream, Channel())
+        channel.connections.add(connection)
+        self.touch(session_id)
+        away = self._away.pop(session_id, None)
+        if away is not None:
+            away.cancel()
+        return channel
+
+    def leave(self, session_id: str, connection: Listener) -> None:
+        stream = stream_of(session_id)
+        channel = self._channels.get(stream)
+        if channel is None:
+            return
+        channel.connections.discard(connection)
+        if not channel.connections:
+            del self._channels[stream]
+            self.expect(session_id)
+
+    def expect(self, session_id: str) -> None:
+        """Nobody is there: give the session its window to come back, then let it go."""
+        if session_id not in self._away and not self.is_online(session_id):
+            self._away[session_id] = asyncio.create_task(self._let_go(session_id))
+
+    def touch(self, session_id: str) -> None:
+        self._active_at[session_id] = self._clock.now_ms()
+
+    def last_activity(self, session_id: str) -> int | None:
+        return self._active_at.get(session_id)
+
+    def count(self, session_id: str) -> int:
+        channel = self._channels.get(stream_of(session_id))
+        return len(channel.connections) if channel else 0
+
+    def is_online(self, session_id: str) -> bool:
+        return stream_of(session_id) in self._channels
+
+    def close(self) -> None:
+        self._subscription.close()
+        for task in (*self._away.values(), *self._waiting):
+            task.cancel()
+
+    def _heard(self, events: Sequence[Event]) -> None:
+        for event in events:
+            channel = self._channels.get(event.stream)
+            if channel is not None:
+                data = frame(event)
+                channel.last_seq = event.seq
+                self.delivered += len(channel.connections)
+                for connection in tuple(channel.connections):
+                    connection.deliver(event, data)
+            elif event.type == TOOL_REQUEST and event.stream.startswith(SESSION_PREFIX):
+                self._start(self._wait_for_taker(event))
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    async def _wait_for_taker(self, event: Event) -> None:
+        session_id = event.stream.removeprefix(SESSION_PREFIX)
+        await asyncio.sleep(self._window)
+        if not self.is_online(session_id) and self.on_undelivered is not None:
+            await self.on_undelivered(session_id, event)
+
+    async def _let_go(self, session_id: str) -> None:
+        await asyncio.sleep(self._window)
+        self._away.pop(session_id, None)
+        self._active_at.pop(session_id, None)
+        if not self.is_online(session_id) and self.on_gone is not None:
+            log.info("session_gone session_id=%s", session_id)
+            await self.on_gone(session_id)

@@ -1,0 +1,229 @@
+"""The ingress: the WebSocket listener for clients and the internal HTTP for the orchestrator."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+from picows import (
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    ws_create_server,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolgate import asgi
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.contracts.ingress_v1 import CloseCode
+from toolgate.contracts.wire import UNREADABLE, field_of
+from toolgate.domain.errors import NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Append, Event, Journal, NewEvent
+from toolgate.ports.orchestrator import Orchestrator
+from toolgate.surfaces.ingress.connection import Connection, Options
+from toolgate.surfaces.ingress.frames import delivery_of, message_of
+from toolgate.surfaces.ingress.hub import Hub
+from toolgate.surfaces.ingress.sessions import Sessions, stream_of
+
+log = logging.getLogger(__name__)
+
+READ_BUFFER: Final = 2048  # bytes to begin with; 5,000 idle connections must not cost 16 KiB each
+BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
+STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
+SWEEPS: Final = 4  # looks at every connection per ping interval
+
+
+@dataclass(slots=True)
+class Ingress:
+    """What the connections share, and what keeps them."""
+
+    options: Options
+    hub: Hub
+    sessions: Sessions
+    journal: Journal
+    orchestrator: Orchestrator
+    clock: Clock
+    ping_interval_ms: int
+    pong_wait_ms: int
+    cancel_when_gone: bool
+    metrics: Callable[[], bytes]
+    internal_token: str = ""
+    connections: set[Connection] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+    _heart: asyncio.Task[None] | None = None
+    _started: float = 0.0
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, bound: socket.socket) -> int:
+        """Listen for clients on a bound socket; the port it has."""
+        self._started = self.clock.monotonic()
+        self._empty.set()
+        self.hub.on_gone = self._session_gone
+        self.hub.on_undelivered = self._tool_request_undelivered
+        self._server = await ws_create_server(
+            self._accept,
+            sock=bound,
+            max_frame_size=self.options.max_message_bytes,
+            read_buffer_init_size=READ_BUFFER,
+            backlog=BACKLOG,
+        )
+        self._heart = asyncio.create_task(self._beat(), name="heartbeat")
+        for _, session_id in await self.orchestrator.open_runs():
+            self.hub.expect(session_id)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._heart is not None:
+            self._heart.cancel()
+        for connection in tuple(self.connections):
+            connection.close(CloseCode.GOING_AWAY, "the server is stopping")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._empty.wait()
+        self.hub.close()
+
+    def joined(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._empty.clear()
+
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    def health(self) -> wire.Health:
+        return wire.Health(
+            status=wire.HEALTHY,
+            connections=len(self.connections),
+            uptime_seconds=int(self.clock.monotonic() - self._started),
+        )
+
+    def _accept(
+        self, request: WSUpgradeRequest
+    ) -> Connection | WSUpgradeResponseWithListener | None:
+        path = request.path.split(b"?", 1)[0].decode(errors="replace")
+        if path == wire.WS_PATH:
+            return Connection(self)
+        if path == wire.HEALTH_PATH:
+            return _plain(wire.encode(self.health()), "application/json")
+        if path == "/metrics":
+            return _plain(self.metrics(), "text/plain; version=0.0.4")
+        return None
+
+    async def _beat(self) -> None:
+        """Ping those whose time has come, and part with those that are silent."""
+        interval, wait = self.ping_interval_ms / 1000, self.pong_wait_ms / 1000
+        while True:
+            await asyncio.sleep(min(interval, wait) / SWEEPS)
+            now = self.clock.monotonic()
+            for connection in tuple(self.connections):
+                if now - connection.heard_at > wait:
+                    connection.close(CloseCode.PONG_TIMEOUT, "no pong")
+                elif now - connection.pinged_at >= interval:
+                    connection.ping(now)
+
+    async def _session_gone(self, session_id: str) -> None:
+        if not self.cancel_when_gone:
+            return
+        for run_id, _ in await self.orchestrator.open_runs(session_id):
+            await self.orchestrator.cancel(
+                run_id, session_id=session_id, reason="the client went away"
+            )
+
+    async def _tool_request_undelivered(self, session_id: str, event: Event) -> None:
+        request = message_of(event)
+        assert isinstance(request, wire.ToolRequest)
+        offline = {
+            "code": wire.ErrorCode.CLIENT_OFFLINE.value,
+            "message": f"session {session_id} has no active connections",
+        }
+        await self.orchestrator.submit_result(
+            request.tool_call_id,
+            session_id=session_id,
+            run_id=event.subject,
+            ok=False,
+            result=None,
+            error=offline,
+        )
+
+    async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
+        """An orchestrator's event for a session; False where nobody is connected."""
+        session_id = session_id or await self.orchestrator.session_of(event.run_id)
+        if not self.hub.is_online(session_id):
+            return False
+        delivery = delivery_of(event)
+        new = NewEvent(delivery.type, wire.encode(delivery.members), delivery.run_id)
+        await self.journal.commit(Append(stream_of(session_id), [new]))
+        return True
+
+    def internal_app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route(wire.SEND_PATH, self._send, methods=["POST"]),
+                Route(wire.SESSION_STATUS_PATH, self._status, methods=["GET"]),
+                Route(wire.HEALTH_PATH, self._health, methods=["GET"]),
+            ]
+        )
+
+    def _may(self, request: Request) -> bool:
+        return not self.internal_token or asgi.same_secret(
+            asgi.bearer(request), self.internal_token
+        )
+
+    async def _send(self, request: Request) -> Response:
+        if not self._may(request):
+            return _refusal(401, "unauthorized", "the bearer token is missing or wrong")
+        try:
+            body = await asgi.read_body(request)
+            asked = wire.decode_send(body)
+        except asgi.BodyTooLarge as large:
+            return _refusal(413, wire.ErrorCode.INVALID_MESSAGE, str(large))
+        except UNREADABLE as unreadable:
+            why = f"{field_of(unreadable)}: {unreadable}"
+            return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, why)
+        if not asked.session_id and not asked.event.run_id:
+            return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, "$.session_id: missing")
+        try:
+            taken = await self.push(asked.session_id, asked.event)
+        except NotFound as missing:
+            return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, str(missing))
+        if not taken:
+            why = f"session {asked.session_id} has no active connections"
+            return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, why)
+        return asgi.Json(wire.SendAnswer(ok=True))
+
+    async def _status(self, request: Request) -> Response:
+        if not self._may(request):
+            return _refusal(401, "unauthorized", "the bearer token is missing or wrong")
+        session_id = request.path_params["session_id"]
+        return asgi.Json(
+            wire.SessionStatus(
+                session_id=session_id,
+                online=self.hub.is_online(session_id),
+                connection_count=self.hub.count(session_id),
+                last_activity_at=self.hub.last_activity(session_id),
+            )
+        )
+
+    async def _health(self, _: Request) -> Response:
+        return asgi.Json(self.health())
+
+
+def _plain(body: bytes, content_type: str) -> WSUpgradeResponseWithListener:
+    answer = WSUpgradeResponse.create_ok_response(body, {"Content-Type": content_type})
+    assert answer.status is HTTPStatus.OK
+    return WSUpgradeResponseWithListener(answer, None)
+
+
+def _refusal(status: int, error: str, message: str) -> Response:
+    return asgi.Json(wire.SendAnswer(ok=False, error=error, message=message), status_code=status)

@@ -1,0 +1,235 @@
+"""The orchestrator's internal API: start runs, feed them, stop them, read them."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import UNSET
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolgate import asgi
+from toolgate.contracts import orchestrator_v1 as wire
+from toolgate.contracts.wire import UNREADABLE, field_of, given
+from toolgate.domain.deliveries import ENDS
+from toolgate.domain.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Refused,
+    ToolgateError,
+    Unavailable,
+)
+from toolgate.domain.runs import RunState
+from toolgate.domain.toolcalls import CallState, CallStatus
+from toolgate.orchestration.records import session_stream
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Event
+from toolgate.ports.journal_follow import follow
+from toolgate.ports.orchestrator import Invocation
+
+log = logging.getLogger(__name__)
+
+CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
+    Invalid: wire.ErrorCode.INVALID_REQUEST,
+    NotFound: wire.ErrorCode.NOT_FOUND,
+    Conflict: wire.ErrorCode.CONFLICT,
+    Refused: wire.ErrorCode.CONFLICT,
+    Unavailable: wire.ErrorCode.INTERNAL_ERROR,
+    ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
+}
+
+
+@dataclass(slots=True)
+class OrchestratorApi:
+    runs: Runs
+    bus: Bus
+    clock: Clock
+    internal_token: str = ""
+    _started: float = 0.0
+
+    def app(self) -> Starlette:
+        self._started = self.clock.monotonic()
+        return Starlette(
+            routes=[
+                Route(wire.INVOKE_PATH, self._invoke, methods=["POST"]),
+                Route(wire.SUBMIT_PATH, self._submit, methods=["POST"]),
+                Route(wire.DECIDE_PATH, self._decide, methods=["POST"]),
+                Route(wire.DECIDE_ALIAS_PATH, self._decide, methods=["POST"]),
+                Route(wire.CANCEL_PATH, self._cancel, methods=["POST"]),
+                Route(wire.RUN_PATH, self._run, methods=["GET"]),
+                Route(wire.RUN_EVENTS_PATH, self._events, methods=["GET"]),
+                Route(wire.HEALTH_PATH, self._health, methods=["GET"]),
+            ],
+            exception_handlers={
+                ToolgateError: self._refused,
+                **dict.fromkeys(UNREADABLE, self._unreadable),
+                asgi.BodyTooLarge: self._too_large,
+            },
+        )
+
+    async def _invoke(self, request: Request) -> Response:
+        self._authorize(request)
+        asked: wire.InvokeRequest = wire.decode_invoke(await asgi.read_body(request))
+        context = given(asked.context, {})
+        run_id = await self.runs.invoke(
+            Invocation(
+                session_id=asked.session_id,
+                user_id=str(context.get("user_id", "")),
+                agent_id=asked.agent_id,
+                role=asked.said.role,
+                content=asked.said.content,
+                request_id=asked.request_id,
+                context=context,
+            )
+        )
+        if wire.EVENT_STREAM_TYPE in request.headers.get("accept", ""):
+            return asgi.event_stream(self._stream(run_id, asked.session_id, after=0))
+        return asgi.Json(wire.InvokeAccepted(run_id, asked.session_id, asked.agent_id))
+
+    async def _submit(self, request: Request) -> Response:
+        self._authorize(request)
+        call_id = request.path_params["tool_call_id"]
+        asked: wire.ToolCallSubmit = wire.decode_submit(await asgi.read_body(request))
+        call, run = await self.runs.find_call(call_id)
+        if not call.ended:
+            try:
+                call = await self.runs.end_call(
+                    run.run_id,
+                    call_id,
+                    ok=asked.status == "SUCCEEDED",
+                    result=given(asked.result, None),
+                    error=given(asked.error, None),
+                )
+            except Conflict:  # someone else was first: what is stored stands
+                call, run = await self.runs.find_call(call_id)
+        return asgi.Json(_call_view(call, run))
+
+    async def _decide(self, request: Request) -> Response:
+        self._authorize(request)
+        approval_id = request.path_params["approval_id"]
+        asked: wire.ApprovalDecide = wire.decode_decide(await asgi.read_body(request))
+        approve = asked.decision is wire.Decision.APPROVE
+        await self.runs.decide_approval(
+            approval_id,
+            session_id="",
+            run_id="",
+            approve=approve,
+            reason=asked.reason,
+            decided_by=asked.decided_by,
+        )
+        status = wire.ApprovalStatus.APPROVED if approve else wire.ApprovalStatus.REJECTED
+        return asgi.Json({"approval_id": approval_id, "status": status})
+
+    async def _cancel(self, request: Request) -> Response:
+        self._authorize(request)
+        run_id = request.path_params["run_id"]
+        await self.runs.cancel(run_id, session_id="", reason="cancelled")
+        state = await self.runs.state(run_id)
+        status = wire.RunStatus(state.status)
+        return asgi.Json(
+            wire.CancelAnswer(run_id, status, cancelled=status is wire.RunStatus.CANCELLED)
+        )
+
+    async def _run(self, request: Request) -> Response:
+        self._authorize(request)
+        return asgi.Json(_run_view(await self.runs.state(request.path_params["run_id"])))
+
+    async def _events(self, request: Request) -> Response:
+        self._authorize(request)
+        state = await self.runs.state(request.path_params["run_id"])
+        asked = request.headers.get(wire.HEADER_LAST_EVENT_ID) or request.query_params.get(
+            wire.AFTER_PARAMETER, "0"
+        )
+        if not asked.isdigit():
+            raise Invalid(f"{wire.AFTER_PARAMETER} must be a whole number")
+        return asgi.event_stream(self._stream(state.run_id, state.session_id, after=int(asked)))
+
+    async def _stream(self, run_id: str, session_id: str, *, after: int) -> AsyncIterator[bytes]:
+        """The events of one run, until its last."""
+        batches = follow(self.runs.journal, self.bus, session_stream(session_id), after=after)
+        async with aclosing(batches):
+            async for batch in batches:
+                for event in batch:
+                    if event.subject != run_id:
+                        continue
+                    data = _message(event)
+                    yield asgi.server_sent_event(data, event=event.type, event_id=str(event.seq))
+                    if event.type in ENDS:
+                        return
+
+    async def _health(self, _: Request) -> Response:
+        uptime = int(self.clock.monotonic() - self._started)
+        return asgi.Json(wire.Health("healthy", len(await self.runs.open_runs()), uptime))
+
+    def _authorize(self, request: Request) -> None:
+        if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
+            raise Unauthorized
+
+    async def _refused(self, _: Request, failed: Exception) -> Response:
+        if isinstance(failed, Unauthorized):
+            return _refusal(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
+        code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
+        if code is wire.ErrorCode.INTERNAL_ERROR:
+            log.error("request_failed", exc_info=failed)
+        return _refusal(code, str(failed))
+
+    async def _unreadable(self, _: Request, failed: Exception) -> Response:
+        return _refusal(wire.ErrorCode.INVALID_REQUEST, f"{field_of(failed)}: {failed}")
+
+    async def _too_large(self, _: Request, failed: Exception) -> Response:
+        return _refusal(wire.ErrorCode.INVALID_REQUEST, str(failed), status=413)
+
+
+class Unauthorized(ToolgateError):
+    pass
+
+
+def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -> Response:
+    return asgi.Json(
+        wire.Refusal(code, message), status_code=status or wire.ERROR_CODES[code].status or 500
+    )
+
+
+def _message(event: Event) -> bytes:
+    head = f'{{"type":"{event.type}","ts":{event.at},"seq":{event.seq},"event_id":"ev_{event.position}",'
+    return head.encode() + event.data[1:]
+
+
+def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
+    return wire.ToolCallView(
+        tool_call_id=call.call_id,
+        run_id=run.run_id,
+        status=wire.ToolCallStatus(call.status),
+        tool_name=call.tool,
+        args=call.args,
+        deadline_ts=call.deadline,
+        error={"code": call.error_code, "message": call.output} if call.error_code else UNSET,
+        result=call.output if call.status is CallStatus.SUCCEEDED else UNSET,
+    )
+
+
+def _run_view(run: RunState) -> wire.RunView:
+    return wire.RunView(
+        run_id=run.run_id,
+        session_id=run.session_id,
+        agent_id=run.agent_id,
+        status=wire.RunStatus(run.status),
+        created_at=run.started_at,
+        updated_at=run.ended_at or run.started_at,
+        request_id=run.request_id,
+        output="".join(turn.text for turn in run.turns),
+        usage=wire.Usage(
+            total_tokens=run.prompt_tokens + run.completion_tokens,
+            prompt_tokens=run.prompt_tokens,
+            completion_tokens=run.completion_tokens,
+        ),
+        tool_calls=[_call_view(call, run) for turn in run.turns for call in turn.calls],
+        error=wire.RunError(run.code, run.message) if run.code else UNSET,
+    )

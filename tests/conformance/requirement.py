@@ -1,0 +1,25 @@
+"""What one line of the conformance manifest says. Only data."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One thing that a contract asks for, and where it says so.
+
+    Tests name it with `@pytest.mark.requirement(id)`. As long as none does, `issue` is the
+    number of the issue that will bring it; once one does, `issue` is left out.
+    """
+
+    id: str
+    source: str
+    behaviour: str
+    issue: int | None = None
+
+    @property
+    def contract(self) -> str:
+        return self.id.split("/")[0]
+
+    @property
+    def area(self) -> str:
+        return self.id.split("/")[1]
