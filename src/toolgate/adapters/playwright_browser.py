@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,6 +35,7 @@ from toolgate.ports.browser import (
     BrowserGone,
     Degraded,
     Download,
+    DownloadTooLarge,
     ElementAbsent,
     Extract,
     ExtractOptions,
@@ -142,6 +145,8 @@ class PlaywrightBrowser:
         self._starting = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._scratch = tempfile.TemporaryDirectory(prefix="toolgate-downloads-")
+        self.downloads = Path(self._scratch.name)
 
     async def open(self, *, trust: Trust, media: bool = False) -> "PlaywrightSession":
         if trust is Trust.REMOTE and not self.options.proxy_url:
@@ -171,6 +176,7 @@ class PlaywrightBrowser:
         if self._playwright is not None:
             await _within(5, self._playwright.stop())
             self._playwright = None
+        self._scratch.cleanup()
 
     def processes(self) -> list[int]:
         """The browser's processes, for health and tests; empty where it is not running."""
@@ -225,6 +231,7 @@ class PlaywrightBrowser:
                     executable_path=executable,
                     args=[*FLAGS, mark, *self.options.extra_flags],
                     chromium_sandbox=may_sandbox(),
+                    downloads_path=self.downloads,
                     timeout=20_000,
                 )
             except Exception as failed:
@@ -397,7 +404,13 @@ class PlaywrightTab:
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         loop = asyncio.get_running_loop()
-        if await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms):
+        try:
+            came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
+        except NavigationFailed:
+            if not self._downloads:
+                raise
+            return await self._downloaded()
+        if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
             quiet_ms = min(budget.quiet_ms, int(left * 500))
             with contextlib.suppress(TimeoutError):
@@ -549,25 +562,38 @@ class PlaywrightTab:
     async def cookie_count(self) -> int:
         return len(await self._ask(self._session.context.cookies()))
 
-    async def downloads(self) -> AsyncIterator[Download]:
-        waiting, self._downloads = self._downloads, []
-        for download in waiting:
-            kept = await self._fetched(download)
-            if kept is not None:
-                yield kept
-
-    async def _fetched(self, download: "PageDownload") -> Download | None:
-        """The file, unless it grows beyond the limit or takes too long."""
+    async def _downloaded(self) -> Extract:
+        """The file that came instead of a page, unless it is too large or too slow."""
+        (download,) = self._downloads
         path = None
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
             async with asyncio.timeout(self._options.navigation_ms / 1000):
                 path = await download.path()
-        if path is None or path.stat().st_size > self._options.download_limit:
-            await _within(1, download.cancel())
-            return None
+        if path is None:
+            raise DownloadTooLarge(
+                f"the file is larger than {self._options.download_limit} bytes, or incomplete"
+            )
         content = await asyncio.to_thread(path.read_bytes)
         await _within(1, download.delete())
-        return Download(download.suggested_filename, "application/octet-stream", content)
+        file = Download(download.suggested_filename, "application/octet-stream", content)
+        return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
+
+    async def _bound(self, download: "PageDownload") -> None:
+        """Stop a download that grows beyond the limit or takes too long, wanted or not."""
+        place = self._session.owner.downloads
+        end = asyncio.get_running_loop().time() + self._options.navigation_ms / 1000
+        finished = asyncio.ensure_future(download.failure())
+        try:
+            while asyncio.get_running_loop().time() < end:
+                await asyncio.wait([finished], timeout=0.05)
+                largest = max((_size_of(file) for file in place.iterdir()), default=0)
+                if largest > self._options.download_limit:
+                    break
+                if finished.done():
+                    return
+            await _within(2, download.cancel())
+        finally:
+            finished.cancel()
 
     async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
@@ -759,10 +785,18 @@ class PlaywrightTab:
             self._committed.set()
 
     def _on_download(self, download: "PageDownload") -> None:
-        if len(self._downloads) < 5:
-            self._downloads.append(download)
+        if self._downloads:
+            self._session.owner.spawn(_cancel_download(download))  # one file per visit
         else:
-            self._session.owner.spawn(_cancel_download(download))
+            self._downloads.append(download)
+            self._session.owner.spawn(self._bound(download))
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
 
 
 async def _cancel_download(download: "PageDownload") -> None:

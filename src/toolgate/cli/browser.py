@@ -19,9 +19,12 @@ import uvicorn
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured, ToolgateError
 from toolgate.ports.clock import Clock
 from toolgate.settings import Settings, load
@@ -41,10 +44,15 @@ async def browser_parts(settings: Settings, homes: Sequence[Path]) -> AsyncItera
         clock = SystemClock()
         journal, home = await _open_journal(homes, clock)
         stack.push_async_callback(journal.close)
+        refused = RefusedHosts()
+        proxy = await stack.enter_async_context(EgressProxy(Guard(), decided=refused.note))
         browser = PlaywrightBrowser(
             BrowserOptions(
-                executable=settings.chromium, slots=TABS_PER_CORE * (os.cpu_count() or 1)
-            )
+                executable=settings.chromium,
+                proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
+                slots=TABS_PER_CORE * (os.cpu_count() or 1),
+            ),
+            was_refused=refused.has,
         )
         stack.push_async_callback(browser.close)
         runtime = TaskRuntime(

@@ -3,7 +3,7 @@
 The errors say what happened to the page; which code that is on the wire is for the tasks to say.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +27,10 @@ class NavigationFailed(PageError):
 
 class NavigationRefused(PageError):
     """The guard between the browser and the world said no."""
+
+
+class DownloadTooLarge(PageError):
+    pass
 
 
 class PageCrashed(PageError):
@@ -58,7 +62,10 @@ class ExtractOptions:
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """What one look at a page gives; the two large parts are JSON as the page's side wrote it."""
+    """What one look at a page gives; the two large parts are JSON as the page's side wrote it.
+
+    An address that is a file and no page gives `download`, and the rest is empty.
+    """
 
     url: str
     title: str
@@ -68,6 +75,7 @@ class Extract:
     page_info: bytes | None
     content: bytes | None
     degraded: Degraded | None = None
+    download: "Download | None" = None
 
 
 class LocatorMode(StrEnum):
@@ -143,10 +151,6 @@ class Tab(Protocol):
     async def pdf(self) -> bytes: ...
 
     async def cookie_count(self) -> int: ...
-
-    def downloads(self) -> AsyncIterator[Download]:
-        """What the page sent as files since the last visit, each within the size limit."""
-        ...
 
 
 class BrowserSession(Protocol):

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import TaskFailed, without_password
@@ -13,12 +14,28 @@ from toolgate.ports.browser import (
     PageCrashed,
     PageError,
 )
-from toolgate.tasks.template import Work
+from toolgate.tasks.template import Work, failed_item_of, item_of
 
 RETRIED: Final = (NavigationTimedOut, PageCrashed)  # browser spec: once
 
 T = TypeVar("T")
-KeepPage = Callable[[str, Extract | None, ToolgateError | None], T]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRead:
+    """One page of many: what it gave, or why not."""
+
+    url: str  # as it may be shown
+    extract: Extract | None = None
+    download_id: str = ""
+    failed: ToolgateError | None = None
+
+    @property
+    def item(self) -> dict[str, Any]:
+        if self.extract is not None:
+            return item_of(self.url, self.extract, download_id=self.download_id)
+        assert self.failed is not None
+        return failed_item_of(self.url, self.failed)
 
 
 async def read_pages(
@@ -27,7 +44,7 @@ async def read_pages(
     *,
     options: ExtractOptions,
     concurrency: int,
-    keep: KeepPage[T],
+    keep: Callable[[PageRead], T],
 ) -> list[T]:
     """What `keep` makes of each page, or of its error, in the order of the URLs."""
     kept: dict[int, T] = {}
@@ -35,14 +52,7 @@ async def read_pages(
 
     async def walk() -> None:
         for position in positions:
-            url = urls[position]
-            shown = without_password(url)
-            try:
-                looked = await _read_one(url, work, options)
-            except (PageError, TaskFailed) as failed:
-                kept[position] = keep(shown, None, failed)
-            else:
-                kept[position] = keep(shown, looked, None)
+            kept[position] = keep(await _read(urls[position], work, options))
             work.report(len(kept), len(urls))
 
     async with asyncio.TaskGroup() as walkers:
@@ -51,12 +61,21 @@ async def read_pages(
     return [kept[position] for position in range(len(urls))]
 
 
-async def _read_one(url: str, work: Work, options: ExtractOptions) -> Extract:
-    work.check(url)
+async def _read(url: str, work: Work, options: ExtractOptions) -> PageRead:
+    shown = without_password(url)
     try:
-        return await _read_once(url, work, options)
-    except RETRIED:
-        return await _read_once(url, work, options)
+        work.check(url)
+        try:
+            looked = await _read_once(url, work, options)
+        except RETRIED:
+            looked = await _read_once(url, work, options)
+    except (PageError, TaskFailed) as failed:
+        return PageRead(shown, failed=failed)
+    if looked.download is None:
+        return PageRead(shown, looked)
+    file = looked.download
+    kept = await work.keep(file.content, name=file.name, mime_type=file.mime_type)
+    return PageRead(shown, looked, kept)
 
 
 async def _read_once(url: str, work: Work, options: ExtractOptions) -> Extract:

@@ -3,11 +3,11 @@
 What a name resolves to, and where a page goes by itself, is for the guarded proxy to judge.
 """
 
-import ipaddress
-import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from toolgate.domain.addresses import parse_host, refusal, refused_name
+from toolgate.domain.errors import Invalid
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust, without_password
 
 SCHEMES: Final = {
@@ -15,7 +15,6 @@ SCHEMES: Final = {
     Trust.REMOTE: frozenset({"http", "https"}),
 }
 LONGEST: Final = 8192
-_NUMERIC: Final = re.compile(r"(0[xX][0-9A-Fa-f]*|[0-9]+)(\.(0[xX][0-9A-Fa-f]*|[0-9]+))*\.?")
 
 
 def check_target(url: str, *, trust: Trust) -> None:
@@ -39,19 +38,16 @@ def check_target(url: str, *, trust: Trust) -> None:
         raise _refused(url, objection)
 
 
-def _objection(host: str) -> str:
-    name = host.rstrip(".").lower()
-    if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
-        return "the host is of this network"
+def _objection(text: str) -> str:
     try:
-        address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        # Browsers read 2130706433, 0x7f.1 and 0177.0.0.1 as addresses.
-        return "the host is a number" if _NUMERIC.fullmatch(name) else ""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    if mapped is not None or not address.is_global or address.is_multicast:
-        return "the address is not a public one"
-    return ""
+        host = parse_host(f"[{text}]" if ":" in text else text)
+    except Invalid as unreadable:
+        return str(unreadable)
+    if not host.canonical:
+        return f"{host.name} in disguise"
+    if host.address is not None:
+        return refusal(host.address)
+    return "a local name" if refused_name(host.name) else ""
 
 
 def _invalid(url: str) -> TaskFailed:

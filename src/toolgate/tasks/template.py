@@ -167,8 +167,16 @@ def locator_of(locator: wire.Locator) -> Locator:
     return Locator(LocatorMode.SEMANTIC, str(locator.query))
 
 
-def item_of(url: str, looked: Extract) -> dict[str, Any]:
+def item_of(url: str, looked: Extract, *, download_id: str = "") -> dict[str, Any]:
     """The members of an item that succeeded, in the order of the contract."""
+    if looked.download is not None:
+        return {
+            "url": url,
+            "title": looked.download.name,
+            "pageType": "download",
+            "success": True,
+            "artifactId": download_id,
+        }
     item: dict[str, Any] = {
         "url": url,
         "title": looked.title,

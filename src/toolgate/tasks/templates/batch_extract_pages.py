@@ -5,17 +5,13 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import Summary
-from toolgate.ports.browser import Extract
-from toolgate.tasks.page_batches import read_pages
+from toolgate.tasks.page_batches import PageRead, read_pages
 from toolgate.tasks.template import (
     NOTICE,
     Outcome,
     Template,
     Work,
-    failed_item_of,
-    item_of,
     options_of,
     summary_of,
 )
@@ -24,13 +20,11 @@ from toolgate.tasks.template import (
 async def run(inputs: wire.BatchExtractPages, work: Work) -> Outcome:
     failures: list[dict[str, Any]] = []
 
-    def encode(url: str, looked: Extract | None, failed: ToolgateError | None) -> msgspec.Raw:
+    def encode(page: PageRead) -> msgspec.Raw:
         """Items are kept as JSON: a thousand of them as objects would weigh ten times as much."""
-        if looked is not None:
-            return msgspec.Raw(msgspec.json.encode(item_of(url, looked)))
-        assert failed is not None
-        item = failed_item_of(url, failed)
-        failures.append({"url": url, **item["error"]})
+        item = page.item
+        if not item["success"]:
+            failures.append({"url": page.url, **item["error"]})
         return msgspec.Raw(msgspec.json.encode(item))
 
     work.step = "read pages"

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import Summary
 from toolgate.ports.browser import Extract
 from toolgate.tasks.page_batches import read_pages
@@ -15,13 +14,9 @@ from toolgate.tasks.template import (
     Outcome,
     Template,
     Work,
-    failed_item_of,
-    item_of,
     options_of,
     summary_of,
 )
-
-Page = tuple[str, Extract | None, ToolgateError | None]
 
 
 async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
@@ -31,18 +26,11 @@ async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
         work,
         options=options_of(inputs.extract),
         concurrency=inputs.concurrency,
-        keep=_page,
+        keep=lambda page: page,
     )
-    snapshots: list[dict[str, Any]] = []
-    failures: list[dict[str, Any]] = []
-    read: list[tuple[str, Extract]] = []
-    for url, looked, failed in pages:
-        if looked is not None:
-            snapshots.append(item_of(url, looked))
-            read.append((url, looked))
-        elif failed is not None:
-            snapshots.append(failed_item_of(url, failed))
-            failures.append({"url": url, **snapshots[-1]["error"]})
+    read = [(page.url, page.extract) for page in pages if page.extract is not None]
+    snapshots = [page.item for page in pages]
+    failures = [{"url": item["url"], **item["error"]} for item in snapshots if not item["success"]]
     summary = Summary(len(pages), len(read))
     result = {
         "summary": summary_of(summary),
@@ -51,10 +39,6 @@ async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
         "notice": NOTICE,
     }
     return Outcome(msgspec.json.encode(result), summary=summary, failures=failures)
-
-
-def _page(url: str, looked: Extract | None, failed: ToolgateError | None) -> Page:
-    return url, looked, failed
 
 
 def compare(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> list[dict[str, Any]]:
