@@ -110,6 +110,14 @@ class _Looked(msgspec.Struct, rename="camel"):
 _looked: Final = msgspec.json.Decoder(_Looked)
 
 
+class _IsDownload(NavigationFailed):
+    pass
+
+
+def _future() -> "asyncio.Future[PageDownload]":
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(eq=False)
 class _Generation:
     """One life of the browser process, and the sessions in it."""
@@ -377,7 +385,7 @@ class PlaywrightTab:
         self._spent = False
         self._went = 0.0
         self._committed = asyncio.Event()
-        self._downloads: list[PageDownload] = []
+        self._download: asyncio.Future[PageDownload] = _future()
         self.navigations = 0
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
@@ -406,9 +414,7 @@ class PlaywrightTab:
         loop = asyncio.get_running_loop()
         try:
             came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
-        except NavigationFailed:
-            if not self._downloads:
-                raise
+        except _IsDownload:
             return await self._downloaded()
         if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
@@ -564,15 +570,16 @@ class PlaywrightTab:
 
     async def _downloaded(self) -> Extract:
         """The file that came instead of a page, unless it is too large or too slow."""
-        (download,) = self._downloads
         path = None
         with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
             async with asyncio.timeout(self._options.navigation_ms / 1000):
+                download = await self._download
                 path = await download.path()
         if path is None:
             raise DownloadTooLarge(
                 f"the file is larger than {self._options.download_limit} bytes, or incomplete"
             )
+        download = self._download.result()
         content = await asyncio.to_thread(path.read_bytes)
         await _within(1, download.delete())
         file = Download(download.suggested_filename, "application/octet-stream", content)
@@ -598,7 +605,7 @@ class PlaywrightTab:
     async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
         self._committed.clear()
-        self._downloads.clear()
+        self._download = _future()
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
         try:
@@ -785,10 +792,10 @@ class PlaywrightTab:
             self._committed.set()
 
     def _on_download(self, download: "PageDownload") -> None:
-        if self._downloads:
+        if self._download.done():
             self._session.owner.spawn(_cancel_download(download))  # one file per visit
         else:
-            self._downloads.append(download)
+            self._download.set_result(download)
             self._session.owner.spawn(self._bound(download))
 
 
@@ -880,9 +887,9 @@ def _translated(failed: Exception) -> PageError:
         return PageCrashed("the page crashed")
     if "has been closed" in text or "Connection closed" in text or "Target closed" in text:
         return BrowserGone("the page's browser or session is gone")
+    if "Download is starting" in text:
+        return _IsDownload("the address is a download")
     _, found, reason = text.partition("net::")
     if found:
         return NavigationFailed(reason.split()[0])
-    if "Download is starting" in text:
-        return NavigationFailed("the address is a download")
     return PageError(text.splitlines()[0] if text else type(failed).__name__)
