@@ -106,9 +106,10 @@ def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
 
 def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The allow rules worth looking at: every URL must match, so those of the first are enough."""
-    if not rules.hosted or not facts.urls:
+    if not rules.hosted:
         return rules.plain
-    first = facts.urls[0]
+    urls = facts.urls
+    first = urls[0] if urls else None
     return rules.plain if first is None else rules.about(first.host)
 
 
@@ -131,7 +132,7 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
 
     One that cannot be applied does not allow; where no other does, its error is the answer.
     """
-    coverage = _Coverage(facts)
+    coverage: _Coverage | None = None
     error: Exception | None = None
     for rule in allowing_candidates(rules, facts):
         try:
@@ -139,6 +140,7 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
                 continue
             if rule.commands is None:
                 return _decision(rule, facts.call, "")
+            coverage = coverage or _Coverage(facts)
             if coverage.complete_with(rule):
                 return _decision(coverage.first or rule, facts.call, "")
         except (EvaluationError, LimitReached, TooComplex) as problem:
