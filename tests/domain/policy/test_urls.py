@@ -57,6 +57,8 @@ def test_the_host_is_what_follows_the_user() -> None:
         "https://example。com/",
         "https://ｅxample.com/",
         "https://faß.de/",
+        "https://βόλος.com/",
+        "https://a\u200db.de/",
         "https://ex\u202eample.com/",
         "https://-example.com/",
         "https://example..com/",

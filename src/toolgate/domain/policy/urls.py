@@ -20,7 +20,6 @@ _AUTHORITY: Final = re.compile(
     r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
 )
 _PLAIN: Final = re.compile(r"(https?)://([a-z0-9.-]+)(?:[/?#][!-\[\]-~]*)?")  # nearly every URL
-_TWO_READINGS: Final = frozenset("ßςẞ\u200c\u200d")  # IDNA 2003 and 2008 disagree on these
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _PRIVATE_SUFFIXES: Final = frozenset({"lan", "home", "corp", "intranet", "arpa", "test", "invalid"})
 
@@ -74,8 +73,8 @@ def host_name(text: str) -> str:
 
 
 def _has_one_reading(text: str) -> bool:
-    """Whether what an international name folds to is itself, whichever edition of IDNA is read."""
-    if unicodedata.normalize("NFKC", text).lower() != text or not _TWO_READINGS.isdisjoint(text):
+    """Whether an international name folds to itself: the editions of IDNA differ on the others."""
+    if unicodedata.normalize("NFKC", text).lower() != text:
         return False
     try:
         return text.encode("idna").decode("idna") == text
