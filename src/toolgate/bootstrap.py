@@ -26,15 +26,19 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
 from toolgate.adapters.engine_sandbox import SandboxEngine
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.metrics import Metrics, Reading
 from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile
+from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
 from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
 from toolgate.adapters.script_agent import ScriptAgent
@@ -68,6 +72,11 @@ from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
+from toolgate.tasks.agent_tools import BrowserEngine
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import Toolset
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +84,7 @@ VERSION: Final = version("toolgate")
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 TOKEN_BYTES: Final = 32
+TABS_PER_CORE: Final = 4
 
 
 @dataclass(slots=True)
@@ -131,6 +141,7 @@ class Execution:
     evidence: EvidenceLog
     targets: Targets
     executor: LocalExecutor
+    tasks: Toolset
 
 
 async def start_everything(settings: Settings) -> Installation:
@@ -205,12 +216,42 @@ async def _open_core(
     return Core(clock, RandomIds(clock), bus, journal, patterns, redactor)
 
 
+async def _open_browser_tasks(
+    settings: Settings, installation: Installation, core: Core, blobs: DiskBlobs
+) -> Toolset:
+    """The browser itself starts with the first task."""
+    refused = RefusedHosts()
+    proxy = await EgressProxy(Guard(), decided=refused.note).__aenter__()
+    installation.on_stop(lambda: proxy.__aexit__(None, None, None))
+    browser = PlaywrightBrowser(
+        BrowserOptions(
+            executable=settings.chromium,
+            proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
+            slots=TABS_PER_CORE * (os.cpu_count() or 1),
+        ),
+        was_refused=refused.has,
+    )
+    installation.on_stop(browser.close)
+    runtime = TaskRuntime(
+        journal=core.journal,
+        blobs=blobs,
+        browser=browser,
+        clock=core.clock,
+        new_id=core.new_id,
+        templates=load_templates(),
+    )
+    installation.on_stop(runtime.close)
+    await runtime.start()
+    return Toolset(runtime, clock=core.clock)
+
+
 async def _open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
     home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
+    blobs = DiskBlobs(home / "blobs")
     evidence = await EvidenceLog.open(
         TileFiles(home / "evidence"),
         journal=journal,
-        blobs=DiskBlobs(home / "blobs"),
+        blobs=blobs,
         bus=core.bus,
         clock=clock,
         signer=Ed25519Signer.in_home(home),
@@ -240,7 +281,15 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         version=VERSION,
     )
     on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
-    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools())])
+    tasks = await _open_browser_tasks(settings, installation, core, blobs)
+    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
+    routing = Routing(
+        [
+            on_target(lambda _: on_targets),
+            named_tools(in_browser, in_browser.tools()),
+            named_tools(built_in, built_in.tools()),
+        ]
+    )
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
@@ -253,7 +302,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
     await pipeline.recover()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
     executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
-    return Execution(pipeline, policy, approvals, audit, evidence, targets, executor)
+    return Execution(pipeline, policy, approvals, audit, evidence, targets, executor, tasks)
 
 
 def _start_runs(
