@@ -35,7 +35,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.metrics import Metrics, Reading
-from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile
 from toolgate.adapters.refused_hosts import RefusedHosts
@@ -146,26 +146,31 @@ class Execution:
 
 async def start_everything(settings: Settings) -> Installation:
     """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError."""
-    patterns = SecretPatterns(settings.secrets())
-    redactor = Redactor(patterns.find, unfinished=patterns.unfinished)
-    logs.configure(
-        level=settings.log_level, as_json=settings.log_format == "json", redact=redactor.text
-    )
+    patterns = configure_logs(settings)
     _check_exposure(settings)
     _raise_file_limit()
     _make_home(settings)
     installation = Installation()
     try:
-        await _start(settings, installation, patterns, redactor)
+        await _start(settings, installation, patterns)
     except BaseException:
         await installation.stop()
         raise
     return installation
 
 
-async def _start(
-    settings: Settings, installation: Installation, patterns: SecretPatterns, redactor: Redactor
-) -> None:
+def configure_logs(settings: Settings) -> SecretPatterns:
+    """Log lines on stderr, without the secrets that are known; whoever learns more teaches these."""
+    patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
+    logs.configure(
+        level=settings.log_level,
+        as_json=settings.log_format == "json",
+        redactor=patterns.redactor(),
+    )
+    return patterns
+
+
+async def _start(settings: Settings, installation: Installation, patterns: SecretPatterns) -> None:
     sockets = _bind(
         settings.host,
         internal=(settings.http_port, "HTTP_PORT"),
@@ -173,7 +178,7 @@ async def _start(
         gateway=(settings.gateway_port, "GATEWAY_PORT"),
         clients=(settings.ws_port, "WS_PORT"),
     )
-    core = await _open_core(settings, installation, patterns, redactor)
+    core = await _open_core(settings, installation, patterns)
     execution = await _open_execution(settings, installation, core)
     dispatcher = LocalDispatcher(core.journal, core.clock)
     runs = _start_runs(settings, installation, core, execution, dispatcher)
@@ -208,12 +213,12 @@ async def _start(
 
 
 async def _open_core(
-    settings: Settings, installation: Installation, patterns: SecretPatterns, redactor: Redactor
+    settings: Settings, installation: Installation, patterns: SecretPatterns
 ) -> Core:
     clock, bus = SystemClock(), LocalBus()
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
-    return Core(clock, RandomIds(clock), bus, journal, patterns, redactor)
+    return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor())
 
 
 async def _open_browser_tasks(
