@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,8 +40,9 @@ async def try_case(case: Case, place: Place) -> Row:
     return Row(case.name, escaped, control)
 
 
-async def run_battery(place: Place) -> list[Row]:
-    return [await try_case(case, place) for case in CASES]
+async def run_battery(place: Place, *, only: Collection[str] = ()) -> list[Row]:
+    """Every case, or those that are named."""
+    return [await try_case(case, place) for case in CASES if not only or case.name in only]
 
 
 @contextlib.asynccontextmanager
