@@ -33,7 +33,9 @@ class FakeFiles:
         return len(self.content[path])
 
     async def list(self, path: str, *, recursive: bool, limit: int) -> Sequence[Entry]:
-        return [Entry(name, "file", len(text)) for name, text in sorted(self.content.items())][:limit]
+        return [Entry(name, "file", len(text)) for name, text in sorted(self.content.items())][
+            :limit
+        ]
 
 
 class FakeSession:
