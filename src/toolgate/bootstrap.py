@@ -72,6 +72,7 @@ from toolgate.surfaces.orchestrator.server import OrchestratorApi
 log = logging.getLogger(__name__)
 
 VERSION: Final = version("toolgate")
+NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 TOKEN_BYTES: Final = 32
@@ -240,13 +241,13 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         version=VERSION,
     )
     on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
-    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools)])
+    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools())])
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
         policies=policies,
         routing=routing,
-        ledger=Ledger(journal, evidence, audit, clock, owner=core.new_id("node")),
+        ledger=Ledger(journal, evidence, audit, clock, owner=NODE),
         approvals=approvals,
         redactor=redactor,
     )

@@ -166,7 +166,7 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
         clock.advance(pending.expires_at - clock.now_ms())
         due = await rig.journal.due(until=clock.now_ms())
         assert [row.collection for row in due] == [APPROVALS]
-        assert await rig.approvals.on_due(due[0]) == "r1"
+        assert await rig.approvals.on_due(due[0]) == "run_r1"
         assert await rig.journal.due(until=clock.now_ms()) == []
         with pytest.raises(Conflict):
             await rig.pipeline.decide_approval(

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import msgspec
@@ -240,7 +241,7 @@ class EvidenceLog:
             )
 
     def _scalar(self, name: str, value: JsonValue) -> Scalar:
-        if _FIELD.fullmatch(name) is None:
+        if not _is_field(name):
             raise Invalid(f"not a field's name: {name}", field=name)
         if isinstance(value, str):
             limit = self._options.text_limit
@@ -389,6 +390,11 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(item) for item in value]
         case _:
             return value
+
+
+@lru_cache(maxsize=256)
+def _is_field(name: str) -> bool:
+    return _FIELD.fullmatch(name) is not None
 
 
 def _check_ref(ref: str) -> None:

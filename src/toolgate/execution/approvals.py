@@ -4,6 +4,7 @@ An approval's id is made from the request's, so that a retry finds the same one.
 due when it expires; `on_due` is the handler for that deadline.
 """
 
+import contextlib
 from typing import Final
 
 import msgspec
@@ -106,14 +107,12 @@ class Approvals:
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
-        """Write down that an approval has expired; returns the request it was for."""
+        """Write down that an approval has expired; returns the run that waits for it."""
         expired = decode(row.value).at(self._clock.now_ms())
         if expired.status is ApprovalStatus.EXPIRED:
-            try:
+            with contextlib.suppress(Conflict):  # decided in the last moment
                 await self._journal.commit(*self._write(expired, expected=row.version))
-            except Conflict:  # decided in the last moment
-                return expired.request_id
-        return expired.request_id
+        return expired.run_id
 
     async def _row(self, approval_id: str) -> Row:
         row = await self._journal.get(COLLECTION, approval_id)

@@ -56,6 +56,12 @@ class Ledger:
             return call, None
         return replace(call, version=row.version), decode_entry(row.value)
 
+    async def response(self, call: Call, entry: Entry) -> wire.RunToolResponse:
+        """What an ended call was answered: with the row where nothing ran, else in the evidence."""
+        if entry.response is not None:
+            return entry.response
+        return wire.decode_response(await self.evidence.fetch(call.ref(A.RESPONSE)))
+
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
         artifacts = await self._decided(call, decision)
@@ -177,7 +183,7 @@ class Ledger:
             await self._store(call, A.RESPONSE, to_json(response)),
         ]
         await self.journal.commit(
-            self._entry(call, State.ENDED, response=response, isolation=output.isolation),
+            self._entry(call, State.ENDED, isolation=output.isolation),
             Delete(EXECUTING, call.id),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, approval),
