@@ -166,29 +166,27 @@ class EvidenceLog:
         artifacts: Sequence[Artifact] = (),
         redacted: bool = False,
     ) -> list[Operation]:
-        if _KIND.fullmatch(kind) is None:
+        if not _is_kind(kind):
             raise Invalid(f"not a kind of record: {kind}", field="kind")
-        clean: JsonValue = {"fields": {**fields}, "subject": subject}
+        if "" in fields:
+            raise Invalid("a field has a name", field="fields")
+        # The subject goes along as a nameless field, so that one search does for both.
+        clean: dict[str, JsonValue] = {**fields, "": subject}
         if not redacted:
-            clean = self._redactor.value(clean)
-        if not isinstance(clean, dict) or not isinstance(clean["fields"], dict):
-            clean = {"fields": {"redacted": str(clean)}, "subject": ""}
-        record: dict[str, Any] = {
+            clean = self._redactor.fields(clean)
+        subject = str(clean.pop("", ""))
+        record = {
             "artifacts": {artifact.ref: artifact.digest for artifact in artifacts},
             "at": self._clock.now_ms(),
-            "fields": {
-                name: self._scalar(name, value)
-                for name, value in clean["fields"].items()  # type: ignore[union-attr]
-            },
+            "fields": self._scalars(clean),
             "kind": kind,
-            "subject": clean["subject"],
+            "subject": subject,
             "v": RECORD_VERSION,
         }
         data = _canonical(record)
         if len(data) > ENTRY_LIMIT:
             raise Invalid(f"a record has at most {ENTRY_LIMIT} bytes", field="fields")
-        event = NewEvent(type=kind, data=data, subject=str(clean["subject"]))
-        operations: list[Operation] = [Append(STREAM, [event])]
+        operations: list[Operation] = [Append(STREAM, [NewEvent(kind, data, subject)])]
         for artifact in artifacts:
             operations.append(Put(ARTIFACTS, artifact.ref, _encode_row(artifact), expected=0))
         return operations
@@ -240,17 +238,17 @@ class EvidenceLog:
                 artifacts=contents,
             )
 
-    def _scalar(self, name: str, value: JsonValue) -> Scalar:
-        if not _is_field(name):
-            raise Invalid(f"not a field's name: {name}", field=name)
-        if isinstance(value, str):
-            limit = self._options.text_limit
-            return value if len(value) <= limit else value[: limit - 1] + "…"
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and abs(value) <= LARGEST_INTEGER:
-            return value
-        raise Invalid(f"{name} is neither a text, a whole number, true, false nor null", field=name)
+    def _scalars(self, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        limit = self._options.text_limit
+        for name, value in fields.items():
+            if not _is_field(name):
+                raise Invalid(f"not a field's name: {name}", field=name)
+            if isinstance(value, str):
+                if len(value) > limit:
+                    fields[name] = value[: limit - 1] + "…"
+            elif not _is_plain(value):
+                raise Invalid(f"{name} is no text, whole number, true, false or null", field=name)
+        return fields
 
     def _hear(self, events: Sequence[Event]) -> None:
         self._arrived.extend(events)
@@ -308,6 +306,22 @@ class EvidenceLog:
         self._files.write("checkpoint", note.encode())
         self._checkpoint = note
         return checkpoint
+
+
+@lru_cache(maxsize=1024)
+def _is_field(name: str) -> bool:
+    return _FIELD.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _is_kind(kind: str) -> bool:
+    return _KIND.fullmatch(kind) is not None
+
+
+def _is_plain(value: JsonValue) -> bool:
+    if isinstance(value, int):
+        return abs(value) <= LARGEST_INTEGER
+    return value is None
 
 
 async def _happens(event: asyncio.Event, *, within: float) -> None:
@@ -390,11 +404,6 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(item) for item in value]
         case _:
             return value
-
-
-@lru_cache(maxsize=256)
-def _is_field(name: str) -> bool:
-    return _FIELD.fullmatch(name) is not None
 
 
 def _check_ref(ref: str) -> None:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import (
@@ -29,6 +29,7 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
+PAUSE: Final = 0.0001  # seconds
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -192,18 +193,21 @@ class Writer(threading.Thread):
         self._waiting.put(None)
 
     def run(self) -> None:
-        self._get_ready()
-        while (batch := self._waiting.get()) is not None:
+        while (batch := self._take()) is not None:
             self._commit(batch)
             self._settle(batch)
-            self._get_ready()
         self._close()
 
-    def _get_ready(self) -> None:
-        """Do now, while nobody waits, what the next batch would wait for."""
-        self._remember()
-        with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
-            self._begin()
+    def _take(self) -> list[Commit] | None:
+        """The next batch; while there is none, get ready for it."""
+        try:
+            # Not at once: the callers of the last batch are being woken, and go first.
+            return self._waiting.get(timeout=PAUSE)
+        except Empty:
+            self._remember()
+            with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
+                self._begin()
+            return self._waiting.get()
 
     def _close(self) -> None:
         try:

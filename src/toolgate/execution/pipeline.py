@@ -259,8 +259,7 @@ class Pipeline:
         said = f"{decision.reason}\0{decision.detail}"
         if self._redactor.text(said) == said:
             return decision
-        return replace(
-            decision,
+        return decision._replace(
             reason=self._redactor.text(decision.reason),
             detail=self._redactor.text(decision.detail),
         )
@@ -278,19 +277,19 @@ class Pipeline:
         self, call: Call, decision: Decision, approval: Approval
     ) -> tuple[Decision, Sequence[Operation]]:
         """What a person's word makes of the policy's; the write uses the approval up."""
-        deny = replace(decision, effect=Effect.DENY)
+        deny = decision._replace(effect=Effect.DENY)
         if decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
             return decision, ()
         if approval.status is ApprovalStatus.EXPIRED:
-            return replace(deny, rule_id=EXPIRED, reason="Nobody approved it in time"), ()
+            return deny._replace(rule_id=EXPIRED, reason="Nobody approved it in time"), ()
         if approval.status is ApprovalStatus.REJECTED:
             note = f": {approval.note}" if approval.note else ""
             reason = f"Rejected by {approval.decided_by}{note}"
-            return replace(deny, rule_id=REJECTED, reason=reason), ()
+            return deny._replace(rule_id=REJECTED, reason=reason), ()
         try:
             return decision, [await self._approvals.use(call.request, decision)]
         except Refused as refused:
-            return replace(deny, rule_id=MISFIT, reason=str(refused)), ()
+            return deny._replace(rule_id=MISFIT, reason=str(refused)), ()
 
     async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""
