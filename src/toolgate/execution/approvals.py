@@ -26,6 +26,13 @@ from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put, Ro
 COLLECTION: Final = "approvals"
 STREAM: Final = "approvals"
 
+_HAPPENED: Final = {  # the types of the events; their subject is the run that waits
+    ApprovalStatus.PENDING: "asked",
+    ApprovalStatus.APPROVED: "decided",
+    ApprovalStatus.REJECTED: "decided",
+    ApprovalStatus.EXPIRED: "expired",
+}
+
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
 
@@ -123,7 +130,7 @@ class Approvals:
     def _write(self, approval: Approval, *, expected: int) -> list[Operation]:
         pending = approval.status is ApprovalStatus.PENDING
         value = encode(approval)
-        event = NewEvent(f"approval_{approval.status.lower()}", value, approval.approval_id)
+        event = NewEvent(_HAPPENED[approval.status], value, approval.run_id)
         return [
             Put(
                 COLLECTION,

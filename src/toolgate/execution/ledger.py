@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.contracts.wire import given
+from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.domain.approvals import Approval
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
@@ -247,7 +247,7 @@ class Ledger:
             "approval_id": approval.approval_id,
             "status": approval.status.value,
             "decided_by": approval.decided_by,
-            "decided_at": approval.decided_at,
+            "decided_at": to_iso_ms(approval.decided_at) if approval.decided_at else None,
             "note": approval.note,
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
