@@ -81,6 +81,7 @@ from toolgate.tasks.toolset import Toolset
 log = logging.getLogger(__name__)
 
 VERSION: Final = version("toolgate")
+NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 TOKEN_BYTES: Final = 32
@@ -300,7 +301,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
     pipeline = Pipeline(
         policies=policies,
         routing=routing,
-        ledger=Ledger(journal, evidence, audit, clock, owner=core.new_id("node")),
+        ledger=Ledger(journal, evidence, audit, clock, owner=NODE),
         approvals=approvals,
         redactor=redactor,
     )

@@ -17,7 +17,7 @@ from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.errors import Conflict, Invalid, Refused, ToolgateError, Unavailable
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import UNCHECKED, Redactor
+from toolgate.domain.redaction import Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -29,6 +29,7 @@ from toolgate.execution.calls import (
     described,
     is_interrupted,
     is_waiting,
+    names_in,
     outcome_of,
 )
 from toolgate.execution.ledger import Ledger
@@ -212,9 +213,10 @@ class Pipeline:
         """Understand a request, before anything happens; raises Invalid."""
         request = complete(request)
         content = described(request)
-        shown = self._redactor.fields(content)
-        if not {**shown, "args": None} == {**content, "args": None}:
+        names = "\0".join(names_in(request))
+        if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        shown = {**content, "args": self._redactor.value(content["args"])}
         try:
             fingerprint = self._ledger.evidence.commitment(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
@@ -232,8 +234,8 @@ class Pipeline:
         if known.fingerprint != call.fingerprint:
             return Settled(await self._ledger.conflict(call))
         match known.state:
-            case State.ENDED if known.response is not None:
-                return Settled(known.response, known.isolation)
+            case State.ENDED:
+                return Settled(await self._ledger.response(call, known), known.isolation)
             case State.RELEASED:
                 return _released(call)
             case State.WAITING:
@@ -254,7 +256,7 @@ class Pipeline:
 
     def _decide(self, call: Call) -> Decision:
         decision = self._policies.decide(call.request)
-        said = f"{decision.reason}\n{decision.detail}"
+        said = f"{decision.reason}\0{decision.detail}"
         if self._redactor.text(said) == said:
             return decision
         return decision._replace(
@@ -330,10 +332,14 @@ class Pipeline:
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    clean = redactor.fields({"out": output.stdout, "err": output.stderr, "data": output.data})
-    data = clean.get("data")
-    stdout, stdout_cut = _capped(str(clean.get("out", UNCHECKED)))
-    stderr, stderr_cut = _capped(str(clean.get("err", UNCHECKED)))
+    texts = f"{output.stdout}\0{output.stderr}"
+    clean = redactor.text(texts)
+    out, err = output.stdout, output.stderr
+    if clean != texts:
+        out, err = redactor.text(out), redactor.text(err)
+    data = redactor.value(output.data) if output.data is not None else None
+    stdout, stdout_cut = _capped(out)
+    stderr, stderr_cut = _capped(err)
     data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
     return replace(
         output,

@@ -1,5 +1,6 @@
 """The executor contract on the wire: statuses, bearer, bodies, headers."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 
 from toolgate import asgi
 from toolgate.contracts import executor_v0 as wire
+from toolgate.contracts.wire import to_iso_ms
 from toolgate.domain.errors import (
     Conflict,
     Invalid,
@@ -21,6 +23,8 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
+from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.ports.pipeline import Pending
 from toolgate.surfaces.executor.server import CODES, ExecutorApi
 from toolgate.testing.pipelines import Rig, open_rig
 
@@ -120,7 +124,6 @@ async def test_a_body_that_is_too_large_is_413(door: Door) -> None:
     assert (status, answer["error"]["code"]) == (413, wire.ErrorCode.INVALID_REQUEST)
 
 
-@pytest.mark.requirement("003/request/unknown-members")
 async def test_members_outside_the_contract_are_ignored(door: Door) -> None:
     _, plain = await door.ask("POST", wire.RUN_PATH, run())
     _, more = await door.ask("POST", wire.RUN_PATH, run(extra=1, ctx={"other": 2}))
@@ -183,6 +186,22 @@ async def test_a_search_that_cannot_be_read_is_400(door: Door, wrong: Any) -> No
 async def test_health_needs_no_bearer(door: Door) -> None:
     status, body = await door.ask("GET", wire.HEALTH_PATH, token="")
     assert (status, body["ok"]) == (200, True)
+
+
+@pytest.mark.requirement("003/http/iso-times")
+async def test_times_are_iso_8601_with_milliseconds_and_z(door: Door) -> None:
+    pending = await door.rig.pipeline.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
+    assert isinstance(pending, Pending)
+    await door.rig.pipeline.decide_approval(
+        pending.approval_id, approve=True, decided_by="u", reason=""
+    )
+    await door.rig.pipeline.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
+    _, word = await door.ask("GET", wire.ARTIFACT_PATH, ref="requests/r2/approval.json")
+    _, health = await door.ask("GET", wire.HEALTH_PATH)
+    _, found = await door.ask("POST", wire.EPISODES_PATH, {})
+    now = to_iso_ms(door.rig.clock.now_ms())
+    assert [word["decided_at"], health["time"], found["episodes"][0]["ts"]] == [now] * 3
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", now)
 
 
 def test_every_error_of_ours_has_a_code() -> None:
