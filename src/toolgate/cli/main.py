@@ -8,6 +8,8 @@ import click
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
     "settings": ("settings", "List every setting, its default and its meaning."),
+    "evidence": ("evidence", "Show, export and verify what was done."),
+    "audit": ("audit", "Query the audit log."),
 }
 
 
