@@ -1,12 +1,12 @@
 """Why a request is not let in.
 
-    Refused
-    ├── AuthRequired   nobody said who they are, or the device is not paired
-    ├── InvalidToken   they said, and it is not so (any more)
-    ├── Forbidden      known, and not allowed to do this
-    └── RateLimited    known and allowed, but not so soon
-    Conflict
-    └── KeyConflict    the Idempotency-Key belongs to another request
+Refused
+├── AuthRequired   nobody said who they are, or the device is not paired
+├── InvalidToken   they said, and it is not so (any more)
+├── Forbidden      known, and not allowed to do this
+└── RateLimited    known and allowed, but not so soon
+Conflict
+└── KeyConflict    the Idempotency-Key belongs to another request
 """
 
 from toolgate.domain.devices import Pending

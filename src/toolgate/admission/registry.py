@@ -89,6 +89,16 @@ class Registry:
     def device(self, device_id: str) -> Device | None:
         return self._devices.get(device_id)
 
+    def identity(self, name: str) -> Identity | None:
+        """A device or script that is still known, by its name."""
+        device = self._devices.get(name)
+        if device is not None and device.active:
+            return self._identities[name]
+        service = self._services.get(name.removeprefix("service:"))
+        if service is not None and name.startswith("service:"):
+            return Identity(Who.SERVICE, name, service.scope)
+        return None
+
     def last_seen(self, device_id: str) -> int | None:
         return self._seen.get(device_id)
 
