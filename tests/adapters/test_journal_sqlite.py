@@ -274,6 +274,28 @@ class TestEpoch:
         async with opened(path) as journal:
             assert journal.vouches_since != first
 
+    async def test_it_changes_when_the_file_was_put_back_from_a_copy_made_in_the_same_life(
+        self, path: Path
+    ) -> None:
+        log = path.with_name(path.name + "-wal")
+        async with opened(path) as journal:
+            first = journal.vouches_since
+            await journal.commit(Append("a", [said("one")]))
+            copied, copied_log = path.read_bytes(), log.read_bytes()
+            await journal.commit(Append("a", [said("two")]))
+        path.write_bytes(copied)
+        log.write_bytes(copied_log)
+        async with opened(path) as journal:
+            assert texts(await journal.read("a")) == ["one"]
+            assert journal.vouches_since != first
+
+    async def test_it_stays_when_the_newest_events_were_forgotten(self, path: Path) -> None:
+        first = await filled(path)
+        async with opened(path) as journal:
+            await journal.forget("a", through=200)
+        async with opened(path) as journal:
+            assert journal.vouches_since == first
+
     async def test_it_changes_when_the_whole_home_was_put_back_from_a_copy(
         self, path: Path, tmp_path: Path
     ) -> None:
@@ -417,6 +439,7 @@ class TestMigrations:
                 assert connection.execute("PRAGMA user_version").fetchone()[0] == len(newer)
                 assert connection.execute("SELECT count(*) FROM notes").fetchone()[0] == 0
                 assert connection.execute("SELECT count(*) FROM events").fetchone()[0] == 200
+            file.witness.close()
             assert file.vouches_since == epoch
         assert isinstance(await refusal(path), Misconfigured)
 

@@ -15,7 +15,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/artifacts/chunk-round-trip",
         source="seed 004 §3.3",
         behaviour="The seed's chunk parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/artifacts/no-other-members",
@@ -471,7 +470,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/list/request-round-trip",
         source="seed 004 §4.3",
         behaviour="The seed's list_task_runs request parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/pool/five-running",
@@ -507,7 +505,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/profile/round-trip",
         source="seed 004 §4.5",
         behaviour="The seed's profile parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/profile/really-in-force",
@@ -603,13 +600,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run/request-round-trip",
         source="seed 004 §4.1",
         behaviour="The seed's run_task_template request parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/run/answers-round-trip",
         source="seed 004 §4.1",
         behaviour="The seed's two async answers parse into their model and come back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/run/options-optional",
@@ -729,7 +724,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run-object/round-trip",
         source="seed 004 §3.2",
         behaviour="The seed's run object parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="004/run-object/members",
@@ -741,7 +735,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run-object/camel-case",
         source="spec README.md, JSON case",
         behaviour="Every member of the contract is spelt in camelCase.",
-        issue=2,
     ),
     Requirement(
         id="004/run-object/timestamps",

@@ -21,7 +21,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/answer/direct-round-trip",
         source="seed 000 §4.1",
         behaviour="The seed's two direct answers parse into their model and come back the same.",
-        issue=2,
     ),
     Requirement(
         id="000/answer/wrapped",
@@ -33,7 +32,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/answer/wrapped-round-trip",
         source="seed 000 §4.2",
         behaviour="The seed's wrapped answer parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="000/answer/wrapped-without-updates",
@@ -363,7 +361,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/request/body-round-trip",
         source="seed 000 §3",
         behaviour="The seed's request example parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="000/request/call-name",

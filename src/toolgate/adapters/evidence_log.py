@@ -202,11 +202,8 @@ class EvidenceLog:
         row = await self._journal.get(ARTIFACTS, ref)
         if row is None:
             raise NotFound("artifact", ref)
-        digest, _, content = decode_row(row.value)
-        if content is None:
-            return await self._blobs.get(digest)
-        check_content(ref, digest, content)
-        return content
+        digest, content = decode_row(ref, row.value)
+        return await self._blobs.get(digest) if content is None else content
 
     def commitment(self, value: JsonValue) -> str:
         return self._commit(_canonical(value))
@@ -349,17 +346,22 @@ def check_content(ref: str, digest: str, content: bytes) -> None:
         raise Damaged(f"artifact {ref} is not what was recorded")
 
 
-def decode_row(value: bytes) -> tuple[str, int, bytes | None]:
-    """(digest, size, content); the content is None where it is in the blobs."""
+def decode_row(ref: str, value: bytes) -> tuple[str, bytes | None]:
+    """(digest, content); the content is None where it is in the blobs."""
     head, _, content = value.partition(b"\n")
-    digest, place, size = head.decode().split(" ")
-    return digest, int(size), content if place == "here" else None
+    digest, _, place = head.decode("ascii", "replace").partition(" ")
+    if value == f"{digest} blob\n".encode():
+        return digest, None
+    if place != f"here {len(content)}":
+        raise Damaged(f"artifact {ref} is not what was recorded")
+    check_content(ref, digest, content)
+    return digest, content
 
 
 def _encode_row(artifact: Artifact) -> bytes:
-    place = "blob" if artifact.inline is None else "here"
-    head = f"{artifact.digest} {place} {artifact.size}\n".encode()
-    return head + (artifact.inline or b"")
+    if artifact.inline is None:
+        return f"{artifact.digest} blob\n".encode()
+    return f"{artifact.digest} here {artifact.size}\n".encode() + artifact.inline
 
 
 def _canonical(value: object) -> bytes:

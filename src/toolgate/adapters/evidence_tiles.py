@@ -68,7 +68,7 @@ class TileFiles:
     def write(self, path: str, content: bytes) -> None:
         """Put a file in its place whole, or not at all, and on disk."""
         place = self.root / path
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(place.parent)
         beside = place.with_name(f".{secrets.token_hex(8)}.new")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -173,6 +173,13 @@ class TiledLog:
         tile = Tile(level, count // TILE_WIDTH - 1)
         self._files.write(tile.path, content)
         self._files.drop_partials(tile)
+
+
+def _make_private(directory: Path) -> None:
+    """With its parents; `parents=True` would make those open to others."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def first_of(tile: Tile, whole: bytes) -> bytes:

@@ -133,6 +133,7 @@ class Writer(threading.Thread):
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection
+        self._witness = opened.witness
         self._path = path
         self._clock = clock
         self._settle = settle
@@ -183,6 +184,7 @@ class Writer(threading.Thread):
             log.warning("journal_not_closed_cleanly path=%s error=%s", self._path, failed)
         finally:
             self._connection.close()
+            self._witness.close()
 
     def _commit(self, batch: list[Commit]) -> None:
         try:
@@ -362,6 +364,8 @@ class Writer(threading.Thread):
             )
 
     def _remember(self, draft: Draft) -> None:
+        if draft.position > self._position:
+            self._witness.see(draft.position)
         self._position = draft.position
         self._last_stream = draft.last_stream
         for name, state in draft.streams.items():

@@ -4,7 +4,7 @@ Only data, snake_case, times as ISO 8601 text. The pipeline behind it is in `exe
 """
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -147,6 +147,12 @@ class RunToolResponse(Wire):
                 raise ValueError("a denied call has no tool_result")
 
 
+class ArtifactQuery(Wire):
+    """Of GET /artifact/get."""
+
+    ref: EvidenceRef
+
+
 class Order(StrEnum):
     ASC = "asc"
     DESC = "desc"
@@ -216,7 +222,7 @@ class Refusal(Wire):
     """The body of an answer to a request that was not judged; a deny has the full response."""
 
     error: ErrorBody
-    ok: Literal[False] = False
+    ok: bool = False
 
 
 class KvGet(Wire):

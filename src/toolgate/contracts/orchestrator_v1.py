@@ -258,7 +258,7 @@ class Refusal(Wire):
 
     error: str
     message: str
-    ok: Literal[False] = False
+    ok: bool = False
 
 
 class Health(Wire):

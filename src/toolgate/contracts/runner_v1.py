@@ -6,7 +6,7 @@ these models do.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -169,7 +169,7 @@ class Refusal(CamelWire):
     """The body of every answer that is not 2xx."""
 
     error: ToolError
-    ok: Literal[False] = False
+    ok: bool = False
 
 
 class Usage(CamelWire):
