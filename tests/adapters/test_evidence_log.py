@@ -25,7 +25,7 @@ from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer, check_s
 from toolgate.domain import checkpoints, evidence
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey
 from toolgate.domain.errors import Conflict, Damaged, Invalid, NotFound
-from toolgate.domain.redaction import MASK, Redactor
+from toolgate.domain.redaction import MASK
 from toolgate.ports.evidence import STREAM
 from toolgate.ports.journal import Append, Journal, NewEvent, Put
 from toolgate.testing.clock import FakeClock
@@ -61,7 +61,7 @@ async def running(
             bus=bus,
             clock=clock,
             signer=Ed25519Signer.in_home(home, name="test/log"),
-            redactor=Redactor(patterns.find),
+            redactor=patterns.redactor(),
             commit=Commitments.in_home(home),
             options=options,
         )
@@ -416,7 +416,7 @@ async def test_events_whose_hint_was_lost_are_published_all_the_same(tmp_path: P
         bus=deaf,
         clock=clock,
         signer=Ed25519Signer.in_home(tmp_path, name="test/log"),
-        redactor=Redactor(SecretPatterns().find),
+        redactor=SecretPatterns().redactor(),
         commit=Commitments.in_home(tmp_path),
         options=QUICK,
     )

@@ -1,70 +1,25 @@
 """Every secret, however it is written, is found; and nothing that is left gives it away."""
 
 import base64
-import html
-import json
 import logging
-import random
-import re
-import string
-import urllib.parse
 from collections.abc import Callable
 from io import StringIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.adapters.secret_writing import ENCODINGS, make_secrets
 
 from toolgate.adapters.logging_redaction import RedactingFilter
 from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
 from toolgate.domain.errors import Invalid
-from toolgate.domain.redaction import MASK, UNCHECKED, Redactor
-
-ENCODINGS: dict[str, Callable[[str], str]] = {
-    "plain": str,
-    "hex": lambda s: s.encode().hex(),
-    "HEX": lambda s: s.encode().hex().upper(),
-    "base64": lambda s: base64.b64encode(s.encode()).decode(),
-    "base64 unpadded": lambda s: base64.b64encode(s.encode()).decode().rstrip("="),
-    "base64url": lambda s: base64.urlsafe_b64encode(s.encode()).decode(),
-    "percent": lambda s: urllib.parse.quote(s, safe=""),
-    "percent, lower case": lambda s: lower_percent(urllib.parse.quote(s, safe="")),
-    "form": urllib.parse.quote_plus,
-    "every byte": lambda s: "".join(f"%{b:02x}" for b in s.encode()),
-    "twice": lambda s: urllib.parse.quote(urllib.parse.quote(s, safe=""), safe=""),
-    "json": lambda s: json.dumps(s)[1:-1],
-    "json twice": lambda s: json.dumps(json.dumps(s))[1:-1],
-    "unicode escapes": lambda s: re.sub("(....)", r"\\u\1", s.encode("utf-16-be").hex()),
-    "json in a query": lambda s: urllib.parse.quote(json.dumps(s)[1:-1]),
-    "html": html.escape,
-}
-
-
-def lower_percent(text: str) -> str:
-    return re.sub("%..", lambda match: match[0].lower(), text)
-
-
-def make_secrets(count: int) -> list[str]:
-    chance = random.Random(20260214)
-    alphabets = [
-        string.ascii_letters + string.digits,
-        string.ascii_letters + string.digits + "!#$%^&*()+/=?~ \"'<>\\",
-        string.hexdigits.lower(),
-        "äöü漢字🙂" + string.ascii_lowercase,
-    ]
-    made = []
-    for number in range(count):
-        alphabet = alphabets[number % len(alphabets)]
-        text = "".join(chance.choice(alphabet) for _ in range(chance.randrange(8, 48)))
-        made.append(f"s{text}e")
-    return made
-
+from toolgate.domain.redaction import MASK, UNCHECKED
 
 SECRETS = make_secrets(500)
 PATTERN_SET = SecretPatterns(SECRETS)
-REDACTOR = Redactor(PATTERN_SET.find, unfinished=PATTERN_SET.unfinished)
+REDACTOR = PATTERN_SET.redactor()
 NOTHING_KNOWN = SecretPatterns()
-BLIND = Redactor(NOTHING_KNOWN.find, unfinished=NOTHING_KNOWN.unfinished)
+BLIND = NOTHING_KNOWN.redactor()
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -161,13 +116,48 @@ LOOKS = {
 }
 
 
+def looks(*names: str) -> None:
+    for name in names:
+        text, secret = LOOKS[name]
+        clean = BLIND.text(text)
+        assert secret not in clean, name
+        assert MASK in clean
+        assert BLIND.text(clean) == clean, "what is clean stays as it is"
+
+
+@pytest.mark.requirement("003/secrets/bearer")
+def test_a_bearer_token_is_removed() -> None:
+    looks("bearer", "bearer, lower")
+
+
+@pytest.mark.requirement("003/secrets/jwt")
+def test_a_jwt_is_removed() -> None:
+    looks("jwt")
+
+
+@pytest.mark.requirement("003/secrets/pem")
+def test_a_private_key_is_removed_whole_escaped_or_cut_off() -> None:
+    looks("pem", "pem, escaped", "pem, cut off")
+
+
+@pytest.mark.requirement("003/secrets/provider-keys")
+def test_keys_of_known_providers_are_removed() -> None:
+    looks("sk", "stripe", "github", "github app", "github fine", "aws", "slack")
+
+
+@pytest.mark.requirement("003/secrets/url-userinfo")
+def test_the_user_info_of_a_url_is_removed() -> None:
+    looks("userinfo", "userinfo with @")
+
+
+@pytest.mark.requirement("003/secrets/query-tokens")
+def test_tokens_in_a_query_are_removed() -> None:
+    looks("query", "query, signature", "query, key")
+
+
 @pytest.mark.parametrize("name", LOOKS)
 def test_an_unknown_secret_is_found_by_how_it_looks(name: str) -> None:
-    text, secret = LOOKS[name]
-    clean = BLIND.text(text)
-    assert secret not in clean
-    assert MASK in clean
-    assert BLIND.text(clean) == clean, "what is clean stays as it is"
+    looks(name)
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -216,7 +206,7 @@ def test_bytes_that_are_no_utf8_are_searched_all_the_same() -> None:
 
 def test_a_secret_is_known_until_it_is_forgotten_as_often_as_it_was_learnt() -> None:
     patterns = SecretPatterns()
-    redactor = Redactor(patterns.find)
+    redactor = patterns.redactor()
     assert redactor.text("swordfish") == "swordfish"
     patterns.learn("swordfish")
     patterns.learn("swordfish")
@@ -254,6 +244,7 @@ class TestLogs:
         log(logger)
         return out.getvalue()
 
+    @pytest.mark.requirement("003/secrets/audit-events-logs")
     def test_secrets_in_message_arguments_extras_and_tracebacks_are_masked(self) -> None:
         secret = SECRETS[0]
 

@@ -17,7 +17,7 @@ import ahocorasick  # type: ignore[import-not-found]
 import re2  # type: ignore[import-untyped]
 
 from toolgate.domain.errors import Invalid
-from toolgate.domain.redaction import Span
+from toolgate.domain.redaction import Redactor, Span
 
 SHORTEST: Final = 4  # a shorter secret would take half of every text with it
 STEM: Final = 8  # how much of a form the automaton knows; a small automaton stays in the cache
@@ -62,7 +62,7 @@ _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{48}\r?\n")
 _BREAKS: Final = re.compile(r"\r?\n")
 
-_Undo = Callable[[str], Iterable[tuple[str, int]]]  # an escape -> (text, how much it stood for)
+_Escapes = re.Pattern[str]
 _Add = Callable[[str, int], None]
 
 
@@ -106,24 +106,38 @@ class SecretPatterns:
     def find(self, text: str) -> Sequence[Span]:
         spans = self._look(text)
         if "%" in text or "\\" in text or "\n" in text:
-            spans += self._look_behind(_View(text), rounds=ROUNDS, seen={text})
+            spans += self._look_behind(text, text, (), seen={text})
         return spans
 
-    def _look_behind(self, view: "_View", *, rounds: int, seen: set[str]) -> list[Span]:
+    def is_clean(self, text: str) -> bool:
+        """Whether `find` would find nothing; cheaper, where it would find something."""
+        if self._look(text):
+            return False
+        return not ("%" in text or "\\" in text or "\n" in text) or not self._look_behind(
+            text, text, (), seen={text}
+        )
+
+    def redactor(self) -> Redactor:
+        return Redactor(self.find, unfinished=self.unfinished, is_clean=self.is_clean)
+
+    def _look_behind(
+        self, original: str, text: str, undone: tuple[_Escapes, ...], *, seen: set[str]
+    ) -> list[Span]:
         """Undo one kind of escape at a time: a secret may hold what looks like the other kind."""
         spans: list[Span] = []
-        if self._secrets and _WRAPPED.search(view.text) is not None:
-            unwrapped = view.replace(_BREAKS, _nothing)
-            spans += map(unwrapped.original, self._known(unwrapped.text))
-        if rounds == 0:
+        if self._secrets and _WRAPPED.search(text) is not None:
+            found = self._known(_BREAKS.sub("", text))
+            spans += _placed(found, original, (*undone, _BREAKS))
+        if len(undone) == ROUNDS:
             return spans
         for sign, escapes in (("%", _PERCENT), ("\\", _BACKSLASH)):
-            if sign in view.text:
-                behind = view.replace(escapes, _undo)
-                if behind.text not in seen:
-                    seen.add(behind.text)
-                    spans += map(behind.original, self._look(behind.text))
-                    spans += self._look_behind(behind, rounds=rounds - 1, seen=seen)
+            if sign in text:
+                behind = escapes.sub(_unescaped, text)
+                if behind not in seen:
+                    seen.add(behind)
+                    chain = (*undone, escapes)
+                    spans += _placed(self._look(behind), original, chain)
+                    spans += self._look_behind(original, behind, chain, seen=seen)
         return spans
 
     def unfinished(self, text: str) -> int:
@@ -235,7 +249,7 @@ class _View:
         part = bisect.bisect_right(self._starts, position) - 1
         return self._origins[part] + position - self._starts[part]
 
-    def replace(self, pattern: "re.Pattern[str]", undo: _Undo) -> "_View":
+    def undo(self, escapes: _Escapes) -> "_View":
         pieces: list[str] = []
         starts: list[int] = []
         origins: list[int] = []
@@ -248,10 +262,10 @@ class _View:
             pieces.append(text)
             length += len(text)
 
-        for match in pattern.finditer(self.text):
+        for match in escapes.finditer(self.text):
             self._copy(position, match.start(), add)
             at = match.start()
-            for text, width in undo(match[0]):
+            for text, width in _undo(match[0]):
                 add(text, at)
                 at += width
             position = match.end()
@@ -267,11 +281,29 @@ class _View:
             start = stop
 
 
-def _nothing(_: str) -> Iterable[tuple[str, int]]:
-    return ()
+def _placed(spans: Sequence[Span], original: str, undone: Iterable[_Escapes]) -> list[Span]:
+    """Where the spans of an unescaped text stand in the original; worked out only if there are any."""
+    if not spans:
+        return []
+    view = _View(original)
+    for escapes in undone:
+        view = view.undo(escapes)
+    return [view.original(span) for span in spans]
+
+
+def _unescaped(match: "re.Match[str]") -> str:
+    escape = match[0]
+    if escape[0] == "%":
+        return bytes.fromhex(escape.replace("%", "")).decode("utf-8", "surrogateescape")
+    if len(escape) == 2:
+        return _PLAIN_ESCAPES.get(escape[1], escape[1])
+    return "".join(text for text, _ in _undo(escape))
 
 
 def _undo(escape: str) -> Iterable[tuple[str, int]]:
+    """What an escape stands for, and how much of it each character takes up."""
+    if escape[0] in "\r\n":
+        return
     if escape[0] == "%":
         raw = bytes.fromhex(escape.replace("%", ""))
         for character in raw.decode("utf-8", "surrogateescape"):

@@ -73,9 +73,16 @@ def is_sensitive(name: str) -> bool:
 
 
 class Redactor:
-    def __init__(self, find: Find, *, unfinished: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self,
+        find: Find,
+        *,
+        unfinished: Callable[[str], int] | None = None,
+        is_clean: Callable[[str], bool] | None = None,
+    ) -> None:
         self._find = find
         self._unfinished = unfinished or (lambda text: len(text))
+        self._is_clean = is_clean or (lambda text: not find(text))
 
     def text(self, text: str) -> str:
         try:
@@ -123,7 +130,7 @@ class Redactor:
         texts: list[str] = []
         stripped = _strip(value, texts)
         # One search over everything decides most cases; NUL stands in no secret and no pattern.
-        if not self._find("\x00".join(texts)):
+        if self._is_clean("\x00".join(texts)):
             return stripped
         return self._map(stripped)
 
