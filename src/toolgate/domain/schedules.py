@@ -32,8 +32,7 @@ class Every:
     ms: int
 
     def next_after(self, now: int) -> int | None:
-        """At whole multiples of the period, so that a restart does not move them."""
-        return (now // self.ms + 1) * self.ms
+        return now + self.ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
             Kind.TOOL: ToolPlanner(on.pipeline, on.level_of),
-            Kind.SYSTEM: SystemPlanner(on.pipeline, lambda name: on.level_of(name) is not None),
+            Kind.SYSTEM: SystemPlanner(
+                on.pipeline, lambda name: on.level_of(name) is not None, on.clock
+            ),
             Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock),
         },
         rate=options.rate,

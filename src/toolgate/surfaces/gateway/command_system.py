@@ -14,6 +14,8 @@ from toolgate.contracts.wire import given
 from toolgate.domain.devices import Identity, Kind
 from toolgate.domain.errors import Invalid
 from toolgate.domain.tools import JsonValue, Level, ToolOutput, ToolRequest
+from toolgate.execution.builtin import REFUSED
+from toolgate.ports.clock import Clock
 from toolgate.ports.pipeline import ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, NotImplementedHere, Problem
 from toolgate.surfaces.gateway.plans import (
@@ -33,6 +35,12 @@ ARGS: Final[dict[wire.SystemAction, type[Any]]] = {
     wire.SystemAction.WEB_SEARCH: wire.WebSearchArgs,
 }
 
+ANSWER_HAS: Final = {  # a member by which an answer is known from a failure
+    wire.SystemAction.EXEC: "exitCode",
+    wire.SystemAction.WEB_FETCH: "status",
+    wire.SystemAction.WEB_SEARCH: "results",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SystemPlanner:
@@ -40,6 +48,7 @@ class SystemPlanner:
 
     pipeline: ToolPipeline
     has: Callable[[str], bool]
+    clock: Clock
 
     def decode(self, raw: bytes) -> wire.SystemCommand:
         return wire.decode_system_command(raw)
@@ -61,20 +70,22 @@ class SystemPlanner:
                 identity, level=granted_level(identity, Kind.SYSTEM, level), session=session
             )
             request = ToolRequest(call_id(ticket, 0), action.value, args, caller)
+            started = self.clock.monotonic()
             output = await run_one(self.pipeline, request)
-            return output if isinstance(output, Waiting) else _done(action, output)
+            took = int((self.clock.monotonic() - started) * 1000)
+            return output if isinstance(output, Waiting) else _done(action, output, took)
 
         return Plan(level=level, name=action, capabilities=(action,), run=run)
 
 
 def _tool_args(action: wire.SystemAction, payload: wire.SystemPayload) -> dict[str, JsonValue]:
-    """The tool's arguments, checked; exec's as a list of words that no shell reads again."""
+    """The tool's arguments, checked; exec's as words that no shell reads again."""
     args = msgspec.convert(payload.args, ARGS[action])
     if not isinstance(args, wire.ExecArgs):
         told: dict[str, JsonValue] = msgspec.to_builtins(args)
         return told
-    words: list[JsonValue] = [*_words(args)]
-    made: dict[str, JsonValue] = {"argv": words, "command": shlex.join(map(str, words))}
+    program, *params = _words(args)
+    made: dict[str, JsonValue] = {"command": program, "params": [*params]}
     if not isinstance(payload.cwd, UnsetType):
         made["cwd"] = payload.cwd
     if not isinstance(payload.env, UnsetType):
@@ -96,20 +107,19 @@ def _words(args: wire.ExecArgs) -> list[str]:
     return words
 
 
-def _done(action: wire.SystemAction, output: ToolOutput) -> Done:
+def _done(action: wire.SystemAction, output: ToolOutput, took_ms: int) -> Done:
     """A command that ran to its end is an answer, whatever its exit code."""
-    if isinstance(output.data, dict) and _is_answer(action, output.data):
-        return Done(output.data)
-    return Done(
-        None,
-        Problem(
-            Code.INTERNAL if output.outcome != "not_started" else Code.PERMISSION_DENIED,
-            output.stderr or f"{action} failed",
-            outcome=output.outcome,
-        ),
+    data = output.data if isinstance(output.data, dict) else {}
+    if ANSWER_HAS[action] in data:
+        return Done(data if action is wire.SystemAction.WEB_SEARCH else _timed(data, took_ms))
+    refused = data.get("error") == {"code": REFUSED}
+    problem = Problem(
+        Code.PERMISSION_DENIED if refused else Code.INTERNAL,
+        output.stderr or f"{action} failed",
+        outcome=output.outcome,
     )
+    return Done(None, problem)
 
 
-def _is_answer(action: wire.SystemAction, data: dict[str, JsonValue]) -> bool:
-    member = {"exec": "exitCode", "web.fetch": "status", "web.search": "results"}[action]
-    return member in data
+def _timed(data: dict[str, JsonValue], took_ms: int) -> dict[str, JsonValue]:
+    return {**data, "durationMs": took_ms}
