@@ -240,7 +240,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         version=VERSION,
     )
     on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
-    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools)])
+    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools())])
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(

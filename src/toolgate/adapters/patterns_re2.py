@@ -1,8 +1,8 @@
 """Finds secrets in a text in linear time.
 
 Known ones exactly, in every form they are likely to take (plain, hex, base64 at any alignment,
-percent-encoded, escaped), by an Aho-Corasick automaton over the beginnings of the forms; others by
-how they look, by RE2.
+percent-encoded, escaped); others by how they look. One pass of RE2 over a text says whether there is
+anything; only then an Aho-Corasick automaton and the single patterns say where.
 """
 
 import base64
@@ -20,9 +20,12 @@ from toolgate.domain.errors import Invalid
 from toolgate.domain.redaction import Redactor, Span
 
 SHORTEST: Final = 4  # a shorter secret would take half of every text with it
-STEM: Final = 8  # how much of a form the automaton knows; a small automaton stays in the cache
+STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
+SEARCH_MEMORY: Final = (
+    64 << 20
+)  # bytes; RE2 makes its automaton as texts come, and starts over here
 CLOSING: Final = "-----END"
 
 _NAMES: Final = (
@@ -69,14 +72,12 @@ _Add = Callable[[str, int], None]
 class SecretPatterns:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: dict[str, int] = {}
+        self._forms: dict[str, frozenset[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         self._longest = 0
-        self._automaton: ahocorasick.Automaton | None = None
-        self._set = re2.Set.SearchSet()
+        self._automaton = ahocorasick.Automaton()
+        self._set: re2.Set | None = None
         self._patterns = [(kind, re2.compile(text)) for kind, text in PATTERNS.items()]
-        for text in PATTERNS.values():
-            self._set.Add(text)
-        self._set.Compile()
         self._leads = re2.compile(_LEADS)
         for secret in secrets:
             self.learn(secret)
@@ -93,15 +94,16 @@ class SecretPatterns:
         count = self._secrets.get(secret, 0)
         self._secrets[secret] = count + 1
         if count == 0:
-            self._automaton = None  # built anew when next asked
+            self._forms[secret] = forms(secret)
+            self._set = None  # built anew when next asked
 
     def forget(self, secret: str) -> None:
         count = self._secrets.get(secret, 0)
         if count > 1:
             self._secrets[secret] = count - 1
         elif count:
-            del self._secrets[secret]
-            self._automaton = None
+            del self._secrets[secret], self._forms[secret]
+            self._set = None
 
     def find(self, text: str) -> Sequence[Span]:
         spans = self._look(text)
@@ -145,7 +147,7 @@ class SecretPatterns:
         last_word = max(text.rfind(" "), text.rfind("\n"), text.rfind("\t")) + 1
         cut = max(last_word, len(text) - HELD_WORD)
         line = max(text.rfind("\n"), text.rfind("\r"), len(text) - HELD_WORD) + 1
-        lead = self._leads.search(text[line:].encode("utf-8", "replace").decode())
+        lead = self._leads.search(_replaced(text[line:]))
         if lead is not None:  # from the word it stands in
             cut = min(cut, 1 + max(text.rfind(gap, line, line + lead.start()) for gap in " \t\n\r"))
             cut = max(cut, line)
@@ -153,61 +155,83 @@ class SecretPatterns:
 
     def _begun(self, text: str) -> int:
         """Where the longest end of the text begins that is the beginning of a known form."""
-        automaton = self._built()
+        self._built()
         for start in range(max(0, len(text) - self._longest), len(text)):
             stem = text[start : start + STEM]
             if len(stem) < STEM:
-                if automaton is not None and automaton.match(stem):
+                if self._automaton.match(stem):
                     return start
             elif any(form.startswith(text[start:]) for form in self._by_stem.get(stem, ())):
                 return start
         return len(text)
 
     def _look(self, text: str) -> list[Span]:
-        spans = self._known(text) if self._secrets else []
+        searched = self._set or self._built()
         try:
-            numbers = self._set.Match(text)
+            numbers = searched.Match(text)
         except UnicodeEncodeError:  # bytes that are no UTF-8 came in as surrogates, one for one
-            text = text.encode("utf-8", "replace").decode()
-            numbers = self._set.Match(text)
-        for number in numbers or ():
-            kind, pattern = self._patterns[number]
-            closing = CLOSING if kind == "pem" else ""
-            for match in pattern.finditer(text):
-                group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
-                start, end = match.span(group)
-                spans.append(Span(start, end, kind, match.start(), closing))
-        return spans
-
-    def _known(self, text: str) -> list[Span]:
-        automaton = self._built()
-        if automaton is None:
+            numbers = searched.Match(_replaced(text))
+        if not numbers:
             return []
         spans: list[Span] = []
-        for last, stem in automaton.iter(text):
+        for number in numbers:
+            if number < len(self._patterns):
+                spans += self._matches(number, text)
+            else:
+                spans += self._known(text)
+        return spans
+
+    def _matches(self, number: int, text: str) -> Iterable[Span]:
+        kind, pattern = self._patterns[number]
+        closing = CLOSING if kind == "pem" else ""
+        for match in pattern.finditer(_replaced(text)):
+            group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
+            start, end = match.span(group)
+            yield Span(start, end, kind, match.start(), closing)
+
+    def _known(self, text: str) -> list[Span]:
+        self._built()
+        if not self._secrets:
+            return []
+        spans: list[Span] = []
+        for last, stem in self._automaton.iter(text):
             start = last + 1 - len(stem)
             for form in self._by_stem[stem]:
                 if text.startswith(form, start):
                     spans.append(Span(start, start + len(form), "known", start))
         return spans
 
-    def _built(self) -> "ahocorasick.Automaton | None":
-        if self._automaton is None and self._secrets:
-            automaton = ahocorasick.Automaton()
-            by_stem: dict[str, list[str]] = {}
-            for secret in self._secrets:
-                for form in forms(secret):
-                    by_stem.setdefault(form[:STEM], []).append(form)
-            for stem in by_stem:
-                automaton.add_word(stem, stem)
-            automaton.make_automaton()
-            self._by_stem = by_stem
-            self._longest = max(len(form) for all_ in by_stem.values() for form in all_)
-            self._automaton = automaton
-        return self._automaton if self._secrets else None
+    def _built(self) -> "re2.Set":
+        if self._set is not None:
+            return self._set
+        by_stem: dict[str, list[str]] = {}
+        for written in self._forms.values():
+            for form in written:
+                by_stem.setdefault(form[:STEM], []).append(form)
+        automaton = ahocorasick.Automaton()
+        for stem in by_stem:
+            automaton.add_word(stem, stem)
+        automaton.make_automaton()
+        options = re2.Options()
+        options.max_mem = SEARCH_MEMORY
+        options.never_capture = True
+        searched = re2.Set.SearchSet(options)
+        for text in PATTERNS.values():
+            searched.Add(text)
+        if by_stem:  # the number after the patterns'
+            searched.Add("|".join(re2.escape(_replaced(stem)) for stem in by_stem))
+        searched.Compile()
+        self._by_stem, self._automaton, self._set = by_stem, automaton, searched
+        self._longest = max((len(form) for all_ in by_stem.values() for form in all_), default=0)
+        return searched
 
 
-def forms(secret: str) -> set[str]:
+def _replaced(text: str) -> str:
+    """With what has no UTF-8 replaced, character for character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def forms(secret: str) -> frozenset[str]:
     """The ways in which a secret may be written; escaped ones are undone before the search."""
     raw = secret.encode("utf-8", "surrogateescape")
     written = {secret, secret.strip(), raw.hex(), raw.hex().upper(), html.escape(secret)}
@@ -217,7 +241,7 @@ def forms(secret: str) -> set[str]:
         whole = (shift + len(raw)) * 8 // 6  # the character after may hold bits of what follows
         encoded = base64.b64encode(bytes(shift) + raw).decode()[mixed:whole]
         written |= {encoded, encoded.replace("+", "-").replace("/", "_")}
-    return {form for form in written if len(form) >= SHORTEST}
+    return frozenset(form for form in written if len(form) >= SHORTEST)
 
 
 class _View:

@@ -261,32 +261,37 @@ def _mask_random(match: re.Match[str]) -> str:
 
 def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
     """Mask what stands under a sensitive name; collect every text that is left."""
-    match value:
-        case str():
-            texts.append(value)
-            return value
-        case dict():
-            return _strip_members(value, texts)
-        case list():
-            return _strip_items(value, texts)
-        case bool() | None:
-            return value
-        case _:
-            texts.append(str(value))
-            return value
+    if isinstance(value, str):
+        texts.append(value)
+        return value
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, dict):
+        return _strip_members(value, texts)
+    if isinstance(value, list):
+        return _strip_items(value, texts)
+    texts.append(str(value))
+    return value
 
 
 def _strip_members(value: dict[str, JsonValue], texts: list[str]) -> JsonValue:
     changed: dict[str, JsonValue] = {}
-    named_by = next((value[m] for m in NAME_MEMBERS if isinstance(value.get(m), str)), None)
-    names_secret = isinstance(named_by, str) and is_sensitive(named_by)
+    names_secret = "value" in value and _names_secret(value)
     for key, member in value.items():
         texts.append(key)
-        hidden = _hides(key, member) or (names_secret and key.lower() == "value")
+        if type(member) is str and not _hides_text(key) and not names_secret:
+            texts.append(member)  # most members of most values
+            continue
+        hidden = _hides(key, member) or (names_secret and key == "value")
         after = _hide(member) if hidden else _strip(member, texts)
         if after is not member:
             changed[key] = after
     return {**value, **changed} if changed else value
+
+
+def _names_secret(value: dict[str, JsonValue]) -> bool:
+    named_by = next((value[m] for m in NAME_MEMBERS if isinstance(value.get(m), str)), None)
+    return isinstance(named_by, str) and is_sensitive(named_by)
 
 
 def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
@@ -304,12 +309,14 @@ def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
     return after
 
 
+@lru_cache(maxsize=4096)
+def _hides_text(key: str) -> bool:
+    return is_sensitive(key) or (key[-1:] in ("s", "S") and is_sensitive(key[:-1]))
+
+
 def _hides(key: str, member: JsonValue) -> bool:
-    if is_sensitive(key):
-        return True
     # "tokens": 12 is a count; "tokens": ["..."] is not
-    plural = key[-1:] in "sS" and is_sensitive(key[:-1])
-    return plural and isinstance(member, str | list | dict)
+    return _hides_text(key) if isinstance(member, str | list | dict) else is_sensitive(key)
 
 
 def _hide(value: JsonValue) -> JsonValue:

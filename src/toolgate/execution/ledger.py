@@ -1,7 +1,8 @@
 """What the pipeline writes down: each step of a call, with its evidence, in one commit.
 
 Nothing runs before its decision is durable, and nothing that was written is written over: a row
-moves on only from the version that was read, and a ref that is taken conflicts.
+moves on only from the version that was read, and a ref that is taken conflicts. Whatever comes in
+here has been redacted by the pipeline.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
@@ -23,11 +24,11 @@ from toolgate.execution.calls import (
     EXECUTIONS,
     STREAM,
     Call,
+    EndedCall,
     Entry,
     Started,
     State,
     decode_entry,
-    described,
     encode,
 )
 from toolgate.ports.clock import Clock
@@ -172,8 +173,8 @@ class Ledger:
             "isolation": output.isolation,
         }
         artifacts = [
-            await self.evidence.store(call.ref(A.TOOL_RESULT), result),
-            await self.evidence.store(call.ref(A.RESPONSE), to_json(response)),
+            await self._store(call, A.TOOL_RESULT, result),
+            await self._store(call, A.RESPONSE, to_json(response)),
         ]
         await self.journal.commit(
             self._entry(call, State.ENDED, response=response, isolation=output.isolation),
@@ -206,7 +207,7 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self.evidence.store(call.ref(name), described(call.request))
+            artifact = await self._store(call, name, dict(call.shown))
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
                 *self._record("decision", call, decision, [artifact]),
@@ -225,9 +226,9 @@ class Ledger:
             "policy_version": decision.policy_version,
         }
         return [
-            await self.evidence.store(call.ref(A.REQUEST), described(call.request)),
-            await self.evidence.store(call.ref(A.ENGINE_IDENTITY), identity),
-            await self.evidence.store(call.ref(A.POLICY_DECISION), verdict),
+            await self._store(call, A.REQUEST, dict(call.shown)),
+            await self._store(call, A.ENGINE_IDENTITY, identity),
+            await self._store(call, A.POLICY_DECISION, verdict),
         ]
 
     async def _decided_after(
@@ -247,13 +248,16 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self.evidence.store(call.ref(APPROVAL_ARTIFACT), word)]
+        return [await self._store(call, APPROVAL_ARTIFACT, word)]
+
+    async def _store(self, call: Call, name: str, value: JsonValue) -> Artifact:
+        return await self.evidence.store(call.ref(name), value, redacted=True)
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
-        fields = {
+        fields: dict[str, Scalar] = {
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
@@ -268,7 +272,9 @@ class Ledger:
             "agent": caller.agent,
             "content": call.fingerprint,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _outcome(
         self, call: Call, output: ToolOutput, *, artifacts: Sequence[Artifact], kind: str
@@ -280,7 +286,9 @@ class Ledger:
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _entry(self, call: Call, state: State, **known: Any) -> Put:
         entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
@@ -291,12 +299,11 @@ class Ledger:
     ) -> list[Operation]:
         """What a search finds of an ended call, and its row in the audit."""
         check, request = response.policy_check, call.request
-        episode = wire.Episode(
+        ended = EndedCall(
             id=call.id,
             type=request.tool,
             decision=check.decision,
             ok=response.ok,
-            ts=to_iso_ms(self.clock.now_ms()),
             evidence_refs=response.evidence_refs,
             rule_id=check.rule_id,
             run_id=request.run_id,
@@ -321,8 +328,8 @@ class Ledger:
                 "result": "denied" if denied else "ok" if response.ok else "failed",
             },
         )
-        event = NewEvent("call_ended", encode(episode), call.id)
-        return [Append(STREAM, [event]), *self.audit.prepare(row)]
+        event = NewEvent("call_ended", encode(ended), call.id)
+        return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
 
 
 def interrupted_output() -> ToolOutput:

@@ -44,9 +44,10 @@ POLICY: Final = """
 version: 1
 name: suite
 default: deny
+allowlist:
+  tools: [echo, "kv.*", count, fail, hang, unknown.tool, http.fetch, shell]
+  http_fetch_hosts: [a.example.com]
 rules:
-  - {id: tool_allowlist_match, allow: ["echo", "kv.*", "count", "fail", "hang", "unknown.tool"],
-     match: any, reason: "Tool {tool} is in allowlist"}
   - {id: ask-first, ask: "ask.*", match: any, reason: A person must see it}
 """
 
@@ -184,7 +185,7 @@ def _rig(
         version="1",
     )
     routing = Routing(
-        [named_tools(counting, counting.tools), named_tools(built_in, built_in.tools)]
+        [named_tools(counting, counting.tools()), named_tools(built_in, built_in.tools())]
     )
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock)

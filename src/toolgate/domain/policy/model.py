@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolgate.domain.errors import Invalid
 from toolgate.domain.globs import Glob
@@ -72,8 +72,7 @@ MAYBE: Final = Answer.MAYBE
 Check = Callable[[Facts], Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     effect: Effect
     rule_id: str
     reason: str
