@@ -177,9 +177,7 @@ class Settings:
     search_provider: str = _setting(
         "SEARCH_PROVIDER", "", "Of web.search: searxng or brave.", _one_of("", "searxng", "brave")
     )
-    search_url: str = _setting(
-        "SEARCH_URL", "", "Where the SearXNG is.", _url("http", "https")
-    )
+    search_url: str = _setting("SEARCH_URL", "", "Where the SearXNG is.", _url("http", "https"))
     search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", Secret)
     policy_file: str = _setting("POLICY_FILE", "", "The policy. Unset: the one we ship.", _text)
     database_url: str = _setting(

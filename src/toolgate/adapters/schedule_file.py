@@ -1,7 +1,7 @@
 """The cron entries of an installation, as a YAML file.
 
-    - {id: morning, cron: "0 8 * * mon-fri", agent: assistant, message: "What is new?"}
-    - {id: probe, cron: "@every 5m", tool: http.fetch, args: {url: "https://example.com/"}}
+- {id: morning, cron: "0 8 * * mon-fri", agent: assistant, message: "What is new?"}
+- {id: probe, cron: "@every 5m", tool: http.fetch, args: {url: "https://example.com/"}}
 """
 
 from pathlib import Path

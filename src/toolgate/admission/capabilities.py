@@ -30,6 +30,7 @@ class Capabilities:
     trail: Trail
     built_in: Sequence[Capability] = ()
     _known: dict[str, Capability] = field(default_factory=dict)
+    _observed: dict[str, Health] = field(default_factory=dict)
     _listeners: list[Changed] = field(default_factory=list)
 
     async def load(self) -> None:
@@ -44,10 +45,16 @@ class Capabilities:
         self._listeners.append(listener)
 
     def get(self, capability_id: str) -> Capability | None:
-        return self._known.get(capability_id)
+        """As registered, but no healthier than it was seen to be."""
+        known = self._known.get(capability_id)
+        seen = self._observed.get(capability_id)
+        if known is None or seen is None or seen.rank <= known.status.rank:
+            return known
+        return replace(known, status=seen)
 
     def all(self) -> Sequence[Capability]:
-        return sorted(self._known.values(), key=lambda one: one.capability_id)
+        found = (self.get(capability_id) for capability_id in sorted(self._known))
+        return [one for one in found if one is not None]
 
     async def register(self, capability: Capability, *, by: str) -> Capability:
         """Registering again updates; a server that was given before stays unless a new one is."""
@@ -74,11 +81,10 @@ class Capabilities:
         del self._known[capability_id]
 
     def report(self, capability_id: str, health: Health) -> bool:
-        """What a health check found: of this process alone, so it is not written down."""
-        known = self._known.get(capability_id)
-        if known is None or known.status is health:
+        """What a check found; whether that is news. Of this process alone: it is not kept."""
+        if self._observed.get(capability_id, Health.HEALTHY) is health:
             return False
-        self._keep(replace(known, status=health))
+        self._observed[capability_id] = health
         return True
 
     def _keep(self, capability: Capability) -> None:

@@ -14,10 +14,6 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "settings": ("settings", "List every setting, its default and its meaning."),
     "policy": ("policy", "Check, test, explain and simulate policies."),
     "browser": ("browser", "Serve browser tasks over MCP."),
-    "settings": ("settings", "List every setting, its default and its meaning."),
-    "policy": ("policy", "Check, test, explain and simulate policies."),
-    "evidence": ("evidence", "Show, export and verify what was done."),
-    "audit": ("audit", "Query the audit log."),
 }
 
 

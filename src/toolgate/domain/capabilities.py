@@ -12,6 +12,10 @@ class Health(StrEnum):
     DEGRADED = "degraded"
     OFFLINE = "offline"
 
+    @property
+    def rank(self) -> int:
+        return list(Health).index(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:

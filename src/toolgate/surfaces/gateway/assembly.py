@@ -1,7 +1,8 @@
 """Puts the gateway together from what it stands on; knows no concrete adapter."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
@@ -37,10 +38,13 @@ from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import StatusRoutes
 from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.surfaces.gateway.v2 import Verify
 
 DEFAULT_RATE: Final = Rate(wire.RATE_PER_MINUTE)
 
 OnDue = Callable[[Row], Awaitable[None]]
+
+HOUSEKEEPING_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,9 @@ class Foundations:
     upstreams: Upstreams
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
-    more_routes: Sequence[Route] = field(default_factory=tuple)
+    verify: Verify = lambda _key, _message, _signature: False
+    more_routes: Sequence[Route] = ()
+    more_capabilities: Sequence[Capability] = ()
 
 
 SYSTEM_CAPABILITIES: Final = tuple(
@@ -101,6 +107,12 @@ class Assembled:
         ):
             await part.load()
 
+    async def housekeeping(self) -> None:
+        """Forget old events, for ever."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            await self.events.forget_old()
+
     @property
     def on_due(self) -> Mapping[str, OnDue]:
         return {
@@ -121,7 +133,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         gateway_token=options.gateway_token,
     )
     pairing = Pairing(on.journal, on.clock, registry, trail, options.auto_approve)
-    capabilities = Capabilities(on.journal, on.clock, on.seal, trail, SYSTEM_CAPABILITIES)
+    capabilities = Capabilities(
+        on.journal, on.clock, on.seal, trail, (*SYSTEM_CAPABILITIES, *on.more_capabilities)
+    )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     commands = Commands(
         journal=on.journal,

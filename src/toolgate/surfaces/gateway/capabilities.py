@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import UnsetType
+
 from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Who
 from toolgate.ports.clock import Clock
 from toolgate.surfaces.gateway.answers import Result
 from toolgate.surfaces.gateway.bodies import check_id
@@ -43,6 +47,9 @@ class CapabilityRoutes:
     async def _register(self, call: Call) -> Result:
         wanted: wire.CapabilityRegister = call.body
         check_id("capabilityId", wanted.capability_id)
+        if not isinstance(wanted.server, UnsetType) and call.caller.who is not Who.OPERATOR:
+            # A server is a program that runs here, or an address that is asked from here.
+            raise Forbidden("only the operator may say where a capability's server is")
         capability = capability_in(wanted, now=self.clock.now_ms())
         kept = await self.capabilities.register(capability, by=call.caller.name)
         return Result(capability_out(kept))

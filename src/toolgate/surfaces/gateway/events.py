@@ -63,6 +63,17 @@ def gateway_event(
     return Append(STREAM, [NewEvent(kind, wire.encode(body))])
 
 
+def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None) -> Append:
+    """A step of the heartbeat or of a cron entry, as the scheduler tells it."""
+    return gateway_event(
+        wire.EventType(kind),
+        wire.EventStatus(status),
+        f"{name} {status}",
+        source="scheduler",
+        duration_ms=duration_ms,
+    )
+
+
 @dataclass(slots=True)
 class Events:
     journal: Journal
