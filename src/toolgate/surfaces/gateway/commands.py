@@ -258,6 +258,7 @@ class Commands:
             if plan.level is Level.READ:
                 # Nothing depends on it: it is on its way to the disk while the tool runs.
                 self._in_background(self.journal.commit(*begun))
+                await asyncio.sleep(0)  # until it is handed over: before whatever follows
             else:  # pragma: no cover - a write without a key was refused
                 await self.journal.commit(*begun)
             return await self._run(
