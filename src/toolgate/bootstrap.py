@@ -7,11 +7,13 @@ import os
 import resource
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -34,20 +36,31 @@ from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.json_schema import schema_errors
+from toolgate.adapters.mcp_file import read_servers
+from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.adapters.metrics import Metrics, Reading
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
-from toolgate.adapters.policy_file import PolicyFile
+from toolgate.adapters.policy_file import PolicyFile, load_policy
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
 from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
+from toolgate.adapters.schedule_file import CronEntry, read_schedules
 from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.adapters.seal_aesgcm import AesGcmSeal
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.adapters.signatures import verify_ed25519
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.adapters.web_guard import Guard, GuardedWeb
+from toolgate.adapters.web_search import WebSearch
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
+from toolgate.admission.scheduler import Entry as ScheduleEntry
+from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.errors import Misconfigured
+from toolgate.domain.ratelimit import Rate
 from toolgate.domain.redaction import Redactor
-from toolgate.domain.tools import Caller, Level
+from toolgate.domain.tools import Caller, Level, ToolRequest
 from toolgate.execution.approvals import COLLECTION as APPROVALS
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
@@ -55,7 +68,9 @@ from toolgate.execution.executor import LocalExecutor
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
+from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
+from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import TargetEngine, Targets
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
@@ -64,9 +79,22 @@ from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent
 from toolgate.ports.journal import Row
+from toolgate.ports.orchestrator import Invocation
+from toolgate.ports.pipeline import Ran, ToolPipeline
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
-from toolgate.surfaces.gateway.server import Gateway
+from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
+from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
+from toolgate.surfaces.gateway.events import schedule_event
+from toolgate.surfaces.gateway.operator import (
+    ApprovalRoutes,
+    AuditRoutes,
+    PolicyRoutes,
+    RunRoutes,
+    TargetRoutes,
+)
+from toolgate.surfaces.gateway.routes import Route
+from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -142,6 +170,9 @@ class Execution:
     evidence: EvidenceLog
     targets: Targets
     executor: LocalExecutor
+    level_of: Callable[[str], Level | None]
+    upstreams: "Upstreams"
+    simulation: Simulation
     tasks: Toolset
 
 
@@ -182,7 +213,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     core = await _open_core(settings, installation, patterns)
     execution = await _open_execution(settings, installation, core)
     dispatcher = LocalDispatcher(core.journal, core.clock)
-    runs = _start_runs(settings, installation, core, execution, dispatcher)
+    runs, start_runs = _runs(settings, installation, core, execution, dispatcher)
     hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
     metrics = Metrics(
         {
@@ -193,12 +224,14 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     )
     ingress = _ingress(settings, core, hub, runs, metrics)
     executor = ExecutorApi(execution.executor, _token(settings, "executor", core.patterns))
-    gateway = Gateway(core.clock, VERSION, metrics.text).app()
+    door, due = await _gateway(settings, installation, core, execution, runs, dispatcher)
+    start_runs(due)
+    gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
     await _serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
     await _serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
-    await _serve(installation, metrics, gateway, sockets["gateway"])
+    await _serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
     for run_id, _ in await runs.open_runs():
@@ -267,7 +300,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
     installation.on_stop(evidence.close)
     parse_shell = TreeSitterShellParser()
     path = Path(settings.policy_file) if settings.policy_file else None
-    policy = PolicyFile(path, parse_shell=parse_shell)
+    policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
     installation.keep_running(policy.watch())
     policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
     web = await GuardedWeb(Guard()).__aenter__()
@@ -285,14 +318,19 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         isolation=sandboxes.isolation,
         permits=policies.permits_hop,
         version=VERSION,
+        holds_secret=lambda text: redactor.text(text) != text,
     )
     on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    upstreams = Upstreams(clock)
+    installation.on_stop(upstreams.sessions.close)
     tasks = await _open_browser_tasks(settings, installation, core, blobs)
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(
         [
             on_target(lambda _: on_targets),
             named_tools(in_browser, in_browser.tools()),
+            upstreams.route(),
+            *await _search(settings, installation),
             named_tools(built_in, built_in.tools()),
         ]
     )
@@ -308,16 +346,54 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
     await pipeline.recover()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
     executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
-    return Execution(pipeline, policy, approvals, audit, evidence, targets, executor, tasks)
+    simulation = Simulation(
+        journal,
+        evidence,
+        lambda text: load_policy(text, parse_shell=parse_shell),
+        parse_shell,
+        routing.level_of,
+    )
+    return Execution(
+        pipeline,
+        policy,
+        approvals,
+        audit,
+        evidence,
+        targets,
+        executor,
+        routing.known_level,
+        upstreams,
+        simulation,
+        tasks,
+    )
 
 
-def _start_runs(
+async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:
+    """`web.search`, where the operator has named a provider; its own host may be private."""
+    if not settings.search_provider:
+        return []
+    opened = (
+        frozenset({urlsplit(settings.search_url).netloc}) if settings.search_url else frozenset()
+    )
+    web = await GuardedWeb(Guard(allow_private=opened)).__aenter__()
+    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    engine = WebSearch(
+        web,
+        provider=settings.search_provider,
+        url=settings.search_url,
+        key=settings.search_key.reveal(),
+    )
+    return [named_tools(engine, engine.tools())]
+
+
+def _runs(
     settings: Settings,
     installation: Installation,
     core: Core,
     execution: Execution,
     dispatcher: LocalDispatcher,
-) -> Runs:
+) -> tuple[Runs, Callable[[Mapping[str, OnDue]], None]]:
+    """The runs, and how their work begins once whoever else has deadlines has said so."""
     agents: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
     session_tools = SessionTools(core.journal)
     runs = Runs(
@@ -346,11 +422,142 @@ def _start_runs(
         records.REQUESTS: runs.on_request_expired,
         APPROVALS: approval_expired,
     }
-    dispatcher.start(
-        Advance(runs, agents.__getitem__, session_tools, Conversations(core.journal)), on_due
+    advance = Advance(runs, agents.__getitem__, session_tools, Conversations(core.journal))
+
+    def start(more_due: Mapping[str, OnDue]) -> None:
+        dispatcher.start(advance, {**on_due, **more_due})
+        installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
+
+    return runs, start
+
+
+async def _gateway(
+    settings: Settings,
+    installation: Installation,
+    core: Core,
+    execution: Execution,
+    runs: Runs,
+    dispatcher: LocalDispatcher,
+) -> tuple[Assembled, Mapping[str, OnDue]]:
+    """The gateway with its memory loaded, and its deadlines."""
+    journal, clock = core.journal, core.clock
+    trail = AuditTrail(execution.audit)
+    level_of = execution.level_of
+    entries = _schedules(settings, runs, execution.pipeline)
+    scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
+    operator: Sequence[Route] = (
+        *TargetRoutes(execution.targets, trail, journal, core.patterns.learn).routes(),
+        *AuditRoutes(execution.audit).routes(),
+        *RunRoutes(journal).routes(),
+        *ApprovalRoutes(
+            execution.approvals, execution.pipeline, runs, journal, clock, level_of
+        ).routes(),
+        *PolicyRoutes(execution.policy, execution.simulation, trail, journal).routes(),
     )
-    installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
-    return runs
+    door = assemble(
+        Foundations(
+            journal=journal,
+            bus=core.bus,
+            clock=clock,
+            new_id=core.new_id,
+            seal=AesGcmSeal.in_file(settings.home / "seal.key"),
+            audit=execution.audit,
+            pipeline=execution.pipeline,
+            level_of=level_of,
+            runs=runs,
+            upstreams=execution.upstreams.sessions,
+            verify=verify_ed25519,
+            wake_at=dispatcher.wake_at,
+            last_at=scheduler.last_at,
+            more_routes=operator,
+            more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
+        ),
+        GatewayOptions(
+            operator_token=_operator_token(settings, core.patterns),
+            version=VERSION,
+            gateway_token=settings.gateway_token.reveal(),
+            auto_approve=settings.gateway_auto_approve == "on",
+            rate=Rate(settings.gateway_rate),
+            hosts=frozenset(
+                name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()
+            ),
+        ),
+    )
+    execution.upstreams.capabilities = door.capabilities
+    await door.load()
+    await scheduler.load()
+    installation.keep_running(execution.upstreams.sessions.watch())
+    installation.keep_running(door.housekeeping())
+    installation.on_stop(scheduler.stop)
+    installation.on_stop(door.commands.stop)
+    return door, {**door.on_due, SCHEDULES: scheduler.on_due}
+
+
+def _schedules(settings: Settings, runs: Runs, pipeline: ToolPipeline) -> list[ScheduleEntry]:
+    """The heartbeat, and a job for each line of the schedule file."""
+    found = read_schedules(Path(settings.schedule_file)) if settings.schedule_file else []
+    entries = [ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, pipeline)) for one in found]
+    if settings.heartbeat:
+        entries.append(ScheduleEntry("heartbeat", HEARTBEAT, settings.heartbeat))
+    return entries
+
+
+def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline) -> Job:
+    caller = Caller(user="scheduler", role="scheduler", session=f"cron:{entry.id}")
+
+    async def call_tool(job_id: str) -> bool:
+        answer = await pipeline.run(ToolRequest(job_id, entry.tool, entry.args, caller))
+        return isinstance(answer, Ran) and answer.output.ok
+
+    async def invoke_agent(job_id: str) -> bool:
+        invocation = Invocation(
+            session_id=f"cron:{entry.id}",
+            user_id="scheduler",
+            agent_id=entry.agent,
+            role="user",
+            content=entry.message,
+            request_id=job_id,
+        )
+        await runs.invoke(invocation)
+        return True
+
+    return invoke_agent if entry.agent else call_tool
+
+
+def _operator_token(settings: Settings, patterns: SecretPatterns) -> str:
+    """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
+    is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
+    token = _token(settings, "operator", patterns)
+    if is_new:
+        sys.stderr.write(f"operator token (shown once; kept in operator.token): {token}\n")
+    return token
+
+
+@dataclass(slots=True)
+class Upstreams:
+    """MCP servers, found in what is registered once that has been loaded."""
+
+    clock: SystemClock
+    capabilities: Capabilities | None = None
+    sessions: McpUpstreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
+
+    def route(self) -> ToolRoute:
+        sessions = self.sessions
+        return ToolRoute(
+            find=lambda request: sessions if sessions.takes(request.tool) else None,
+            describe=sessions.describe,
+        )
+
+    def _server(self, capability_id: str) -> Server | None:
+        found = self.capabilities.get(capability_id) if self.capabilities else None
+        return None if found is None else found.server
+
+    def _report(self, capability_id: str, health: Health) -> None:
+        if self.capabilities is not None and self.capabilities.report(capability_id, health):
+            log.info("capability_health id=%s health=%s", capability_id, health)
 
 
 def _ingress(settings: Settings, core: Core, hub: Hub, runs: Runs, metrics: Metrics) -> Ingress:
@@ -374,13 +581,18 @@ def _ingress(settings: Settings, core: Core, hub: Hub, runs: Runs, metrics: Metr
 
 
 async def _serve(
-    installation: Installation, metrics: Metrics, app: Starlette, bound: socket.socket
+    installation: Installation,
+    metrics: Metrics,
+    app: Starlette,
+    bound: socket.socket,
+    *,
+    websockets: bool = False,
 ) -> None:
     async def answer(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
-    listener = asgi.Listener(app, bound)
+    listener = asgi.Listener(app, bound, websockets=websockets)
     await listener.start()
     installation.on_stop(listener.stop)
 

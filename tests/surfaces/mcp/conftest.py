@@ -16,10 +16,10 @@ import pytest_asyncio
 import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
+
 from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
-
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
