@@ -26,12 +26,13 @@ from toolgate.domain.errors import Misconfigured, NotFound
 from toolgate.domain.tools import Caller, Tool, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.pipeline import Answer, Denied
+from toolgate.ports.pipeline import Answer, Denied, Started, not_told
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.ingress.connection import Options
@@ -47,7 +48,9 @@ OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 
 
 class NoTools:
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
         return Denied("blocked", "default_deny", f"Tool {request.tool} not in allowlist")
 
     async def check(self, request: ToolRequest) -> Answer:
@@ -60,6 +63,10 @@ class NoTools:
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
         return ()
+
+
+def _no_external(agent: External) -> Agent:
+    raise NotFound("agent", agent.agent_id)
 
 
 @dataclass(slots=True)
@@ -113,7 +120,8 @@ async def _start(settings: Settings, installation: Installation) -> None:
     clock, bus, new_id = SystemClock(), LocalBus(), RandomIds(SystemClock())
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
-    agents: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
+    agents = Agents(journal, {"echo": EchoAgent(), "script": ScriptAgent()}, _no_external)
+    await agents.load()
     dispatcher = LocalDispatcher(journal, clock)
     session_tools = SessionTools(journal)
     runs = Runs(
@@ -122,7 +130,7 @@ async def _start(settings: Settings, installation: Installation) -> None:
         pipeline=NoTools(),
         clock=clock,
         new_id=new_id,
-        knows_agent=agents.__contains__,
+        agents=agents,
         session_tools=session_tools,
         limits=Limits(
             tool_ms=settings.tool_timeout_ms,
@@ -131,7 +139,7 @@ async def _start(settings: Settings, installation: Installation) -> None:
         ),
     )
     dispatcher.start(
-        Advance(runs, agents.__getitem__, session_tools, Conversations(journal)),
+        Advance(runs, session_tools, Conversations(journal)),
         {
             records.OPEN_RUNS: runs.on_agent_deadline,
             records.CALLS: runs.on_call_deadline,

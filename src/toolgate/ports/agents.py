@@ -4,7 +4,7 @@ It keeps nothing between turns, so a run that waits costs nothing and a run that
 takes its turn again.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -107,4 +107,6 @@ class Agent(Protocol):
         """Whether it wants the session's earlier runs in its transcript."""
         ...
 
-    def turn(self, transcript: Transcript) -> AsyncIterator[Step]: ...
+    def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        """Closing it stops the agent."""
+        ...

@@ -98,14 +98,9 @@ async def _call(
 
 def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
     """The tools that a device says it can run; None where it says nothing of tools."""
-    if isinstance(hello.client_meta, msgspec.UnsetType) or isinstance(
-        hello.client_meta.tools, msgspec.UnsetType
-    ):
+    meta = hello.client_meta
+    if not isinstance(meta, wire.ClientMeta) or isinstance(meta.tools, msgspec.UnsetType):
         return None
-    named = [
-        wire.ClientTool(name=tool) if isinstance(tool, str) else tool
-        for tool in hello.client_meta.tools
-    ]
     return [
         Tool(
             name=tool.name,
@@ -114,5 +109,5 @@ def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
             schema=given(tool.input_schema, {"type": "object"}),
             repeatable=tool.repeatable,
         )
-        for tool in named
+        for tool in hello.tools
     ]
