@@ -63,7 +63,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/errors/unknown-tool",
         source="spec executor.md, Unknown policy_ref",
         behaviour="An unknown tool under an allowing policy ends with exit code 1 and `Unknown tool: X`.",
-        issue=3,
     ),
     Requirement(
         id="003/evidence/refs-never-empty",
@@ -327,7 +326,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/policy/redirects",
         source="spec executor.md, An empty host list",
         behaviour="Each redirect hop is checked against the policy again.",
-        issue=3,
     ),
     Requirement(
         id="003/repeat/stored-response",
@@ -464,7 +462,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/response/output-capped",
         source="spec executor.md, ok",
         behaviour="stdout and stderr are capped and say when they were cut.",
-        issue=3,
     ),
     Requirement(
         id="003/response/policy-check-always",
@@ -576,60 +573,50 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/tools/kv-get-found",
         source="spec executor.md, Tools every installation has",
         behaviour="`kv.get` of a key that is there gives its value as stdout and as data.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/kv-get-absent",
         source="spec executor.md, Tools every installation has",
         behaviour="`kv.get` of a key that is absent gives exit code 0 and data null.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/kv-set",
         source="spec executor.md, Tools every installation has",
         behaviour="`kv.set` stores a value that `kv.get` then gives.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/http-fetch",
         source="spec executor.md, Tools every installation has",
         behaviour="`http.fetch {url, headers?}` gets a URL.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/http-fetch-get-only",
         source="spec executor.md, Tools every installation has",
         behaviour="`http.fetch` makes GET requests only.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/http-fetch-status",
         source="spec executor.md, Tools every installation has",
         behaviour="`http.fetch` of a status of 400 or more gives exit code 1, stderr `HTTP <status>` and keeps the body.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/shell",
         source="spec executor.md, Tools every installation has",
         behaviour="`shell {command, timeout_ms?}` runs the command and gives its exit code, stdout and stderr.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/shell-timeout",
         source="spec executor.md, Tools every installation has",
         behaviour="`shell` past its timeout_ms is killed and fails.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/file-read",
         source="spec executor.md, Tools every installation has",
         behaviour="`file.read {path, max_bytes}` gives the file's first bytes, 4096 unless told otherwise.",
-        issue=3,
     ),
     Requirement(
         id="003/tools/file-list",
         source="spec executor.md, Tools every installation has",
         behaviour="`file.list {path}` lists a directory.",
-        issue=3,
     ),
 )

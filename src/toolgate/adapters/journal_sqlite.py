@@ -21,7 +21,7 @@ from toolgate.adapters.journal_sqlite_schema import (
     open_file,
     open_for_reading,
 )
-from toolgate.adapters.journal_sqlite_writer import Commit, Forget, Writer
+from toolgate.adapters.journal_sqlite_writer import Commit, Forget, Limits, Writer
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -29,10 +29,7 @@ from toolgate.ports.journal import Event, Head, Operation, Row
 
 log = logging.getLogger(__name__)
 
-READERS: Final = 3  # threads; a read of a page takes well under a millisecond
-BACKLOG: Final = 50_000  # commits that may wait; more means that the disk does not keep up
-FORGOTTEN_AT_ONCE: Final = 1000  # events per transaction, so that commits pass in between
-
+_DEFAULT_LIMITS: Final = Limits()
 _EVENTS: Final = (
     "SELECT position, name, seq, type, at, data, subject"
     " FROM events JOIN streams ON streams.id = events.stream"
@@ -46,25 +43,35 @@ class SqliteJournal:
     """Made by `open`; `close` drains it."""
 
     def __init__(
-        self, path: Path, opened: OpenFile, lock: HomeLock, *, clock: Clock, bus: Bus
+        self,
+        path: Path,
+        opened: OpenFile,
+        lock: HomeLock,
+        *,
+        clock: Clock,
+        bus: Bus,
+        limits: Limits,
     ) -> None:
         self._path = path
         self._lock = lock
         self._bus = bus
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
         self._arrived: list[Commit] = []  # since the writer was last handed something
         self._waiting = 0
         self._closing = False
-        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon)
+        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
         self._connections: list[sqlite3.Connection] = []
         self._reader = threading.local()
-        self._readers = ThreadPoolExecutor(READERS, "journal-reader")
+        self._readers = ThreadPoolExecutor(limits.readers, "journal-reader")
         self._writer.start()
 
     @classmethod
-    async def open(cls, path: Path, *, clock: Clock, bus: Bus) -> Self:
+    async def open(
+        cls, path: Path, *, clock: Clock, bus: Bus, limits: Limits = _DEFAULT_LIMITS
+    ) -> Self:
         """Open or make the file, and hold its directory for this process.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
@@ -76,7 +83,7 @@ class SqliteJournal:
         except BaseException:
             lock.release()
             raise
-        return cls(path, opened, lock, clock=clock, bus=bus)
+        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits)
 
     async def close(self) -> None:
         """Commit what waits, move it all into the file, and let go of the home."""
@@ -171,7 +178,7 @@ class SqliteJournal:
         through = min(through, head.last)
         reached = head.first - 1
         while reached < through:
-            reached = min(reached + FORGOTTEN_AT_ONCE, through)
+            reached = min(reached + self._limits.forgotten_at_once, through)
             await self._submit(Commit([Forget(stream, reached)], False, self._loop.create_future()))
 
     async def prune(self, prefix: str, *, before: int, keep: int) -> int:
@@ -195,11 +202,11 @@ class SqliteJournal:
             page = await self._query(
                 "SELECT seq, at FROM events WHERE stream = (SELECT id FROM streams WHERE name = ?)"
                 " AND seq > ? ORDER BY seq LIMIT ?",
-                (stream, through, FORGOTTEN_AT_ONCE),
+                (stream, through, self._limits.forgotten_at_once),
             )
             old = [seq for seq, at in page if at < before]
             through = old[-1] if old else through
-            if len(old) < FORGOTTEN_AT_ONCE:
+            if len(old) < self._limits.forgotten_at_once:
                 break
         if through >= head.first:
             await self.forget(stream, through=through)
@@ -208,7 +215,7 @@ class SqliteJournal:
     async def _submit(self, commit: Commit) -> list[Event]:
         if self._closing:
             raise Unavailable("the journal is closed")
-        if self._waiting >= BACKLOG:
+        if self._waiting >= self._limits.backlog:
             raise Unavailable(f"{self._waiting} commits wait for the journal: try later")
         self._waiting += 1
         if not self._arrived:

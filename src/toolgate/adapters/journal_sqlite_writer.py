@@ -22,8 +22,6 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
-BATCH: Final = 1024  # commits in one transaction, so that the first need not wait for too many
-REMEMBERED: Final = 20_000  # streams, rows and fences whose state is kept in memory, of each
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -42,6 +40,15 @@ V = TypeVar("V")
 
 RowKey = tuple[str, str]
 RowState = tuple[int, bytes, int | None]  # version, value, due
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    batch: int = 1024  # commits in one transaction: the first must not wait for too many
+    backlog: int = 50_000  # commits that may wait; more means that the disk does not keep up
+    remembered: int = 20_000  # streams, rows and fences whose state is in memory, of each
+    forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
+    readers: int = 3  # threads; reading a page takes well under a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class Draft:
 class Recent(Generic[K, V]):
     """The last used of many; what was dropped is read from the file again."""
 
-    def __init__(self, limit: int = REMEMBERED) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept: OrderedDict[K, V] = OrderedDict()
 
@@ -116,19 +123,27 @@ class Writer(threading.Thread):
     """Takes commits from `submit`, answers a batch at a time through `settle`, in commit order."""
 
     def __init__(
-        self, opened: OpenFile, path: Path, *, clock: Clock, settle: Callable[[list[Commit]], None]
+        self,
+        opened: OpenFile,
+        path: Path,
+        *,
+        clock: Clock,
+        settle: Callable[[list[Commit]], None],
+        limits: Limits,
     ) -> None:
         super().__init__(name="journal-writer", daemon=True)
         self._connection = opened.connection
+        self._witness = opened.witness
         self._path = path
         self._clock = clock
         self._settle = settle
+        self._batch = limits.batch
         self._position = opened.last_position
         self._last_stream = opened.last_stream
         self._waiting: SimpleQueue[list[Commit] | None] = SimpleQueue()
-        self._streams: Recent[str, StreamState] = Recent()
-        self._versions: Recent[RowKey, int] = Recent()
-        self._fences: Recent[str, int] = Recent()
+        self._streams: Recent[str, StreamState] = Recent(limits.remembered)
+        self._versions: Recent[RowKey, int] = Recent(limits.remembered)
+        self._fences: Recent[str, int] = Recent(limits.remembered)
         self._syncing = True
         self._damage: Damaged | None = None
 
@@ -143,8 +158,8 @@ class Writer(threading.Thread):
         going_on = True
         while going_on:
             commits, going_on = self._take()
-            for start in range(0, len(commits), BATCH):
-                batch = commits[start : start + BATCH]
+            for start in range(0, len(commits), self._batch):
+                batch = commits[start : start + self._batch]
                 self._commit(batch)
                 self._settle(batch)
         self._close()
@@ -169,6 +184,7 @@ class Writer(threading.Thread):
             log.warning("journal_not_closed_cleanly path=%s error=%s", self._path, failed)
         finally:
             self._connection.close()
+            self._witness.close()
 
     def _commit(self, batch: list[Commit]) -> None:
         try:
@@ -348,6 +364,8 @@ class Writer(threading.Thread):
             )
 
     def _remember(self, draft: Draft) -> None:
+        if draft.position > self._position:
+            self._witness.see(draft.position)
         self._position = draft.position
         self._last_stream = draft.last_stream
         for name, state in draft.streams.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from toolgate.domain import deliveries
-from toolgate.domain.errors import Conflict, Fenced, NotFound, ToolgateError
+from toolgate.domain.errors import Conflict, Fenced, NotFound, Refused, ToolgateError
 from toolgate.domain.runs import (
     Begin,
     EndTurn,
@@ -234,6 +234,7 @@ class Advance:
             message=agents.Said(state.role, state.content),
             turns=[_turn(turn) for turn in state.turns],
             tools=offered,
+            context=state.context,
         )
 
     async def _move_calls(self, state: RunState) -> RunState | None:
@@ -285,7 +286,10 @@ class Advance:
                 CallStatus.RUNNING,
                 through=_up_to(call, CallStatus.DISPATCHED),
             )
-            await self.runs.apply(state.run_id, running, told=self._released(state, call))
+            try:
+                await self.runs.apply(state.run_id, running, told=self._released(state, call))
+            except Conflict as late:
+                raise Refused(str(late)) from late  # the run has ended: the tool must not run
 
         try:
             if is_client:

@@ -223,6 +223,11 @@ class Runs:
             raise Conflict(f"tool call {call_id} does not run on a device")
         await self.end_call(owner.run_id, call_id, ok=ok, result=result, error=error)
 
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        """Nobody was there to take a tool request."""
+        offline = {"code": "client_offline", "message": "the client is not connected"}
+        await self.end_call(run_id, call_id, ok=False, result=None, error=offline)
+
     async def end_call(
         self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any
     ) -> CallState:
@@ -257,9 +262,13 @@ class Runs:
         line = await self.find_approval(approval_id)
         if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
             raise NotFound("approval", approval_id)
-        await self.pipeline.decide_approval(
-            approval_id, approve=approve, decided_by=decided_by, reason=reason
-        )
+        try:
+            await self.pipeline.decide_approval(
+                approval_id, approve=approve, decided_by=decided_by, reason=reason
+            )
+        except Conflict:  # someone else was first: all are told the same
+            stands = await self.verdict(approval_id)
+            raise Conflict(f"approval {approval_id} is {stands.lower()} already") from None
         self.dispatcher.dispatch(line.run_id)
 
     async def find_approval(self, approval_id: str) -> records.ApprovalLine:
