@@ -15,9 +15,9 @@ from toolgate.contracts.ingress_v1 import ApprovalRequired
 toolbox = Toolbox()
 
 
-@toolbox.tool("clock.read", description="What time is it?", level="read")
-async def read_clock(_: dict[str, Any]) -> str:
-    return "half past nine"
+@toolbox.tool("payments.quote", description="What does it cost?")
+async def quote(args: dict[str, Any]) -> str:
+    return f"{args['item']} costs 12 coins"
 
 
 async def agree(asked: ApprovalRequired) -> bool:
@@ -27,7 +27,7 @@ async def agree(asked: ApprovalRequired) -> bool:
 
 async def main(url: str) -> None:
     async with connect(url, user_id="me", toolbox=toolbox, decide=agree) as session:
-        print(await session.ask("The clock says [[tool:clock.read {}]]", agent_id="script"))
+        print(await session.ask('I ask: [[tool:payments.quote {"item": "the gate"}]]', agent_id="script"))
 
 
 asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "ws://127.0.0.1:8090/ws"))

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from toolgate.adapters import orchestrator_http_records as rows
-from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow
+from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow, WaitingRow
 from toolgate.adapters.sse import SseEvent, SseParser, TooLong
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
@@ -37,6 +37,10 @@ RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
+VERDICTS: Final = {
+    wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
+    wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
+}
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
@@ -54,6 +58,7 @@ class HttpOrchestrator:
     _http: aiohttp.ClientSession | None = None
     _asking: dict[tuple[str, str], asyncio.Task[str]] = field(default_factory=dict)
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
     _cancelling: set[str] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -251,16 +256,27 @@ class HttpOrchestrator:
         row, found = await self.runs.waiting(
             rows.APPROVALS, approval_id, session_id=session_id, run_id=run_id
         )
+        if found.settled:
+            raise Conflict(f"approval {approval_id} is {found.verdict.lower()} already")
+        deciding = self._deciding.get(approval_id)
+        if deciding is not None:  # someone of ours was first: what comes of it stands
+            stands = await asyncio.shield(deciding)
+            raise Conflict(f"approval {approval_id} is {stands.lower()} already")
         decision = wire.Decision.APPROVE if approve else wire.Decision.REJECT
         body = wire.ApprovalDecide(decision, reason, decided_by)
-        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=approval_id), body)
-        first = not found.settled
-        with contextlib.suppress(Conflict):
-            await self.runs.settle(row, found)
-        wanted = wire.ApprovalStatus.APPROVED if approve else wire.ApprovalStatus.REJECTED
-        stands = str(answer.get("status", wanted))
-        if stands != wanted or not first:
+        deciding = asyncio.create_task(self._decide(row, found, body))
+        self._deciding[approval_id] = deciding
+        deciding.add_done_callback(lambda _: self._deciding.pop(approval_id, None))
+        stands = await asyncio.shield(deciding)
+        if stands != VERDICTS[decision]:
             raise Conflict(f"approval {approval_id} is {stands.lower()} already")
+
+    async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
+        """Hand a decision over; the verdict that stands."""
+        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=row.key), body)
+        stands = str(answer.get("status", VERDICTS[body.decision]))
+        await self.runs.settle(row, found, verdict=stands)
+        return stands
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         run = await self.runs.of_session(run_id, session_id)

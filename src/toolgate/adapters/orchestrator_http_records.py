@@ -41,6 +41,7 @@ class WaitingRow(msgspec.Struct, frozen=True):
     run_id: str
     session_id: str
     settled: bool = False
+    verdict: str = ""  # how an approval was decided
 
 
 _decode_run: Final = msgspec.json.Decoder(RunRow).decode
@@ -147,11 +148,11 @@ class RemoteRuns:
             raise NotFound(kind, key)
         return row, found
 
-    async def settle(self, row: Row, found: WaitingRow) -> None:
+    async def settle(self, row: Row, found: WaitingRow, *, verdict: str = "") -> None:
         """First writer wins; Conflict for the rest."""
         if found.settled:
             raise Conflict(f"{row.key} has been settled already")
-        settled = encode(msgspec.structs.replace(found, settled=True))
+        settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
         await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
 
     async def unsettle(self, row: Row, *, due: int | None) -> None:
