@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
+from starlette.routing import Route as HttpRoute
+
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.ingress_push import IngressPush
 from toolgate.adapters.metrics import Metrics, Reading
@@ -31,10 +33,12 @@ from toolgate.ports.journal import Delete, Row
 from toolgate.ports.orchestrator import Orchestrator
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
+from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.mcp.doors import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
@@ -97,6 +101,12 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    mcp = McpDoors(execution.tasks)
+    installation.on_stop(mcp.close)
+    gateway.router.routes.extend(
+        HttpRoute(path, Guarded(mcp, door.gateway.doors))
+        for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
+    )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
     await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
@@ -111,6 +121,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         "ingress_internal": f"http://{at['internal']}",
         "orchestrator": f"http://{at['orchestrator']}",
         "gateway": f"http://{at['gateway']}",
+        "mcp": f"http://{at['gateway']}{HTTP_PATH}",
         "console": f"http://{at['gateway']}/console",
     }
 
