@@ -101,6 +101,16 @@ async def test_without_the_right_bearer_nothing_is_answered(door: Door, token: s
     assert door.rig.engine.runs["count"] == 0
 
 
+async def test_without_a_token_of_its_own_the_executor_answers_nobody(door: Door) -> None:
+    app = ExecutorApi(door.rig.executor, token="").app()
+    bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
+    listener = asgi.Listener(app, bound)
+    await listener.start()
+    closed = Door(door.rig, f"http://127.0.0.1:{bound.getsockname()[1]}", door.http)
+    assert (await closed.ask("POST", wire.RUN_PATH, run(), token=""))[0] == 401
+    await listener.stop()
+
+
 @pytest.mark.requirement("003/http/tool-run-malformed")
 @pytest.mark.parametrize(
     "body",
