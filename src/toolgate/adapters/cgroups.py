@@ -88,7 +88,7 @@ class Cgroups:
         try:
             for folder in group.folders:
                 folder.mkdir()
-                for file, value in self._limits(ceiling).items():
+                for file, value in self.limits(ceiling).items():
                     if (folder / file).exists():
                         (folder / file).write_text(value)
         except OSError as refused:
@@ -96,7 +96,8 @@ class Cgroups:
             raise Unavailable(f"the cgroup {name} cannot be made: {refused}") from refused
         return group
 
-    def _limits(self, ceiling: Ceiling) -> dict[str, str]:
+    def limits(self, ceiling: Ceiling) -> dict[str, str]:
+        """What is written to which file, in the words of the version."""
         if self.version == 2:
             return {
                 "memory.max": str(ceiling.memory_bytes),

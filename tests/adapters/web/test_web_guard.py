@@ -8,9 +8,9 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+
 from tests.adapters.web.inside import Inside, Liar
 from tests.adapters.web.ssrf_payloads import payloads
-
 from toolgate.adapters.web_guard import Guard, GuardedWeb, WebLimits, connect
 from toolgate.domain.addresses import Host, parse_host
 from toolgate.domain.errors import Invalid, Unavailable
