@@ -57,7 +57,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/audit/redacted",
         source="spec gateway.md, One row per command",
         behaviour="No secret is in an audit row.",
-        issue=5,
     ),
     Requirement(
         id="002/audit/fail-closed",
@@ -327,7 +326,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/envelope/camel-case",
         source="spec README.md, JSON case",
         behaviour="Every member of the gateway's JSON is spelt in camelCase.",
-        issue=2,
     ),
     Requirement(
         id="002/events/poll-shape",
@@ -627,7 +625,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/mcp/round-trip",
         source="seed 002 §3.4",
         behaviour="The seed's Playwright request, with values put in, parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="002/mcp/call",
@@ -1017,7 +1014,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/round-trip",
         source="seed 002 §3.3",
         behaviour="The seed's two system requests, with values put in, parse into their model and come back the same.",
-        issue=2,
     ),
     Requirement(
         id="002/system/exec-level",

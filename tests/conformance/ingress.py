@@ -429,7 +429,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/durability/invoke-survives",
         source="spec ingress.md, A restart loses no run",
         behaviour="An acknowledged invoke survives kill -9.",
-        issue=2,
     ),
     Requirement(
         id="001/durability/result-survives",
@@ -453,7 +452,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/durability/running-resumes",
         source="spec ingress.md, A restart loses no run",
         behaviour="A running run resumes from its last completed step after a restart.",
-        issue=4,
     ),
     Requirement(
         id="001/durability/tool-not-twice",
@@ -465,7 +463,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/durability/seq-survives",
         source="spec ingress.md, Every outgoing message",
         behaviour="`seq` goes on rising across a restart.",
-        issue=4,
     ),
     Requirement(
         id="001/durability/request-id-24h",
@@ -723,7 +720,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/m0/hello-ack",
         source="seed 001, 发送 hello 后",
         behaviour="A client that sends hello receives hello_ack.",
-        issue=4,
     ),
     Requirement(
         id="001/m0/heartbeat",
@@ -741,19 +737,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/m1/run-started",
         source="seed 001, 客户端发送 agent_invoke 后",
         behaviour="A client that sends agent_invoke receives run_started.",
-        issue=4,
     ),
     Requirement(
         id="001/m1/deltas",
         source="seed 001, 持续收到",
         behaviour="A client keeps receiving deltas while the agent works.",
-        issue=4,
     ),
     Requirement(
         id="001/m1/done",
         source="seed 001, 最终收到",
         behaviour="A client receives done in the end.",
-        issue=4,
     ),
     Requirement(
         id="001/m2/tool-request",
@@ -951,7 +944,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/messages/snake-case",
         source="spec README.md, JSON case",
         behaviour="Every member of the ingress and orchestrator JSON is spelt in snake_case.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/unknown-members",
@@ -969,43 +961,36 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/messages/round-trip-hello",
         source="seed 001, hello",
         behaviour="The seed's `hello` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-agent-invoke",
         source="seed 001, agent_invoke",
         behaviour="The seed's `agent_invoke` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-tool-result",
         source="seed 001, tool_result",
         behaviour="The seed's `tool_result` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-approval-decision",
         source="seed 001, approval_decision",
         behaviour="The seed's `approval_decision` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-cancel-run",
         source="seed 001, cancel_run",
         behaviour="The seed's `cancel_run` parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-send",
         source="seed 001, POST /internal/send",
         behaviour="The seed's `/internal/send` bodies parse into their models and come back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/messages/round-trip-appendix",
         source="seed 001, 附录 A",
         behaviour="Every message of the seed's appendix A parses into its model and comes back the same.",
-        issue=2,
     ),
     Requirement(
         id="001/offline/fails-at-once",
@@ -1035,7 +1020,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/offline/window-default",
         source="spec ingress.md, No connection",
         behaviour="RESUME_WINDOW_MS is 30000 by default.",
-        issue=2,
     ),
     Requirement(
         id="001/offline/runs-cancelled",
@@ -1323,55 +1307,46 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/settings/ws-port",
         source="seed 001, WS_PORT",
         behaviour="WS_PORT is 8090 by default.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/http-port",
         source="seed 001, HTTP_PORT",
         behaviour="HTTP_PORT is 8091 by default.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/orchestrator-url",
         source="seed 001, ORCHESTRATOR_URL",
         behaviour="ORCHESTRATOR_URL names the orchestrator that the ingress calls.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/ping-interval",
         source="seed 001, WS_PING_INTERVAL_MS",
         behaviour="WS_PING_INTERVAL_MS is 30000 by default and sets the ping interval.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/pong-wait",
         source="seed 001, WS_PONG_WAIT_MS",
         behaviour="WS_PONG_WAIT_MS is 60000 by default and sets how long a pong is waited for.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/write-wait",
         source="seed 001, WS_WRITE_WAIT_MS",
         behaviour="WS_WRITE_WAIT_MS is 10000 by default and sets how long a write may take.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/api-key",
         source="seed 001, API_KEY",
         behaviour="API_KEY is the key that `hello` must carry.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/log-level",
         source="seed 001, LOG_LEVEL",
         behaviour="LOG_LEVEL is info by default and sets what is logged.",
-        issue=2,
     ),
     Requirement(
         id="001/settings/loopback",
         source="spec README.md, Default ports",
         behaviour="Every listener binds 127.0.0.1 unless told otherwise.",
-        issue=2,
     ),
     Requirement(
         id="001/states/run-created",
@@ -1383,25 +1358,21 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/states/run-waits-tool",
         source="spec ingress.md, Run",
         behaviour="A run that waits for a tool is PAUSED_WAITING_TOOL and then RUNNING again.",
-        issue=4,
     ),
     Requirement(
         id="001/states/run-waits-approval",
         source="spec ingress.md, Run",
         behaviour="A run that waits for an approval is PAUSED_WAITING_APPROVAL and then RUNNING again.",
-        issue=4,
     ),
     Requirement(
         id="001/states/run-ends",
         source="spec ingress.md, Run",
         behaviour="A run ends as DONE, FAILED or CANCELLED and never leaves that state.",
-        issue=4,
     ),
     Requirement(
         id="001/states/run-illegal-moves",
         source="spec ingress.md, Run",
         behaviour="Every move of a run that is not in the table is refused.",
-        issue=2,
     ),
     Requirement(
         id="001/states/tool-call-checked",
@@ -1425,7 +1396,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/states/tool-call-illegal-moves",
         source="spec ingress.md, Tool call",
         behaviour="Every move of a tool call that is not in the table is refused.",
-        issue=2,
     ),
     Requirement(
         id="001/states/approval-moves",
@@ -1461,7 +1431,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/status/health",
         source="seed 001, GET /health",
         behaviour="`GET /health` answers status `healthy`, connections and uptime_seconds.",
-        issue=4,
     ),
     Requirement(
         id="001/status/health-connections",

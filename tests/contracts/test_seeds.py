@@ -306,6 +306,28 @@ def test_no_brace_of_the_seeds_data_blocks_is_left_unread() -> None:
     assert left == ["function reconnect(attempt) {"]
 
 
+@pytest.mark.requirement(
+    "000/answer/direct-round-trip",
+    "000/answer/wrapped-round-trip",
+    "000/request/body-round-trip",
+    "001/messages/round-trip-hello",
+    "001/messages/round-trip-agent-invoke",
+    "001/messages/round-trip-tool-result",
+    "001/messages/round-trip-approval-decision",
+    "001/messages/round-trip-cancel-run",
+    "001/messages/round-trip-send",
+    "001/messages/round-trip-appendix",
+    "002/mcp/round-trip",
+    "002/system/round-trip",
+    "003/response/deny-example",
+    "003/response/allow-example",
+    "004/artifacts/chunk-round-trip",
+    "004/list/request-round-trip",
+    "004/profile/round-trip",
+    "004/run/request-round-trip",
+    "004/run/answers-round-trip",
+    "004/run-object/round-trip",
+)
 @pytest.mark.parametrize("name", sorted(PIECES))
 def test_a_piece_of_a_seed_comes_back_the_same_from_its_model(name: str) -> None:
     for value in readings(PIECES[name]):

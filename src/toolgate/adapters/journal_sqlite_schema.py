@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from toolgate.adapters.journal_sqlite_witness import Witness, witness_path
 from toolgate.domain.errors import Damaged, Misconfigured, Unavailable
 
 APPLICATION_ID: Final = 0x54474A4C  # "TGJL", in the file's header
@@ -19,27 +20,39 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Every page of a file up to this size is checked at each start (some 100 ms); of a larger one,
 # only after a stop that was not clean.
 ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
-# Pages of the log that start a checkpoint: at SQLite's own 1000 the log stays near 4 MB.
+# Pages of the log that start a checkpoint: it stays near 4 MB. A longer log would be written less
+# often into the file, but a sync costs half as much again while the log still grows.
 CHECKPOINT_PAGES: Final = 1000
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
+
+# The ends of a stream: the oldest kept and the newest. Its last segment stays when all events are
+# forgotten, and then starts with the number to come.
+HEAD: Final = (
+    "SELECT coalesce((SELECT min(seq) FROM events WHERE segment = oldest.id), oldest.first),"
+    " coalesce((SELECT max(seq) FROM events WHERE segment = newest.id), newest.first - 1),"
+    " newest.id, newest.first"
+    " FROM (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first LIMIT 1) oldest,"
+    " (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first DESC LIMIT 1) newest"
+)
 
 Migration = Callable[[sqlite3.Connection], None]
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    # A stream's last number is its newest event's, or `forgotten` where all are gone: so an
-    # append writes no row but its own.
+    # A stream is cut into segments, whose ids rise as they are made. What is written to now has
+    # late ids, so that its index entries lie on a few pages instead of one page for each stream.
     connection.execute(
-        "CREATE TABLE streams (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
-        " forgotten INTEGER NOT NULL) STRICT"
+        "CREATE TABLE segments (id INTEGER PRIMARY KEY, stream TEXT NOT NULL,"
+        " first INTEGER NOT NULL, UNIQUE (stream, first)) STRICT"
     )
     connection.execute(
-        "CREATE TABLE events (position INTEGER PRIMARY KEY, stream INTEGER NOT NULL,"
+        "CREATE TABLE events (position INTEGER PRIMARY KEY, segment INTEGER NOT NULL,"
         " seq INTEGER NOT NULL, type TEXT NOT NULL, at INTEGER NOT NULL, subject TEXT NOT NULL,"
-        " data BLOB NOT NULL, UNIQUE (stream, seq)) STRICT"
+        " data BLOB NOT NULL, UNIQUE (segment, seq)) STRICT"
     )
+    # For the same reason the subject comes first: names that are made sort by time.
     connection.execute(
-        "CREATE INDEX events_by_subject ON events (stream, subject, seq) WHERE subject <> ''"
+        "CREATE INDEX events_by_subject ON events (subject, seq) WHERE subject <> ''"
     )
     connection.execute(
         "CREATE TABLE rows (collection TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL,"
@@ -63,8 +76,9 @@ MIGRATIONS: Final[Sequence[Migration]] = (_make_tables,)  # the n-th makes versi
 class OpenFile:
     connection: sqlite3.Connection  # the writer's
     vouches_since: str
+    witness: Witness
     last_position: int
-    last_stream: int
+    last_segment: int
 
 
 def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> OpenFile:
@@ -76,21 +90,26 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
         raise from_sqlite(refused, path) from refused
     try:
         migrate(connection, migrations)
-        vouches_since = _account_for(connection, path)
-        return OpenFile(
-            connection=connection,
-            vouches_since=vouches_since,
-            last_position=max(
-                int(read_meta(connection, "position") or 0),
-                connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0],
-            ),
-            last_stream=connection.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()[
-                0
-            ],
+        last_position = max(
+            int(read_meta(connection, "position") or 0),
+            _number(connection, "SELECT max(position) FROM events"),
         )
-    except sqlite3.Error as refused:
+        witness = Witness(path)
+        try:
+            vouches_since = _account_for(
+                connection, path, behind=witness.seen is None or witness.seen > last_position
+            )
+            witness.note(last_position)
+        except BaseException:
+            witness.close()
+            raise
+        last_segment = _number(connection, "SELECT max(id) FROM segments")
+    except BaseException as refused:
         connection.close()
-        raise from_sqlite(refused, path) from refused
+        if isinstance(refused, sqlite3.Error):
+            raise from_sqlite(refused, path) from refused
+        raise
+    return OpenFile(connection, vouches_since, witness, last_position, last_segment)
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
@@ -162,7 +181,7 @@ def _inspect(path: Path, *, newest: int) -> None:
             raise _damaged(path, f"it is gone, but {log.name} is there")
         return
     if path.stat().st_size == 0:
-        if _generation_file(path).exists():
+        if witness_path(path).exists():
             raise _damaged(path, "it is empty")
         return
     with contextlib.closing(open_for_reading(path)) as connection:
@@ -198,36 +217,31 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _account_for(connection: sqlite3.Connection, path: Path) -> str:
+def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) -> str:
     """The epoch's name: a new one where the file may lack something that was delivered.
 
     That is so where the machine stopped while commits without a sync were about, and where the
-    file is not the one that was last written: another inode, or behind the generation that is
-    kept beside it.
+    file was put back from a copy: it is behind its witness, or another inode.
     """
     boot = _boot_id()
     inode = str(path.stat().st_ino)
-    generation = read_meta(connection, "generation") or "0"
     vouches_since = read_meta(connection, "epoch")
     unsynced_lost = read_meta(connection, "clean") == "0" and (
         not boot or read_meta(connection, "boot") != boot
     )
-    restored = read_meta(connection, "inode") != inode or _read_generation(path) != generation
-    if vouches_since is None or unsynced_lost or restored:
+    if vouches_since is None or unsynced_lost or behind or read_meta(connection, "inode") != inode:
         vouches_since = f"ep_{secrets.token_hex(8)}"
-    following = str(int(generation) + 1)
     connection.execute("BEGIN IMMEDIATE")
-    for name, value in {
-        "epoch": vouches_since,
-        "boot": boot,
-        "inode": inode,
-        "generation": following,
-        "clean": "0",
-    }.items():
-        write_meta(connection, name, value)
+    write_meta(connection, "epoch", vouches_since)
+    write_meta(connection, "boot", boot)
+    write_meta(connection, "inode", inode)
+    write_meta(connection, "clean", "0")
     connection.execute("COMMIT")
-    _write_generation(path, following)
     return vouches_since
+
+
+def _number(connection: sqlite3.Connection, sql: str) -> int:
+    return int(connection.execute(sql).fetchone()[0] or 0)
 
 
 def _boot_id() -> str:
@@ -235,26 +249,3 @@ def _boot_id() -> str:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def _generation_file(path: Path) -> Path:
-    return path.with_name(path.name + "-generation")
-
-
-def _read_generation(path: Path) -> str:
-    try:
-        return _generation_file(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _write_generation(path: Path, generation: str) -> None:
-    """Not synced: after a power cut a lost generation only means a new epoch, which there is."""
-    beside = path.with_name(path.name + "-generation.new")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(generation)
-        beside.replace(_generation_file(path))
-    except OSError as failed:
-        raise Unavailable(f"cannot write {beside}: {failed.strerror}: check its disk") from failed

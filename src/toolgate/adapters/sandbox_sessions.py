@@ -55,11 +55,16 @@ class Sessions:
         self._leases: dict[SessionKey, Lease] = {}
         self._opening: dict[SessionKey, asyncio.Lock] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        self._proof: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Prove the isolation, or raise Unavailable; then sweep from time to time."""
         await self._sandbox.check()
         self._sweeper = asyncio.create_task(self._sweep_on())
+
+    def start_soon(self) -> None:
+        """Prove it in the background; nothing opens before it is proven, or where it is not."""
+        self._proof = asyncio.create_task(self.start())
 
     async def open_for(self, request: ToolRequest) -> Session:
         """The session of a call; two tenants, workspaces or sessions never share one."""
@@ -92,6 +97,8 @@ class Sessions:
             await self._end(key)
 
     async def close(self) -> None:
+        if self._proof is not None:
+            await asyncio.wait([self._proof])
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -113,6 +120,11 @@ class Sessions:
 
     async def _open_new(self, key: SessionKey) -> Lease:
         await self._end(key)
+        if self._proof is not None:
+            try:
+                await asyncio.shield(self._proof)
+            except Unavailable as unproven:
+                raise NotStarted(str(unproven)) from unproven
         if len(self._leases) >= self._most:
             await self._make_room()
         way_out = await self._egress.open(key) if self._egress is not None else None

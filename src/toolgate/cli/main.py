@@ -8,8 +8,12 @@ import click
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
     "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
-    "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
+    "browser": ("browser", "Serve browser tasks over MCP."),
+    "policy": ("policy", "Check, test, explain and simulate policies."),
+    "evidence": ("evidence", "Show, export and verify what was done."),
+    "audit": ("audit", "Query the audit log."),
     "settings": ("settings", "List every setting, its default and its meaning."),
+    "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
 }
 
 

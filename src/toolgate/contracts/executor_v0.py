@@ -4,7 +4,7 @@ Only data, snake_case, times as ISO 8601 text. The pipeline behind it is in `exe
 """
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -145,6 +145,12 @@ class RunToolResponse(Wire):
                 raise ValueError("a denied call cannot be ok")
             if not isinstance(self.tool_result, UnsetType):
                 raise ValueError("a denied call has no tool_result")
+
+
+class ArtifactQuery(Wire):
+    """Of GET /artifact/get."""
+
+    ref: EvidenceRef
 
 
 class Order(StrEnum):

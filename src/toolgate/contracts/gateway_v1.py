@@ -495,6 +495,20 @@ class EventPage(CamelWire):
     events: list[Event]
 
 
+class EventsQuery(CamelWire):
+    """Of GET /events/poll; `since` is text, for a cursor that is no number has its own answer."""
+
+    since: str | UnsetType = UNSET
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_EVENTS)] = DEFAULT_EVENTS
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0  # seconds
+
+
+class CommandQuery(CamelWire):
+    """Of GET /command/{requestId}."""
+
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0  # seconds
+
+
 class CursorGone(CamelWire):
     """`data` of a 410."""
 

@@ -167,11 +167,15 @@ class ClientTool(Wire, omit_defaults=True):
 
 
 class ClientMeta(Wire):
-    """The seed keeps this as raw JSON: only `tools` is ours to check."""
+    """Whatever a client says of itself: only `tools` is ours to check."""
 
     app: Json | UnsetType = UNSET
     version: Json | UnsetType = UNSET
     tools: list[ClientTool | Id] | UnsetType = UNSET
+
+
+# Raw JSON in the seed, so it need not even be an object.
+AnyMeta = ClientMeta | str | int | float | bool | list[Any] | None
 
 
 class ClientMessage(Wire, tag_field="type", omit_defaults=True):
@@ -183,11 +187,20 @@ class ClientMessage(Wire, tag_field="type", omit_defaults=True):
 class Hello(ClientMessage, tag="hello"):
     user_id: Id
     api_key: str
-    client_meta: ClientMeta | UnsetType = UNSET
+    client_meta: AnyMeta | UnsetType = UNSET
     request_id: str = ""
     session_id: str = ""
     last_seq: Count | UnsetType = UNSET
     epoch: str = ""
+
+    @property
+    def tools(self) -> list[ClientTool]:
+        """The tools that the client runs itself."""
+        meta = self.client_meta
+        given = meta.tools if isinstance(meta, ClientMeta) else UNSET
+        if isinstance(given, UnsetType):
+            return []
+        return [ClientTool(tool) if isinstance(tool, str) else tool for tool in given]
 
 
 class AgentInvoke(ClientMessage, tag="agent_invoke"):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from toolgate.domain.errors import Invalid, Refused
 from toolgate.domain.tools import JsonValue
@@ -46,7 +46,7 @@ class Target:
     auth_token: str = field(default="", repr=False)
     is_default: bool = False
     enabled: bool = True
-    config: Mapping[str, JsonValue] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)  # JSON
     version: int = 1
     updated_at: int = 0
 
@@ -112,7 +112,7 @@ def upsert(target_id: str, before: Target | None, change: Change, *, now_ms: int
         auth_token=before.auth_token if change.auth_token is None else change.auth_token,
         is_default=before.is_default if change.is_default is None else change.is_default,
         enabled=before.enabled if change.enabled is None else change.enabled,
-        config=before.config if change.config is None else change.config,
+        config=before.config if change.config is None else dict(change.config),
         version=before.version + 1,
         updated_at=now_ms,
     )
@@ -124,7 +124,7 @@ def _change_built_in(before: Target, change: Change, *, now_ms: int) -> Target:
     return replace(
         before,
         enabled=before.enabled if change.enabled is None else change.enabled,
-        config=before.config if change.config is None else change.config,
+        config=before.config if change.config is None else dict(change.config),
         version=before.version + 1,
         updated_at=now_ms,
     )

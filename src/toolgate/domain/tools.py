@@ -73,6 +73,8 @@ class ToolOutput:
     data: JsonValue = None
     outcome: Outcome = Outcome.EXECUTED
     isolation: str = "in-process"
+    says_null: bool = False  # data is null, rather than left out
+    truncated: bool = False  # there was more output than is here
 
     @property
     def ok(self) -> bool:

@@ -22,7 +22,7 @@ from toolgate.ports.journal import Event, Journal
 from toolgate.ports.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.conversation import Close, Conversation, Effect, Forward, Open, Send
 from toolgate.surfaces.ingress.dispatch import client_tools, dispatch
-from toolgate.surfaces.ingress.frames import catch_up, snapshot_frame
+from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame
 from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.surfaces.ingress.sessions import Opening, Sessions, stream_of
 
@@ -128,7 +128,7 @@ class Connection(WSListener):
             self._deadline.cancel()
             self._deadline = None
         if self._channel is not None and (self._reader is None or self._reader.done()):
-            self._reader = asyncio.create_task(self._catch_up())
+            self._reader = asyncio.create_task(self._catch_up(lagging=True))
 
     def deliver(self, event: Event, data: bytes) -> None:
         if self._live and event.seq == self._cursor + 1:
@@ -218,7 +218,7 @@ class Connection(WSListener):
                 epoch=hello.epoch,
             )
             tools = client_tools(hello)
-            if tools is not None:
+            if tools:
                 await parts.orchestrator.register_tools(opening.session_id, tools)
         except NotFound as missing:
             await self._refuse(ErrorCode.SESSION_NOT_FOUND, str(missing), hello)
@@ -258,10 +258,13 @@ class Connection(WSListener):
         if opening.last_seq == opening.after == 0 and self._channel.last_seq == 0:
             self._live = True  # a new session: there is nothing to catch up with
         else:
-            self._reader = asyncio.create_task(self._catch_up())
+            self._reader = asyncio.create_task(self._catch_up(lagging=False))
 
-    async def _catch_up(self) -> None:
-        """Read on from the cursor until there is nothing left, then go live."""
+    async def _catch_up(self, *, lagging: bool) -> None:
+        """Read on from the cursor until there is nothing left, then go live.
+
+        Who comes back is given every event as it was; who lags is given deltas joined.
+        """
         assert self._channel is not None
         stream = stream_of(self._conversation.session_id)
         while self._transport is not None:
@@ -269,7 +272,8 @@ class Connection(WSListener):
             if not events and self._channel.last_seq <= self._cursor:
                 self._live = True
                 return
-            for number, data in catch_up(events):
+            frames = joined(events) if lagging else single(events)
+            for number, data in frames:
                 await self._writable.wait()
                 self._cursor = number
                 self._write(data)

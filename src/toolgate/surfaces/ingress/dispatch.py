@@ -1,10 +1,7 @@
 """A client's command becomes a call of the orchestrator; what goes wrong becomes an `error`."""
 
 import logging
-from collections.abc import Sequence
 from typing import assert_never
-
-import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
@@ -96,16 +93,8 @@ async def _call(
             assert_never(message)
 
 
-def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
-    """The tools that a device says it can run; None where it says nothing of tools."""
-    if isinstance(hello.client_meta, msgspec.UnsetType) or isinstance(
-        hello.client_meta.tools, msgspec.UnsetType
-    ):
-        return None
-    named = [
-        wire.ClientTool(name=tool) if isinstance(tool, str) else tool
-        for tool in hello.client_meta.tools
-    ]
+def client_tools(hello: wire.Hello) -> list[Tool]:
+    """The tools that a device says it can run; a device without any leaves the others' alone."""
     return [
         Tool(
             name=tool.name,
@@ -114,5 +103,5 @@ def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
             schema=given(tool.input_schema, {"type": "object"}),
             repeatable=tool.repeatable,
         )
-        for tool in named
+        for tool in hello.tools
     ]

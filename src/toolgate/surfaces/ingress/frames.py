@@ -37,32 +37,37 @@ def snapshot_frame(delivery: Delivery, *, now: int) -> bytes:
     return _encode({"type": delivery.type, "ts": now, **delivery.members})
 
 
-def catch_up(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
-    """Frames for a reader that lags, each with the number it brings the reader to.
+def single(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
+    """A frame for each event, with the number it brings the reader to."""
+    return ((event.seq, frame(event)) for event in events)
 
-    Deltas of one run that follow each other become one: same text, the last one's number.
+
+def joined(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
+    """The same for a reader that lags: deltas of one run that follow each other become one.
+
+    It has their text, and the last one's number.
     """
     held: list[Event] = []
     for event in events:
         if held and (event.type != DELTA or event.subject != held[0].subject):
-            yield _joined(held)
+            yield _one_delta(held)
             held = []
         if event.type == DELTA:
             held.append(event)
         else:
             yield event.seq, frame(event)
     if held:
-        yield _joined(held)
+        yield _one_delta(held)
 
 
-def _joined(deltas: list[Event]) -> tuple[int, bytes]:
+def _one_delta(deltas: list[Event]) -> tuple[int, bytes]:
     first, last = deltas[0], deltas[-1]
     if first is last:
         return last.seq, frame(last)
     text = "".join(_decode_delta(one.data).text for one in deltas)
     data = _encode(_Delta(last.subject, text))
-    joined = Event(last.position, last.stream, last.seq, DELTA, last.at, data, last.subject)
-    return last.seq, frame(joined, first_seq=first.seq)
+    one = Event(last.position, last.stream, last.seq, DELTA, last.at, data, last.subject)
+    return last.seq, frame(one, first_seq=first.seq)
 
 
 def message_of(event: Event) -> wire.AnySessionEvent:

@@ -1,0 +1,55 @@
+"""The engine of the built-in tools: each call gets what it may use, and nothing else."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from toolgate.domain.tools import Tool, ToolOutput, ToolRequest
+from toolgate.execution.builtin import Context, OpenSession, Permits, failed
+from toolgate.execution.registry import BUILT_IN
+from toolgate.ports.engine import Update, no_update
+from toolgate.ports.journal import Journal
+from toolgate.ports.web import Web
+
+_TOOLS: Final = tuple(built_in.tool for built_in in BUILT_IN.values())
+
+
+class BuiltInEngine:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        web: Web,
+        session: OpenSession,
+        isolation: str,
+        permits: Permits,
+        version: str,
+    ) -> None:
+        self._journal = journal
+        self._web = web
+        self._session = session
+        self._isolation = isolation
+        self._permits = permits
+        self._version = version
+
+    @property
+    def ref(self) -> str:
+        return f"toolgate_builtin@{self._version}"
+
+    def tools(self) -> Sequence[Tool]:
+        return _TOOLS
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        built_in = BUILT_IN.get(request.tool)
+        if built_in is None:
+            return failed(f"Unknown tool: {request.tool}")
+        return await built_in.run(
+            Context(
+                request=request,
+                journal=self._journal,
+                web=self._web,
+                session=self._session,
+                isolation=self._isolation,
+                permits=self._permits,
+                update=update,
+            )
+        )

@@ -1,0 +1,214 @@
+"""`toolgate evidence`: show, export and verify records, with the server running or gone."""
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+from toolgate import settings
+from toolgate.adapters.evidence_check import (
+    ARTIFACT_DIRECTORY,
+    LOG_DIRECTORY,
+    ClosedHome,
+    LogReport,
+    check_log,
+    check_proof,
+    exported_artifact,
+)
+from toolgate.adapters.evidence_log import artifacts_of, make_proof
+from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
+from toolgate.adapters.journal_closed import JOURNAL_FILE
+from toolgate.domain.checkpoints import Checkpoint, VerifierKey
+from toolgate.domain.errors import NotFound, ToolgateError
+
+_home = click.option(
+    "--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]"
+)
+
+
+@click.group(name="evidence")
+def command() -> None:
+    """Show, export and verify what was done."""
+
+
+@command.command()
+@click.argument("what")
+@_home
+def show(what: str, home: Path | None) -> None:
+    """Print the records about WHAT: an index, a request's id, or an artifact's ref."""
+    with _answering(), ClosedHome(_resolved(home)) as closed:
+        for index, record in _records(closed, what):
+            click.echo(f"record {index}")
+            click.echo(json.dumps(json.loads(record), indent=2, ensure_ascii=False))
+            for ref, digest in artifacts_of(record).items():
+                if what in (ref, json.loads(record)["subject"], str(index)):
+                    click.echo(f"\n{ref}")
+                    click.echo(closed.artifact(ref, digest).decode())
+
+
+@command.command()
+@click.argument("what", required=False)
+@click.option("--all", "everything", is_flag=True, help="The whole log, with its artifacts.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
+)
+@_home
+def export(what: str | None, everything: bool, output: Path, home: Path | None) -> None:
+    """Write a file that proves one record, or with --all a directory that proves them all."""
+    if everything == (what is not None):
+        raise click.UsageError("name one record, or say --all")
+    with _answering(), ClosedHome(_resolved(home)) as closed:
+        if everything:
+            _export_all(closed, output)
+        else:
+            assert what is not None
+            _export_one(closed, what, output)
+
+
+@command.command()
+@click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--key", default="", help="The verifier key, or a file that holds it.")
+@click.option(
+    "--since",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An older checkpoint, of which this log must be a continuation.",
+)
+@_home
+def verify(path: Path | None, key: str, since: Path | None, home: Path | None) -> None:
+    """Check a proof file, a log's directory or a home; exit 1 where anything was changed."""
+    with _answering():
+        path = path or _resolved(home)
+        if path.is_file():
+            _verify_proof(path, key)
+        else:
+            _verify_directory(path, key, since)
+
+
+def _verify_proof(path: Path, key: str) -> None:
+    proven = check_proof(path.read_bytes(), key=_parse_key(key) if key else None)
+    click.echo(
+        f"verified: record {proven.index} of {proven.checkpoint.size}"
+        f" ({proven.record['kind']}), {len(proven.artifacts)} artifacts"
+    )
+    click.echo(f"signed by {proven.key}")
+    if not key:
+        click.echo("the key came with the file: compare it, or give it with --key", err=True)
+
+
+def _verify_directory(path: Path, key: str, since: Path | None) -> None:
+    older = since.read_bytes().decode() if since else ""
+    if (path / JOURNAL_FILE).is_file():
+        with ClosedHome(path) as closed:
+            root = closed.log.root
+            _report(
+                check_log(
+                    root,
+                    key=_key_for(root, key, path / "keys" / PUBLIC_KEY),
+                    since=older,
+                    read_artifact=closed.artifact,
+                    journal=closed.records(),
+                )
+            )
+        return
+    root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
+    with_artifacts = (root / ARTIFACT_DIRECTORY).is_dir()
+    report = check_log(
+        root,
+        key=_key_for(root, key),
+        since=older,
+        read_artifact=exported_artifact(root) if with_artifacts else None,
+    )
+    if not with_artifacts:
+        report.notes.append("there are no artifacts here to check")
+    _report(report)
+
+
+def _report(report: LogReport) -> None:
+    for note in report.notes:
+        click.echo(note, err=True)
+    for problem in report.problems:
+        click.echo(f"wrong: {problem}", err=True)
+    if report.problems:
+        raise click.ClickException(f"{len(report.problems)} things are not as they were recorded")
+    click.echo(f"verified: {report.size} records, {report.artifacts} artifacts")
+
+
+def _key_for(root: Path, key: str, *others: Path) -> VerifierKey:
+    if key:
+        return _parse_key(key)
+    for place in (*others, root / PUBLIC_KEY):
+        if place.is_file():
+            return _parse_key(str(place))
+    raise NotFound("key", f"{root / PUBLIC_KEY}: give it with --key")
+
+
+def _parse_key(key: str) -> VerifierKey:
+    # A key has plus signs and is long, so that no file is called the same.
+    text = Path(key).read_bytes().decode() if len(key) < 4096 and Path(key).is_file() else key
+    return VerifierKey.parse(text.strip())
+
+
+def _export_one(closed: ClosedHome, what: str, output: Path) -> None:
+    index, record = _records(closed, what)[-1]
+    note = closed.log.checkpoint()
+    size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size if note else 0
+    if note is None or index >= size:
+        raise NotFound("checkpoint", f"over record {index}: start the server once, to publish it")
+    contents = {ref: closed.artifact(ref, d) for ref, d in artifacts_of(record).items()}
+    proof = make_proof(
+        closed.log,
+        note=note,
+        key=_key_for(closed.log.root, "", closed.home / "keys" / PUBLIC_KEY),
+        index=index,
+        record=record,
+        artifacts=contents,
+    )
+    output.write_bytes(proof)
+    click.echo(f"record {index} of {size}: {output}")
+
+
+def _export_all(closed: ClosedHome, output: Path) -> None:
+    if not (closed.log.root / CHECKPOINT).is_file():
+        raise NotFound("checkpoint", str(closed.log.root / CHECKPOINT))
+    # The checkpoint first: what a running server adds meanwhile lies beyond it.
+    output.mkdir(mode=0o700, parents=True)
+    shutil.copy(closed.log.root / CHECKPOINT, output / CHECKPOINT)
+    shutil.copy(closed.log.root / PUBLIC_KEY, output / PUBLIC_KEY)
+    shutil.copytree(closed.log.root / "tile", output / "tile")
+    (output / ARTIFACT_DIRECTORY).mkdir()
+    count = 0
+    for record in closed.records():
+        count += 1
+        for ref, digest in artifacts_of(record).items():
+            name = digest.removeprefix("sha256:")
+            (output / ARTIFACT_DIRECTORY / name).write_bytes(closed.artifact(ref, digest))
+    click.echo(f"{count} records: {output}")
+
+
+def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:
+    if what.isascii() and what.isdigit():
+        return [(int(what), closed.at(int(what)))]
+    parts = what.split("/")
+    subject = parts[1] if parts[0] == "requests" and len(parts) > 2 else what
+    found = closed.about(subject)
+    if subject != what:
+        found = [(index, record) for index, record in found if what in artifacts_of(record)]
+    if not found:
+        raise NotFound("record", what)
+    return found
+
+
+def _resolved(home: Path | None) -> Path:
+    return home if home is not None else settings.load().home
+
+
+class _answering:  # noqa: N801 -- used as a context manager, where it reads as a verb
+    """Our errors, as the command line says them."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ToolgateError | OSError | UnicodeDecodeError):
+            raise click.ClickException(str(error)) from error

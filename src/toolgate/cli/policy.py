@@ -1,0 +1,262 @@
+"""`toolgate policy`: try a policy before it counts.
+
+Exit codes: 0 it is well, 1 it is not (or calls would be decided otherwise), 2 wrong usage.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolgate.adapters.policy_file import default_policy_text, parse_document
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.domain.policy.compile import compile_policy
+from toolgate.domain.policy.decide import decide
+from toolgate.domain.policy.explain import explain
+from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
+from toolgate.domain.policy.promises import TestResult, run_tests
+from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
+from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
+
+STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
+CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
+
+_path = click.Path(exists=True, dir_okay=False, path_type=Path)
+_file = click.argument("file", required=False, type=_path)
+_levels = click.Choice([level.value for level in Level])
+_effects = click.Choice([effect.value for effect in Effect])
+_json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
+
+
+@click.group()
+def command() -> None:
+    """Check, test, explain and simulate policies.
+
+    FILE is a policy in YAML; without it, the one that ships with Toolgate.
+    """
+
+
+@command.command()
+@_file
+@_json
+def check(file: Path | None, *, as_json: bool) -> None:
+    """Say whether FILE could become active: well formed, and its own tests pass."""
+    policy = _read(file, as_json=as_json)
+    failed = [str(result) for result in _results(policy) if not result.passed]
+    if failed:
+        _refuse(failed, as_json=as_json)
+    counts = {"rules": len(policy.rules), "tests": len(policy.tests)}
+    if as_json:
+        _print_json({"ok": True, "version": policy.version, **counts})
+        return
+    console = Console(highlight=False)
+    console.print(f"[green]ok[/green]  {counts['rules']} rules, {counts['tests']} tests pass")
+    console.print(f"version {policy.version}")
+
+
+@command.command("test")
+@_file
+@_json
+def run_embedded(file: Path | None, *, as_json: bool) -> None:
+    """Run the tests that FILE carries."""
+    results = _results(_read(file, as_json=as_json))
+    failed = sum(not result.passed for result in results)
+    if as_json:
+        rows = [_result_row(result) for result in results]
+        passed = len(rows) - failed
+        _print_json({"ok": not failed, "passed": passed, "failed": failed, "tests": rows})
+    else:
+        table = Table("", "test", "tool", "expected", "got", "by")
+        for result in results:
+            table.add_row(
+                Text("pass", "green") if result.passed else Text("FAIL", "bold red"),
+                Text(result.test.where),
+                Text(result.test.call.tool),
+                _styled(result.test.expect),
+                _styled(result.decision.effect),
+                Text(result.decision.rule_id),
+            )
+        console = Console(highlight=False)
+        console.print(table)
+        console.print(f"{len(results) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+@command.command("explain")
+@_file
+@click.option("--tool", required=True, help="The tool that is called.")
+@click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
+@click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
+@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
+@_json
+def explain_call(
+    file: Path | None,
+    *,
+    tool: str,
+    arguments: str,
+    who: tuple[str, ...],
+    level: str,
+    expect: str | None,
+    as_json: bool,
+) -> None:
+    """Say what FILE decides of one call, and why each of its rules does or does not match."""
+    policy = _read(file, as_json=as_json)
+    call = ToolRequest("explain", tool, _arguments(arguments), caller=_caller(who))
+    explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
+    decision = explanation.decision
+    if as_json:
+        _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
+    else:
+        console = Console(highlight=False)
+        console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
+        if decision.detail:
+            console.print(Text(f"  {decision.detail}"))
+        table = Table("", "rule", "effect", "because")
+        for trace in explanation.traces:
+            mark = Text("yes", "bold") if trace.matched else Text("no", "dim")
+            table.add_row(mark, Text(trace.rule_id), _styled(trace.effect), Text(trace.why))
+        console.print(table if explanation.traces else Text(f"No rule names {tool}."))
+    sys.exit(0 if expect in {None, decision.effect} else 1)
+
+
+@command.command("simulate")
+@click.argument("candidate", type=_path)
+@click.option("--calls", required=True, type=click.File("r", encoding="utf-8"), help="JSON lines.")
+@click.option("--against", type=_path, help="Compare with this policy, not with what is recorded.")
+@_json
+def simulate_calls(candidate: Path, *, calls: IO[str], against: Path | None, as_json: bool) -> None:
+    """Decide recorded calls again, by CANDIDATE, and show what would change.
+
+    Each line of --calls is an object: tool, args, level, caller, and what was decided then
+    (effect, rule_id). Exits 1 where any call would be decided otherwise.
+    """
+    policy = _read(candidate, as_json=as_json)
+    base = None if against is None else _read(against, as_json=as_json)
+    recorded = list(_recorded(calls, base))
+    changes = list(simulate(recorded, policy, parse_shell=TreeSitterShellParser()))
+    if as_json:
+        rows = [_change_row(change) for change in changes]
+        _print_json({"calls": len(recorded), "changed": len(rows), "changes": rows})
+    else:
+        table = Table("tool", "arguments", "was", "by", "would be", "by")
+        for change in changes:
+            call = change.recorded.call
+            table.add_row(
+                Text(call.tool),
+                Text(json.dumps(call.args, ensure_ascii=False)[:120]),
+                _styled(change.recorded.effect),
+                Text(change.recorded.rule_id),
+                _styled(change.decision.effect),
+                Text(change.decision.rule_id),
+            )
+        console = Console(highlight=False)
+        if changes:
+            console.print(table)
+        loosened = sum(change.loosens for change in changes)
+        console.print(f"{len(recorded)} calls, {len(changes)} changed, {loosened} of them loosened")
+    sys.exit(1 if changes else 0)
+
+
+def _read(file: Path | None, *, as_json: bool) -> Policy:
+    try:
+        text = default_policy_text() if file is None else file.read_text("utf-8")
+        return compile_policy(parse_document(text, name=ACTIVE_POLICY), name=ACTIVE_POLICY)
+    except InvalidPolicy as bad:
+        _refuse(bad.problems, as_json=as_json)
+    except (OSError, UnicodeDecodeError) as bad:
+        _refuse([str(bad)], as_json=as_json)
+
+
+def _refuse(problems: Sequence[str], *, as_json: bool) -> NoReturn:
+    if as_json:
+        _print_json({"ok": False, "problems": list(problems)})
+    else:
+        console = Console(stderr=True, highlight=False)
+        for problem in problems:
+            console.print(Text("refused ", "bold red"), Text(problem), sep="")
+    sys.exit(1)
+
+
+def _results(policy: Policy) -> list[TestResult]:
+    return run_tests(policy, parse_shell=TreeSitterShellParser())
+
+
+def _result_row(result: TestResult) -> dict[str, object]:
+    test = result.test
+    asked = {"where": test.where, "tool": test.call.tool, "expect": test.expect}
+    return {**asked, "passed": result.passed, **result.decision._asdict()}
+
+
+def _change_row(change: Change) -> dict[str, object]:
+    recorded = change.recorded
+    return {
+        "tool": recorded.call.tool,
+        "args": recorded.call.args,
+        "was": {"effect": recorded.effect, "rule_id": recorded.rule_id},
+        "would_be": change.decision._asdict(),
+        "loosens": change.loosens,
+    }
+
+
+def _recorded(calls: IO[str], base: Policy | None) -> Iterator[RecordedCall]:
+    parse_shell = TreeSitterShellParser()
+    for number, line in enumerate(calls, 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+            call = ToolRequest(
+                f"line-{number}",
+                given["tool"],
+                dict(given.get("args", {})),
+                caller=_caller(
+                    [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+                ),
+            )
+            level = Level(given.get("level", Level.READ))
+            if base is None:
+                yield RecordedCall(call, level, Effect(given["effect"]), given.get("rule_id", ""))
+                continue
+        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+            raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
+        then = decide(base, call, level=level, parse_shell=parse_shell)
+        yield RecordedCall(call, level, then.effect, then.rule_id)
+
+
+def _arguments(text: str) -> dict[str, JsonValue]:
+    try:
+        value = json.loads(text)
+    except ValueError as bad:
+        raise click.UsageError(f"--args is not JSON: {bad}") from bad
+    if not isinstance(value, dict):
+        raise click.UsageError("--args is not a JSON object")
+    return value
+
+
+def _caller(who: Sequence[str]) -> Caller:
+    given: dict[str, Any] = {}
+    for each in who:
+        name, equals, value = each.partition("=")
+        if not equals or name not in CALLER_FIELDS:
+            raise click.UsageError(f"{each!r}: give one of {', '.join(sorted(CALLER_FIELDS))}")
+        given[name] = value
+    try:
+        return Caller(**{**given, "level": Level(given.get("level", Level.READ))})
+    except ValueError as bad:
+        raise click.UsageError(str(bad)) from bad
+
+
+def _styled(effect: Effect) -> Text:
+    return Text(effect.value, STYLES[effect])
+
+
+def _print_json(value: object) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))

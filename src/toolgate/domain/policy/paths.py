@@ -1,0 +1,57 @@
+"""Paths as a policy compares them: by their components, with `.` and `..` resolved.
+
+Only by their spelling: links on the disk are the executor's to resolve, beneath the workspace.
+A relative path is relative to the workspace; one that climbs out of it cannot be told.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from toolgate.domain.globs import Glob, GlobRow
+
+MAX_PATH: Final = 4096
+
+
+class BadPath(ValueError):
+    """A path that cannot be brought into one spelling."""
+
+
+def components(text: str) -> tuple[str, ...]:
+    """The parts of a path, resolved; an absolute one begins with "/". Raises BadPath."""
+    if not text or len(text) > MAX_PATH or not text.isprintable():
+        raise BadPath("it is empty, too long or holds characters that do not print")
+    if text[0] == "~" or "\\" in text:
+        raise BadPath("it is not a plain path")
+    parts: list[str] = ["/"] if text[0] == "/" else []
+    floor = len(parts)
+    for part in text.split("/"):
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            if len(parts) == floor:
+                raise BadPath("it climbs out of its root")
+            parts.pop()
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+class PathPattern:
+    """`notes/*.md`, `src/**`, `/etc/**`: `*` within a component, `**` for any number of them."""
+
+    __slots__ = ("_absolute", "_row", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        parts = components(text)
+        self._absolute = parts[:1] == ("/",)
+        globs = [None if part == "**" else Glob(part) for part in parts if part != "/"]
+        self._row: GlobRow[str] = GlobRow(globs, open_end=False, fits=Glob.matches)
+
+    def matches(self, parts: Sequence[str]) -> bool:
+        absolute = parts[:1] == ("/",)
+        return absolute is self._absolute and self._row.matches(parts[1:] if absolute else parts)
+
+    def may_match(self, parts: Sequence[str]) -> bool:
+        """Also where the workspace may be the root of the disk: `/a/b` counts as `a/b` as well."""
+        return self._row.matches(parts[1:] if parts[:1] == ("/",) else parts)

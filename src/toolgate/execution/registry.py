@@ -1,0 +1,24 @@
+"""The built-in tools, by name. A new one is a module of its own and a line here."""
+
+from typing import Any, Final
+
+from toolgate.execution.builtin import BuiltIn
+from toolgate.execution.tools import (
+    echo,
+    file_list,
+    file_read,
+    http_fetch,
+    kv_get,
+    kv_set,
+    math_add,
+    shell,
+    text_upper,
+)
+
+_MODULES: Final = (
+    echo, file_list, file_read, http_fetch, kv_get, kv_set, math_add, shell, text_upper,
+)  # fmt: skip
+
+BUILT_IN: Final[dict[str, BuiltIn[Any]]] = {
+    module.TOOL.tool.name: module.TOOL for module in _MODULES
+}

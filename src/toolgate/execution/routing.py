@@ -1,0 +1,110 @@
+"""Which engine a call goes to: the first route that takes it.
+
+Routes are made in this order: an execution target that the call names, the tools that always run on
+a target, what the session's own client offers, MCP servers upstream, other installations, and last
+the built-in tools.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.execution.builtin import failed
+from toolgate.ports.engine import Engine, Update, no_update
+
+# These run on the chosen execution target, whichever door the call came in by (gateway contract).
+TARGET_TOOLS: Final = ("bash.exec", "python.exec", "file.*", "http.request")
+
+Find = Callable[[ToolRequest], Engine | None]
+Offers = Callable[[Caller], Sequence[Tool]]
+Describe = Callable[[str, Caller], Tool | None]
+
+
+def offers_nothing(_: Caller) -> Sequence[Tool]:
+    return ()
+
+
+def describes_nothing(_tool: str, _caller: Caller) -> Tool | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`find` gives the engine where this route takes the call; the others say what it has."""
+
+    find: Find
+    offers: Offers = offers_nothing
+    describe: Describe = describes_nothing
+
+
+class UnknownTool:
+    """The engine of tools that nobody has."""
+
+    ref: Final = "toolgate_router"
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return failed(f"Unknown tool: {request.tool}")
+
+
+class Routing:
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = tuple(routes)
+        self._unknown = UnknownTool()
+
+    def engine_for(self, request: ToolRequest) -> Engine:
+        for route in self._routes:
+            if (engine := route.find(request)) is not None:
+                return engine
+        return self._unknown
+
+    def tools(self, caller: Caller) -> list[Tool]:
+        """What there is for this caller; where two routes offer a name, the first has it."""
+        named: dict[str, Tool] = {}
+        for route in self._routes:
+            for tool in route.offers(caller):
+                named.setdefault(tool.name, tool)
+        return list(named.values())
+
+    def describe(self, tool: str, caller: Caller) -> Tool | None:
+        for route in self._routes:
+            if (known := route.describe(tool, caller)) is not None:
+                return known
+        return None
+
+    def level_of(self, request: ToolRequest) -> Level:
+        """The tool's own level; write for one that nobody has described."""
+        known = self.describe(request.tool, request.caller)
+        return known.level if known is not None else Level.WRITE
+
+    def is_repeatable(self, tool: str, caller: Caller) -> bool:
+        """Whether a tool may be run again when it is not known to have run."""
+        known = self.describe(tool, caller)
+        return known is not None and known.repeatable
+
+
+def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
+    """A route for an engine whose tools are known and stay the same."""
+    by_name = {tool.name: tool for tool in tools}
+    return Route(
+        find=lambda request: engine if request.tool in by_name else None,
+        offers=lambda _caller: tools,
+        describe=lambda tool, _caller: by_name.get(tool),
+    )
+
+
+def under_prefix(prefix: str, engine: Engine) -> Route:
+    """A route for all tools of one upstream: `<prefix>.<tool>`."""
+    return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
+
+
+def on_target(target: Callable[[str], Engine | None]) -> Route:
+    """A route for calls that run on an execution target; an empty id asks for the default one."""
+
+    def find(request: ToolRequest) -> Engine | None:
+        if not any(fnmatchcase(request.tool, pattern) for pattern in TARGET_TOOLS):
+            return None
+        return target(request.target_id)
+
+    return Route(find)

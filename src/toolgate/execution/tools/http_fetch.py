@@ -1,0 +1,68 @@
+"""`http.fetch`: GET a URL through the guard; every redirect is put to the policy again."""
+
+from typing import Annotated
+
+import msgspec
+
+from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.domain.urls import Url
+from toolgate.execution.builtin import Args, Context, define, failed
+from toolgate.ports.web import Blocked, WebRequest, WebResponse
+
+Headers = Annotated[dict[str, str], msgspec.Meta(max_length=64)]
+
+
+class HttpFetchArgs(Args, frozen=True):
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=8192)]
+    headers: Headers = msgspec.field(default_factory=dict)
+
+
+async def run(args: HttpFetchArgs, context: Context) -> ToolOutput:
+    asked = 0
+
+    def granted(url: Url) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 1 or context.permits(context.request, url)
+
+    try:
+        answer = await context.web.fetch(
+            WebRequest(args.url, headers=args.headers), granted=granted
+        )
+    except (Invalid, Blocked) as refused:
+        begun = Outcome.EXECUTED if asked > 1 else Outcome.NOT_STARTED
+        return failed(f"http.fetch: {refused}", outcome=begun)
+    except Unavailable as unavailable:
+        return failed(f"http.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)
+    return _output(answer)
+
+
+def _output(answer: WebResponse) -> ToolOutput:
+    headers: dict[str, JsonValue] = {}
+    for name, value in answer.headers:
+        known = headers.get(name)
+        headers[name] = f"{known}, {value}" if known else value
+    failure = answer.status >= 400
+    return ToolOutput(
+        exit_code=1 if failure else 0,
+        stdout=answer.body.decode("utf-8", "replace"),
+        stderr=f"HTTP {answer.status}" if failure else "",
+        data={
+            "status": answer.status,
+            "url": answer.url,
+            "headers": headers,
+            "truncated": answer.truncated,
+        },
+        truncated=answer.truncated,
+    )
+
+
+TOOL = define(
+    "http.fetch",
+    description="Get a public URL. Private and local addresses cannot be reached.",
+    level=Level.READ,
+    repeatable=True,
+    args=HttpFetchArgs,
+    run=run,
+)

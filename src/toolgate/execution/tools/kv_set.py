@@ -1,0 +1,33 @@
+"""`kv.set`: keep a value under a key."""
+
+from typing import Any
+
+import msgspec
+
+from toolgate.domain.tools import Level, ToolOutput
+from toolgate.execution.builtin import Args, Context, define, failed
+from toolgate.execution.kv import COLLECTION, MAX_VALUE_BYTES, Key, row_key
+from toolgate.ports.journal import Put
+
+
+class KvSetArgs(Args, frozen=True):
+    key: Key
+    value: Any
+
+
+async def run(args: KvSetArgs, context: Context) -> ToolOutput:
+    value = msgspec.json.encode(args.value)
+    if len(value) > MAX_VALUE_BYTES:
+        return failed(f"kv.set: a value has at most {MAX_VALUE_BYTES} bytes")
+    await context.journal.commit(Put(COLLECTION, row_key(context.request.caller, args.key), value))
+    return ToolOutput(exit_code=0, stdout="OK")
+
+
+TOOL = define(
+    "kv.set",
+    description="Keep a value of this workspace under a key.",
+    level=Level.WRITE,
+    repeatable=True,
+    args=KvSetArgs,
+    run=run,
+)

@@ -1,0 +1,67 @@
+"""`shell`: a command in the session's sandbox."""
+
+import codecs
+from typing import Annotated
+
+import msgspec
+
+from toolgate.domain.tools import Level, Outcome, ToolOutput
+from toolgate.execution.builtin import Args, Context, define, failed, text_of
+from toolgate.ports.sandbox import Command, Finished, Lost, NotStarted, Piece, Stream
+
+MAX_TIMEOUT_MS = 175_000  # the sandbox's own cap (DESIGN, "The sandbox")
+
+
+class ShellArgs(Args, frozen=True):
+    command: Annotated[str, msgspec.Meta(min_length=1, max_length=128 * 1024)]
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMEOUT_MS)] | None = None
+
+
+async def run(args: ShellArgs, context: Context) -> ToolOutput:
+    timeout = args.timeout_ms / 1000 if args.timeout_ms is not None else None
+    try:
+        session = await context.session(context.request)
+        finished = await session.exec(
+            Command(args.command, timeout_seconds=timeout), piece=_pieces(context)
+        )
+    except NotStarted as failure:
+        return failed(f"shell: {failure}")
+    except Lost as failure:
+        return failed(f"shell: {failure}", outcome=Outcome.MAY_HAVE_EXECUTED)
+    return _output(finished, isolation=context.isolation)
+
+
+def _pieces(context: Context) -> Piece:
+    decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in Stream}
+
+    def piece(stream: Stream, data: bytes) -> None:
+        if text := decoders[stream].decode(data):
+            context.update(text)
+
+    return piece
+
+
+def _output(finished: Finished, *, isolation: str) -> ToolOutput:
+    notes = {"timed out": finished.timed_out, "too much output": finished.flooded}
+    ends = "".join(f"\n[killed: {note}]" for note, true in notes.items() if true)
+    cut = finished.stdout_total > len(finished.stdout) or finished.stderr_total > len(
+        finished.stderr
+    )
+    return ToolOutput(
+        exit_code=finished.exit_code or (1 if ends else 0),
+        stdout=text_of(finished.stdout, total=finished.stdout_total),
+        stderr=text_of(finished.stderr, total=finished.stderr_total) + ends,
+        data={"timed_out": finished.timed_out, "truncated": cut},
+        isolation=isolation,
+        truncated=cut,
+    )
+
+
+TOOL = define(
+    "shell",
+    description="Run a shell command in the session's sandbox.",
+    level=Level.WRITE,
+    repeatable=False,
+    args=ShellArgs,
+    run=run,
+)

@@ -1,0 +1,127 @@
+"""The installed program, run as a user runs it, and a client that speaks the contract by hand."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import websockets
+from websockets.asyncio.client import ClientConnection
+
+PROGRAM = Path(sys.executable).with_name("toolgate")
+ANY_PORT = {
+    "WS_PORT": "0",
+    "HTTP_PORT": "0",
+    "ORCHESTRATOR_PORT": "0",
+    "GATEWAY_PORT": "0",
+    "RUNNER_PORT": "0",
+}
+PATIENCE = 20.0  # seconds; a bound, not an expectation
+
+
+@dataclass
+class Program:
+    """`toolgate up` with a home of its own and any free ports."""
+
+    home: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
+    process: asyncio.subprocess.Process | None = None
+    log: Path = Path(os.devnull)
+
+    async def start(self) -> Self:
+        self.log = self.home.with_suffix(".log")
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                PROGRAM,
+                "up",
+                env=environment({**ANY_PORT, "TOOLGATE_HOME": str(self.home), **self.settings}),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=self.home.parent,
+            )
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
+        assert line, f"it did not start: {self.log.read_text()[-2000:]}"
+        ready = json.loads(line)
+        assert ready["ready"] is True
+        self.urls = ready["urls"]
+        return self
+
+    async def kill(self) -> None:
+        """As the kernel would, with no chance to tidy up."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    async def stop(self) -> int:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), PATIENCE)
+
+
+def environment(settings: dict[str, str]) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, **settings}
+
+
+@contextlib.asynccontextmanager
+async def running(home: Path, **settings: str) -> AsyncIterator[Program]:
+    program = await Program(home, settings).start()
+    try:
+        yield program
+    finally:
+        await program.kill()
+
+
+@dataclass
+class Client:
+    """One device: what it was told last, and what it says next."""
+
+    socket: ClientConnection
+    session_id: str
+    ack: dict[str, Any]
+    last_seq: int = 0
+
+    @classmethod
+    async def connect(cls, url: str, *, user: str = "u1", **hello: Any) -> Self:
+        socket = await websockets.connect(url, max_size=None, open_timeout=PATIENCE)
+        await socket.send(
+            json.dumps({"type": "hello", "ts": 1, "user_id": user, "api_key": "k", **hello})
+        )
+        ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
+        assert ack["type"] == "hello_ack", ack
+        return cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0))
+
+    async def say(self, kind: str, **members: Any) -> None:
+        await self.socket.send(json.dumps({"type": kind, "ts": 1, **members}))
+
+    async def invoke(self, content: str, *, agent: str = "echo", request_id: str = "r1") -> None:
+        message = {"role": "user", "content": content}
+        await self.say("agent_invoke", request_id=request_id, agent_id=agent, message=message)
+
+    async def hear(self) -> dict[str, Any]:
+        """The next message; an event must follow the last one without a gap."""
+        message = json.loads(await asyncio.wait_for(self.socket.recv(), PATIENCE))
+        assert isinstance(message, dict)
+        if "seq" in message:
+            assert message.get("first_seq", message["seq"]) == self.last_seq + 1, message
+            self.last_seq = message["seq"]
+        return message
+
+    async def hear_until(self, *kinds: str) -> list[dict[str, Any]]:
+        heard = [await self.hear()]
+        while heard[-1]["type"] not in kinds:
+            heard.append(await self.hear())
+        return heard
+
+    async def close(self) -> None:
+        await self.socket.close()
