@@ -1,38 +1,67 @@
 """The only module that names concrete classes: it builds an installation and starts its doors."""
 
+import asyncio
+import contextlib
 import logging
+import os
 import resource
+import secrets
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route as HttpRoute
 
 from toolgate import asgi
 from toolgate.adapters import logs
+from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
+from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.engine_builtin import BuiltInEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.metrics import Metrics, Reading
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.policy_file import PolicyFile
+from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
+from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
 from toolgate.adapters.script_agent import ScriptAgent
-from toolgate.domain.errors import Misconfigured, NotFound
-from toolgate.domain.tools import Caller, Tool, ToolRequest
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from toolgate.adapters.web_guard import Guard, GuardedWeb
+from toolgate.domain.errors import Misconfigured
+from toolgate.domain.redaction import Redactor
+from toolgate.domain.tools import Caller, Level
+from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import Approvals
+from toolgate.execution.audit import AuditLog
+from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.ledger import Ledger
+from toolgate.execution.pipeline import Pipeline
+from toolgate.execution.policies import Policies
+from toolgate.execution.routing import Routing, named_tools, on_target
+from toolgate.execution.targets import TargetEngine, Targets
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent
-from toolgate.ports.engine import Update, no_update
-from toolgate.ports.pipeline import Answer, Denied
+from toolgate.ports.journal import Row
 from toolgate.settings import Settings
+from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
@@ -42,24 +71,10 @@ from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
 log = logging.getLogger(__name__)
 
+VERSION: Final = version("toolgate")
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
-
-
-class NoTools:
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
-        return Denied("blocked", "default_deny", f"Tool {request.tool} not in allowlist")
-
-    async def check(self, request: ToolRequest) -> Answer:
-        return await self.run(request)
-
-    async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
-    ) -> str:
-        raise NotFound("approval", approval_id)
-
-    def visible_tools(self, caller: Caller) -> Sequence[Tool]:
-        return ()
+TOKEN_BYTES: Final = 32
 
 
 @dataclass(slots=True)
@@ -67,10 +82,21 @@ class Installation:
     """What is running, where it listens, and how it is stopped."""
 
     urls: dict[str, str] = field(default_factory=dict)
-    _stops: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
-    def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
+    def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
         self._stops.append(stop)
+
+    def keep_running(self, work: Awaitable[None]) -> None:
+        """A task that lives as long as the installation."""
+        task = asyncio.ensure_future(work)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self.on_stop(end)
 
     async def stop(self) -> None:
         """In the reverse of the order of starting; each part gets its chance."""
@@ -82,46 +108,169 @@ class Installation:
         self._stops.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every role stands on."""
+
+    clock: SystemClock
+    new_id: RandomIds
+    bus: LocalBus
+    journal: SqliteJournal
+    patterns: SecretPatterns
+    redactor: Redactor
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The tool pipeline, and what the doors read beside it."""
+
+    pipeline: Pipeline
+    policy: PolicyFile
+    approvals: Approvals
+    audit: AuditLog
+    evidence: EvidenceLog
+    targets: Targets
+    executor: LocalExecutor
+
+
 async def start_everything(settings: Settings) -> Installation:
     """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError."""
+    patterns = SecretPatterns(settings.secrets())
+    redactor = Redactor(patterns.find, unfinished=patterns.unfinished)
     logs.configure(
-        level=settings.log_level, as_json=settings.log_format == "json", redact=lambda text: text
+        level=settings.log_level, as_json=settings.log_format == "json", redact=redactor.text
     )
     _check_exposure(settings)
     _raise_file_limit()
     _make_home(settings)
     installation = Installation()
     try:
-        await _start(settings, installation)
+        await _start(settings, installation, patterns, redactor)
     except BaseException:
         await installation.stop()
         raise
     return installation
 
 
-async def _start(settings: Settings, installation: Installation) -> None:
-    host = settings.host
-    sockets = {
-        name: asgi.bind(host, port, setting=setting)
-        for name, port, setting in (
-            ("internal", settings.http_port, "HTTP_PORT"),
-            ("orchestrator", settings.orchestrator_port, "ORCHESTRATOR_PORT"),
-            ("gateway", settings.gateway_port, "GATEWAY_PORT"),
-        )
+async def _start(
+    settings: Settings, installation: Installation, patterns: SecretPatterns, redactor: Redactor
+) -> None:
+    sockets = _bind(
+        settings.host,
+        internal=(settings.http_port, "HTTP_PORT"),
+        orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"),
+        gateway=(settings.gateway_port, "GATEWAY_PORT"),
+        clients=(settings.ws_port, "WS_PORT"),
+    )
+    core = await _open_core(settings, installation, patterns, redactor)
+    execution = await _open_execution(settings, installation, core)
+    dispatcher = LocalDispatcher(core.journal, core.clock)
+    runs = _start_runs(settings, installation, core, execution, dispatcher)
+    hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
+    metrics = Metrics(
+        {
+            "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
+            "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
+        }
+    )
+    ingress = _ingress(settings, core, hub, runs, metrics)
+    executor = ExecutorApi(execution.executor, _token(settings, "executor", core.patterns))
+    gateway = Gateway(core.clock, VERSION, metrics.text).app()
+    gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    await _serve(installation, metrics, ingress.internal_app(), sockets["internal"])
+    orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
+    await _serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
+    await _serve(installation, metrics, gateway, sockets["gateway"])
+    await ingress.start(sockets["clients"])
+    installation.on_stop(ingress.stop)
+    for run_id, _ in await runs.open_runs():
+        dispatcher.dispatch(run_id)
+    at = {name: _address(bound.getsockname()) for name, bound in sockets.items()}
+    installation.urls = {
+        "ingress_ws": f"ws://{at['clients']}/ws",
+        "ingress_internal": f"http://{at['internal']}",
+        "orchestrator": f"http://{at['orchestrator']}",
+        "gateway": f"http://{at['gateway']}",
+        "console": f"http://{at['gateway']}/console",
     }
-    clients = asgi.bind(host, settings.ws_port, setting="WS_PORT")
-    clock, bus, new_id = SystemClock(), LocalBus(), RandomIds(SystemClock())
+
+
+async def _open_core(
+    settings: Settings, installation: Installation, patterns: SecretPatterns, redactor: Redactor
+) -> Core:
+    clock, bus = SystemClock(), LocalBus()
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
-    agents: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
-    dispatcher = LocalDispatcher(journal, clock)
-    session_tools = SessionTools(journal)
-    runs = Runs(
+    return Core(clock, RandomIds(clock), bus, journal, patterns, redactor)
+
+
+async def _open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
+    home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
+    evidence = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
         journal=journal,
-        dispatcher=dispatcher,
-        pipeline=NoTools(),
+        blobs=DiskBlobs(home / "blobs"),
+        bus=core.bus,
         clock=clock,
-        new_id=new_id,
+        signer=Ed25519Signer.in_home(home),
+        redactor=redactor,
+        commit=Commitments.in_home(home),
+    )
+    installation.on_stop(evidence.close)
+    parse_shell = TreeSitterShellParser()
+    path = Path(settings.policy_file) if settings.policy_file else None
+    policy = PolicyFile(path, parse_shell=parse_shell)
+    installation.keep_running(policy.watch())
+    policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
+    web = await GuardedWeb(Guard()).__aenter__()
+    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock)
+    sandboxes.start_soon()
+    installation.on_stop(sandboxes.close)
+    runners = DockerRunners(clock=clock)
+    installation.on_stop(runners.close)
+    targets = Targets(journal, clock=clock)
+    built_in = BuiltInEngine(
+        journal=journal,
+        web=web,
+        session=sandboxes.open_for,
+        isolation=sandboxes.isolation,
+        permits=policies.permits_hop,
+        version=VERSION,
+    )
+    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    routing = Routing([on_target(lambda _: on_targets), named_tools(built_in, built_in.tools())])
+    audit = AuditLog(journal, redactor=redactor)
+    approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
+    pipeline = Pipeline(
+        policies=policies,
+        routing=routing,
+        ledger=Ledger(journal, evidence, audit, clock, owner=core.new_id("node")),
+        approvals=approvals,
+        redactor=redactor,
+    )
+    await pipeline.recover()
+    whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
+    executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
+    return Execution(pipeline, policy, approvals, audit, evidence, targets, executor)
+
+
+def _start_runs(
+    settings: Settings,
+    installation: Installation,
+    core: Core,
+    execution: Execution,
+    dispatcher: LocalDispatcher,
+) -> Runs:
+    agents: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
+    session_tools = SessionTools(core.journal)
+    runs = Runs(
+        journal=core.journal,
+        dispatcher=dispatcher,
+        pipeline=execution.pipeline,
+        clock=core.clock,
+        new_id=core.new_id,
         knows_agent=agents.__contains__,
         session_tools=session_tools,
         limits=Limits(
@@ -130,80 +279,89 @@ async def _start(settings: Settings, installation: Installation) -> None:
             agent_ms=settings.agent_timeout_ms,
         ),
     )
+
+    async def approval_expired(row: Row) -> None:
+        run_id = await execution.approvals.on_due(row)
+        if run_id:
+            dispatcher.dispatch(run_id)
+
+    on_due: dict[str, OnDue] = {
+        records.OPEN_RUNS: runs.on_agent_deadline,
+        records.CALLS: runs.on_call_deadline,
+        records.REQUESTS: runs.on_request_expired,
+        APPROVALS: approval_expired,
+    }
     dispatcher.start(
-        Advance(runs, agents.__getitem__, session_tools, Conversations(journal)),
-        {
-            records.OPEN_RUNS: runs.on_agent_deadline,
-            records.CALLS: runs.on_call_deadline,
-            records.REQUESTS: runs.on_request_expired,
-        },
+        Advance(runs, agents.__getitem__, session_tools, Conversations(core.journal)), on_due
     )
+    installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
+    return runs
 
-    async def drain() -> None:
-        await dispatcher.drain(seconds=DRAIN_S)
 
-    installation.on_stop(drain)
-    hub = Hub(bus, clock, resume_window_ms=settings.resume_window_ms)
-    metrics = Metrics(
-        {
-            "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
-            "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
-            "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
-        }
-    )
-    ingress = Ingress(
+def _ingress(settings: Settings, core: Core, hub: Hub, runs: Runs, metrics: Metrics) -> Ingress:
+    return Ingress(
         options=Options(
             api_key=settings.api_key.reveal(),
             max_message_bytes=settings.ws_max_message_bytes,
             write_wait_ms=settings.ws_write_wait_ms,
         ),
         hub=hub,
-        sessions=Sessions(journal, clock, new_id),
-        journal=journal,
+        sessions=Sessions(core.journal, core.clock, core.new_id),
+        journal=core.journal,
         orchestrator=runs,
-        clock=clock,
+        clock=core.clock,
         ping_interval_ms=settings.ws_ping_interval_ms,
         pong_wait_ms=settings.ws_pong_wait_ms,
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
         internal_token=settings.internal_token.reveal(),
     )
-    orchestrator = OrchestratorApi(runs, bus, clock, settings.internal_token.reveal())
-    gateway = Gateway(clock, version("toolgate"), metrics.text)
-    apps = {
-        "internal": ingress.internal_app(),
-        "orchestrator": orchestrator.app(),
-        "gateway": gateway.app(),
-    }
-    for name, app in apps.items():
-        _add_metrics(app, metrics)
-        listener = asgi.Listener(app, sockets[name])
-        await listener.start()
-        installation.on_stop(listener.stop)
-    ws_port = await ingress.start(clients)
-    installation.on_stop(ingress.stop)
-    for run_id, _ in await runs.open_runs():
-        dispatcher.dispatch(run_id)
-    http = {name: f"http://{_address(bound.getsockname())}" for name, bound in sockets.items()}
-    installation.urls = {
-        "ingress_ws": f"ws://{_address((host, ws_port))}/ws",
-        "ingress_internal": http["internal"],
-        "orchestrator": http["orchestrator"],
-        "gateway": http["gateway"],
-        "console": f"{http['gateway']}/console",
-    }
+
+
+async def _serve(
+    installation: Installation, metrics: Metrics, app: Starlette, bound: socket.socket
+) -> None:
+    async def answer(_: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
+    listener = asgi.Listener(app, bound)
+    await listener.start()
+    installation.on_stop(listener.stop)
+
+
+def _bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
+    """All of them or none: a port that is taken is noticed before anything is opened."""
+    bound: dict[str, socket.socket] = {}
+    try:
+        for name, (port, setting) in listeners.items():
+            bound[name] = asgi.bind(host, port, setting=setting)
+    except Misconfigured:
+        for one in bound.values():
+            one.close()
+        raise
+    return bound
+
+
+def _token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
+    """A token that was set, or one that is made once and kept in home, for its owner alone."""
+    given = getattr(settings, f"{name}_token").reveal()
+    if given:
+        return str(given)
+    path = settings.home / f"{name}.token"
+    if not path.exists():
+        made = secrets.token_urlsafe(TOKEN_BYTES)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(made)
+    token = path.read_text().strip()
+    patterns.learn(token)
+    return token
 
 
 def _address(name: Sequence[object]) -> str:
     host, port = str(name[0]), name[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _add_metrics(app: Starlette, metrics: Metrics) -> None:
-    async def answer(_: Request) -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    app.router.routes.append(Route("/metrics", answer, methods=["GET"]))
 
 
 def _check_exposure(settings: Settings) -> None:

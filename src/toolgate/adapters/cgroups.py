@@ -203,6 +203,7 @@ def _delegated(own: Path) -> Path:
 
 def _made(folders: list[Path]) -> list[Path]:
     for folder in folders:
+        _remove_abandoned(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             control = folder / "cgroup.subtree_control"
@@ -211,3 +212,14 @@ def _made(folders: list[Path]) -> list[Path]:
         except OSError as refused:
             raise Unavailable(f"no cgroup can be made at {folder}: {refused}") from refused
     return folders
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Parents are named by the process that made them; those of dead ones are ours to remove."""
+    stem, dash, _ = folder.name.rpartition("-")
+    if not dash or not folder.parent.is_dir():
+        return
+    for other in folder.parent.glob(f"{stem}-*"):
+        pid = other.name.rpartition("-")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            Cgroups([other], unified=False).close()

@@ -3,10 +3,9 @@
 It trusts a key and nothing else. What is wrong comes back as sentences; nothing is repaired.
 """
 
-import asyncio
 import contextlib
 import hashlib
-import sqlite3
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.evidence_log import (
     ARTIFACTS,
     PROOF_FORMAT,
@@ -22,8 +20,14 @@ from toolgate.adapters.evidence_log import (
     check_content,
     decode_row,
 )
-from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY, TileFiles, first_of
-from toolgate.adapters.journal_sqlite_schema import open_for_reading
+from toolgate.adapters.evidence_tiles import (
+    CHECKPOINT,
+    PUBLIC_KEY,
+    UNFINISHED,
+    TileFiles,
+    first_of,
+)
+from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
 from toolgate.adapters.signer_ed25519 import check_signature
 from toolgate.domain import checkpoints, evidence
 from toolgate.domain.checkpoints import (
@@ -34,13 +38,14 @@ from toolgate.domain.checkpoints import (
     Tile,
     VerifierKey,
 )
-from toolgate.domain.errors import Invalid, NotFound, ToolgateError, Unavailable
+from toolgate.domain.errors import Invalid, NotFound, ToolgateError
 from toolgate.ports.evidence import STREAM
 
-JOURNAL_FILE: Final = "journal.db"
 LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"
 ARTIFACT_DIRECTORY: Final = "artifacts"  # in an exported log: files named by their hash
+
+_HEX_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 ReadArtifact = Callable[[str, str], bytes]
 """(ref, digest) -> content; raises NotFound."""
@@ -190,6 +195,8 @@ class _Walk:
             name = path.relative_to(self._files.root).as_posix()
             if path.is_dir() or name in self._checked or name == CHECKPOINT:
                 continue
+            if path.parent == self._files.root / UNFINISHED:
+                continue
             if name == PUBLIC_KEY:
                 if path.read_bytes() != f"{self._key}\n".encode():
                     self._wrong(name, "it is not the key that signed the checkpoint")
@@ -203,7 +210,8 @@ class _Walk:
             except Invalid:
                 self._wrong(name, "it is no part of the log")
                 continue
-            self._earlier(tile, path.read_bytes())
+            with contextlib.suppress(FileNotFoundError):  # a running server has just filled it
+                self._earlier(tile, path.read_bytes())
 
     def _bundle(self, tile: Tile) -> None:
         self._checked.add(tile.path)
@@ -227,6 +235,9 @@ class _Walk:
         index = self._tree.size
         if self._journal is not None and next(self._journal, None) != record:
             self._wrong(f"journal, record {index}", "it is another in the log")
+        self._artifacts(index, record)
+
+    def _artifacts(self, index: int, record: bytes) -> None:
         if self._read_artifact is None:
             return
         try:
@@ -242,7 +253,10 @@ class _Walk:
                 self._wrong(f"record {index}", str(wrong))
 
     def _rest_of_journal(self) -> None:
-        waiting = sum(1 for _ in self._journal) if self._journal is not None else 0
+        waiting = 0
+        for record in self._journal or ():
+            self._artifacts(self._checkpoint.size + waiting, record)
+            waiting += 1
         if waiting:
             self._report.notes.append(f"{waiting} records are not yet under a checkpoint")
 
@@ -276,71 +290,53 @@ class _Walk:
 
 
 class ClosedHome:
-    """What the journal of a home says, read without starting or locking anything."""
+    """What a home says, read without starting or locking anything."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        path = home / JOURNAL_FILE
-        if not path.is_file():
-            raise NotFound("journal", str(path))
-        self._blobs = DiskBlobs(home / BLOBS_DIRECTORY)
-        self._connection = open_for_reading(path)
+        self._journal = ClosedJournal(home / JOURNAL_FILE)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
+    def __exit__(self, *details: object) -> None:
+        self._journal.__exit__(*details)
 
     @property
     def log(self) -> TileFiles:
         return TileFiles(self.home / LOG_DIRECTORY)
 
     def records(self) -> Iterator[bytes]:
-        for (data,) in self._query(
-            "SELECT data FROM events JOIN streams ON streams.id = events.stream"
-            " WHERE name = ? ORDER BY seq",
-            STREAM,
-        ):
-            yield data
+        return (event.data for event in self._journal.events(STREAM))
 
     def about(self, subject: str) -> list[tuple[int, bytes]]:
         """The records about something (a request): index and text."""
-        found = self._query(
-            "SELECT seq, data FROM events JOIN streams ON streams.id = events.stream"
-            " WHERE name = ? AND subject = ? AND subject <> '' ORDER BY seq",
-            STREAM,
-            subject,
-        )
-        return [(seq - 1, data) for seq, data in found]
+        found = self._journal.events(STREAM, subject=subject)
+        return [(event.seq - 1, event.data) for event in found]
 
     def at(self, index: int) -> bytes:
-        found = self._query(
-            "SELECT data FROM events JOIN streams ON streams.id = events.stream"
-            " WHERE name = ? AND seq = ?",
-            STREAM,
-            index + 1,
-        )
-        for (data,) in found:
-            return bytes(data)
+        for event in self._journal.events(STREAM, after=index, limit=1):
+            return event.data
         raise NotFound("record", str(index))
 
     def artifact(self, ref: str, digest: str) -> bytes:
-        found = self._query(
-            "SELECT value FROM rows WHERE collection = ? AND key = ?", ARTIFACTS, ref
-        )
-        for (value,) in found:
-            stored, _, content = decode_row(value)
-            if stored != digest:
-                raise Invalid(f"artifact {ref} is kept as another", field="ref")
-            return content if content is not None else asyncio.run(self._blobs.get(digest))
-        raise NotFound("artifact", ref)
+        value = self._journal.row(ARTIFACTS, ref)
+        if value is None:
+            raise NotFound("artifact", ref)
+        stored, content = decode_row(ref, value)
+        if stored != digest:
+            raise Invalid(f"artifact {ref} is kept as another", field="ref")
+        return content if content is not None else self._blob(ref, digest)
 
-    def _query(self, sql: str, *values: object) -> Iterator[Any]:
+    def _blob(self, ref: str, digest: str) -> bytes:
+        """As `blobs_disk` lays them out, without its threads."""
+        name = digest.removeprefix("sha256:")
+        if _HEX_DIGEST.fullmatch(name) is None:
+            raise Invalid(f"artifact {ref} has no digest", field="ref")
         try:
-            yield from self._connection.execute(sql, values)
-        except sqlite3.Error as refused:
-            raise Unavailable(f"the journal cannot be read: {refused}") from refused
+            return (self.home / BLOBS_DIRECTORY / name[:2] / name[2:4] / name).read_bytes()
+        except FileNotFoundError as missing:
+            raise NotFound("artifact", ref) from missing
 
 
 def exported_artifact(root: Path) -> ReadArtifact:

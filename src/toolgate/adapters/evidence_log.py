@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import msgspec
@@ -143,9 +144,13 @@ class EvidenceLog:
         """The newest signed checkpoint."""
         return self._checkpoint
 
-    async def store(self, ref: str, value: JsonValue) -> Artifact:
-        _check_ref(ref, self._redactor)
-        content = _canonical(self._redactor.value(value))
+    async def store(self, ref: str, value: JsonValue, *, redacted: bool = False) -> Artifact:
+        if not redacted:
+            value = self._redactor.value(value)
+            if self._redactor.text(ref) != ref:
+                raise Invalid("the ref of an artifact holds a secret", field="ref")
+        _check_ref(ref)
+        content = _canonical(value)
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if len(content) <= self._options.inline_limit:
             return Artifact(ref=ref, digest=digest, size=len(content), inline=content)
@@ -159,28 +164,29 @@ class EvidenceLog:
         *,
         subject: str = "",
         artifacts: Sequence[Artifact] = (),
+        redacted: bool = False,
     ) -> list[Operation]:
-        if _KIND.fullmatch(kind) is None:
+        if not _is_kind(kind):
             raise Invalid(f"not a kind of record: {kind}", field="kind")
-        clean = self._redactor.value({"fields": {**fields}, "subject": subject})
-        if not isinstance(clean, dict) or not isinstance(clean["fields"], dict):
-            clean = {"fields": {"redacted": str(clean)}, "subject": ""}
-        record: dict[str, Any] = {
+        if "" in fields:
+            raise Invalid("a field has a name", field="fields")
+        # The subject goes along as a nameless field, so that one search does for both.
+        clean: dict[str, JsonValue] = {**fields, "": subject}
+        if not redacted:
+            clean = self._redactor.fields(clean)
+        subject = str(clean.pop("", ""))
+        record = {
             "artifacts": {artifact.ref: artifact.digest for artifact in artifacts},
             "at": self._clock.now_ms(),
-            "fields": {
-                name: self._scalar(name, value)
-                for name, value in clean["fields"].items()  # type: ignore[union-attr]
-            },
+            "fields": self._scalars(clean),
             "kind": kind,
-            "subject": clean["subject"],
+            "subject": subject,
             "v": RECORD_VERSION,
         }
         data = _canonical(record)
         if len(data) > ENTRY_LIMIT:
             raise Invalid(f"a record has at most {ENTRY_LIMIT} bytes", field="fields")
-        event = NewEvent(type=kind, data=data, subject=str(clean["subject"]))
-        operations: list[Operation] = [Append(STREAM, [event])]
+        operations: list[Operation] = [Append(STREAM, [NewEvent(kind, data, subject)])]
         for artifact in artifacts:
             operations.append(Put(ARTIFACTS, artifact.ref, _encode_row(artifact), expected=0))
         return operations
@@ -202,11 +208,8 @@ class EvidenceLog:
         row = await self._journal.get(ARTIFACTS, ref)
         if row is None:
             raise NotFound("artifact", ref)
-        digest, _, content = decode_row(row.value)
-        if content is None:
-            return await self._blobs.get(digest)
-        check_content(ref, digest, content)
-        return content
+        digest, content = decode_row(ref, row.value)
+        return await self._blobs.get(digest) if content is None else content
 
     def commitment(self, value: JsonValue) -> str:
         return self._commit(_canonical(value))
@@ -235,17 +238,17 @@ class EvidenceLog:
                 artifacts=contents,
             )
 
-    def _scalar(self, name: str, value: JsonValue) -> Scalar:
-        if _FIELD.fullmatch(name) is None:
-            raise Invalid(f"not a field's name: {name}", field=name)
-        if isinstance(value, str):
-            limit = self._options.text_limit
-            return value if len(value) <= limit else value[: limit - 1] + "…"
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and abs(value) <= LARGEST_INTEGER:
-            return value
-        raise Invalid(f"{name} is neither a text, a whole number, true, false nor null", field=name)
+    def _scalars(self, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        limit = self._options.text_limit
+        for name, value in fields.items():
+            if not _is_field(name):
+                raise Invalid(f"not a field's name: {name}", field=name)
+            if isinstance(value, str):
+                if len(value) > limit:
+                    fields[name] = value[: limit - 1] + "…"
+            elif not _is_plain(value):
+                raise Invalid(f"{name} is no text, whole number, true, false or null", field=name)
+        return fields
 
     def _hear(self, events: Sequence[Event]) -> None:
         self._arrived.extend(events)
@@ -305,6 +308,22 @@ class EvidenceLog:
         return checkpoint
 
 
+@lru_cache(maxsize=1024)
+def _is_field(name: str) -> bool:
+    return _FIELD.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _is_kind(kind: str) -> bool:
+    return _KIND.fullmatch(kind) is not None
+
+
+def _is_plain(value: JsonValue) -> bool:
+    if isinstance(value, int):
+        return abs(value) <= LARGEST_INTEGER
+    return value is None
+
+
 async def _happens(event: asyncio.Event, *, within: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
@@ -349,17 +368,22 @@ def check_content(ref: str, digest: str, content: bytes) -> None:
         raise Damaged(f"artifact {ref} is not what was recorded")
 
 
-def decode_row(value: bytes) -> tuple[str, int, bytes | None]:
-    """(digest, size, content); the content is None where it is in the blobs."""
+def decode_row(ref: str, value: bytes) -> tuple[str, bytes | None]:
+    """(digest, content); the content is None where it is in the blobs."""
     head, _, content = value.partition(b"\n")
-    digest, place, size = head.decode().split(" ")
-    return digest, int(size), content if place == "here" else None
+    digest, _, place = head.decode("ascii", "replace").partition(" ")
+    if value == f"{digest} blob\n".encode():
+        return digest, None
+    if place != f"here {len(content)}":
+        raise Damaged(f"artifact {ref} is not what was recorded")
+    check_content(ref, digest, content)
+    return digest, content
 
 
 def _encode_row(artifact: Artifact) -> bytes:
-    place = "blob" if artifact.inline is None else "here"
-    head = f"{artifact.digest} {place} {artifact.size}\n".encode()
-    return head + (artifact.inline or b"")
+    if artifact.inline is None:
+        return f"{artifact.digest} blob\n".encode()
+    return f"{artifact.digest} here {artifact.size}\n".encode() + artifact.inline
 
 
 def _canonical(value: object) -> bytes:
@@ -382,11 +406,9 @@ def _without_surrogates(value: Any) -> Any:
             return value
 
 
-def _check_ref(ref: str, redactor: Redactor) -> None:
+def _check_ref(ref: str) -> None:
     if _REF.fullmatch(ref) is None or ".." in ref or ref.startswith("/"):
         raise Invalid("not the ref of an artifact", field="ref")
-    if redactor.text(ref) != ref:
-        raise Invalid("the ref of an artifact holds a secret", field="ref")
 
 
 def _open(note: str, key: VerifierKey) -> Checkpoint:
@@ -395,6 +417,7 @@ def _open(note: str, key: VerifierKey) -> Checkpoint:
 
 async def _take_up(files: TileFiles, journal: Journal, *, key: VerifierKey, page: int) -> TiledLog:
     """The log as it was left; from the journal where its tiles are lost."""
+    await asyncio.to_thread(files.drop_unfinished)
     note = await asyncio.to_thread(files.checkpoint)
     if note is None:
         return TiledLog(files)

@@ -335,7 +335,7 @@ class Agent:
                 argv[0], argv, env, file_actions=actions, setsid=True, setsigdef=[SIGPIPE]
             )
         finally:
-            self.set_oom(b"-900")
+            self.set_oom(b"0")
 
     def enter(self, cwd: str) -> None:
         if cwd:
@@ -377,6 +377,9 @@ class Agent:
                     elif fd == self.channel.read_fd:
                         self.listen_for_kill(order)
                 status = self.reap(started)
+        except Gone:
+            self.end_all(started, status)
+            raise
         finally:
             os.close(pidfd)
         status = self.end_all(started, status)
@@ -445,7 +448,7 @@ class Agent:
                 status = os.waitstatus_to_exitcode(raw)
 
     def set_oom(self, score: bytes) -> None:
-        """The kernel should take a command before it takes the agent; only root can grant that."""
+        """Where memory runs out the kernel should take the command, not the agent."""
         if self.oom is not None:
             try:
                 os.pwrite(self.oom, score, 0)

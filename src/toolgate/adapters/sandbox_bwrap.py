@@ -5,33 +5,24 @@ still be the host's uid 0 and could write the host's /proc/sys.
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import shutil
-import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolgate.adapters import cgroups, sandbox_agent, sandbox_seccomp, sandbox_session
-from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, AgentSession, Feed, base_env
+from toolgate.adapters import cgroups, sandbox_agent, sandbox_seccomp
+from toolgate.adapters.sandbox_child import DESTROY_SECONDS, ChildSession
+from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, base_env
 from toolgate.domain.errors import Unavailable
-from toolgate.ports.sandbox import (
-    Command,
-    Limits,
-    NotStarted,
-    SandboxError,
-    SessionKey,
-    SessionSpec,
-)
+from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
 FIRST_UID: Final = 1_700_000_000  # far from any user, and from the ranges given to containers
 UIDS: Final = 10_000
 INNER_UID: Final = 1000
-DESTROY_SECONDS: Final = 5.0
 ENTER: Final = (  # into the cgroups first, then on: nothing is ever outside them
     'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done; '
     'exec "$@"'
@@ -43,21 +34,9 @@ ETC: Final = {
     "hosts": "127.0.0.1 localhost sandbox\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
-NO_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": sandbox_session.PATH_ENV}
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
-
-PROBE: Final = """
-id -u
-sed -n 's/^\\(Seccomp\\|NoNewPrivs\\|CapEff\\):\\s*/\\1 /p' /proc/self/status
-unshare -U true 2>/dev/null && echo can-unshare
-(echo x > /proc/sys/kernel/core_pattern) 2>/dev/null && echo can-write-sysctl
-(echo x > /probe) 2>/dev/null && echo can-write-root
-tail -n +3 /proc/net/dev | grep -v '^ *lo:'
-echo end
-"""
-PROBE_ANSWER: Final = ["1000", "CapEff 0000000000000000", "NoNewPrivs 1", "Seccomp 2", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +88,8 @@ class BwrapSandbox:
         except NotStarted as refused:
             raise Unavailable(str(refused)) from refused
         try:
-            result = await session.exec(Command(PROBE))
-            said = result.stdout.decode("utf-8", "replace").split("\n")
-            if sorted(filter(None, said)) != sorted(PROBE_ANSWER):
-                raise Unavailable(f"the sandbox does not hold: {' '.join(said)}")
+            await session.check()
             session.see_limits()
-        except SandboxError as failed:
-            raise Unavailable(f"the sandbox cannot run a command: {failed}") from failed
         finally:
             await session.close()
 
@@ -130,11 +104,10 @@ class BwrapSandbox:
         session = BwrapSession(limits=self.limits, group=group, uid=self._take_uid())
         self._sessions.add(session)
         session.on_end = lambda: self._forget(session)
-        await session.start(lambda fds: self._arguments(spec, session, fds))
+        await session.enter_and_start(lambda fds: self._arguments(spec, session, fds))
         await session.begin(
             spec, env=base_env(spec), egress=EGRESS_SOCKET if spec.egress is not None else ""
         )
-        session.protect_agent()
         return session
 
     async def close(self) -> None:
@@ -248,47 +221,20 @@ class Descriptors:
 MakeArguments = Callable[[Descriptors], list[str]]
 
 
-def _nothing() -> None:
-    pass
-
-
-class BwrapSession(AgentSession):
+class BwrapSession(ChildSession):
     def __init__(self, *, limits: Limits, group: cgroups.Group, uid: int) -> None:
-        super().__init__(limits=limits, destroy=self._end, explain=self._stderr)
+        super().__init__(limits=limits)
         self.group = group
         self.uid = uid
-        self.on_end: Callable[[], None] = _nothing
-        self._process: asyncio.subprocess.Process | None = None
-        self._transport: asyncio.BaseTransport | None = None
-        self._messages = os.memfd_create("stderr")
 
-    async def start(self, arguments: MakeArguments) -> None:
-        ours, theirs = socket.socketpair()
+    async def enter_and_start(self, arguments: MakeArguments) -> None:
         fds = Descriptors()
         try:
-            command = arguments(fds)
             entrances = [str(path) for path in self.group.entrances]
-            self._process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", ENTER, "enter", str(len(entrances)), *entrances, *command,
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._messages,
-                pass_fds=fds.numbers, env=NO_ENVIRONMENT, cwd="/", start_new_session=True,
-            )  # fmt: skip
-            ours.setblocking(False)
-            loop = asyncio.get_running_loop()
-            self._transport, _ = await loop.create_unix_connection(lambda: Feed(self), sock=ours)
-        except OSError as failed:
-            ours.close()
-            await self.close()
-            raise NotStarted(f"the sandbox did not start: {failed}") from failed
+            enter = ["/bin/sh", "-c", ENTER, "enter", str(len(entrances)), *entrances]
+            await self.start([*enter, *arguments(fds)], pass_fds=fds.numbers)
         finally:
-            theirs.close()
             fds.close()
-
-    def protect_agent(self) -> None:
-        """Where memory runs out, a command dies and not the agent. Only root can say so."""
-        for pid in self.group.pids():
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/oom_score_adj").write_text("-900")
 
     def see_limits(self) -> None:
         """Raises Unavailable unless the session's processes are in its cgroup, without root."""
@@ -301,24 +247,12 @@ class BwrapSession(AgentSession):
             if "0" in uids:
                 raise Unavailable("the sandbox runs as the host's root")
 
-    def _stderr(self) -> str:
-        return os.pread(self._messages, 4096, 0).decode("utf-8", "replace")
-
-    async def _end(self) -> None:
-        """Kill all of it and wait until nothing is left."""
-        if self._transport is not None:
-            self._transport.close()
+    async def kill_all(self) -> None:
         deadline = asyncio.get_running_loop().time() + DESTROY_SECONDS
         self.group.kill()
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), DESTROY_SECONDS)
+        await self.kill_child()
         pause = 0.001
         while not self.group.remove() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.1)
             self.group.kill()
-        os.close(self._messages)
-        self.on_end()

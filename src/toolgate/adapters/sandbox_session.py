@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import marshal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from toolgate.adapters import sandbox_agent as agent
+from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import (
     MIB,
     Command,
@@ -22,6 +23,7 @@ from toolgate.ports.sandbox import (
     Lost,
     NotStarted,
     Piece,
+    SandboxError,
     SessionSpec,
     Stream,
     no_piece,
@@ -34,6 +36,20 @@ OPEN_SECONDS: Final = 10.0
 FILE_SECONDS: Final = 10.0
 LARGEST_MESSAGE: Final = 65 * MIB
 PATH_ENV: Final = "/usr/local/bin:/usr/bin:/bin"
+
+# Each line but the last names a way out that is open.
+PROBE: Final = """
+sees() { sed -n "s/^$1:[[:space:]]*//p" /proc/self/status; }
+[ "$(id -u)" != 0 ] || echo root
+[ "$(sees NoNewPrivs)" = 1 ] || echo new-privileges
+[ "$(sees Seccomp)" = 2 ] || echo no-filter
+[ "$(sees CapEff)$(sees CapPrm)$(sees CapBnd)" = "$(printf '%048d' 0)" ] || echo capabilities
+unshare -U true 2>/dev/null && echo namespaces
+(echo x > /proc/sys/kernel/core_pattern) 2>/dev/null && echo sysctl
+(echo x > /probe) 2>/dev/null && echo root-writable
+[ -z "$(tail -n +3 /proc/net/dev | grep -v '^ *lo:')" ] || echo network
+echo end
+"""
 
 
 def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]:
@@ -125,6 +141,7 @@ class AgentSession:
         self._number = 0
         self._current: Exchange | None = Exchange(0, keep=0, allowance=64)
         self._ready = self._current
+        self._ready.answer.add_done_callback(_seen)
         self._gone = False
         self._closing: asyncio.Task[None] | None = None
         self._aborts: set[asyncio.Task[None]] = set()
@@ -132,6 +149,10 @@ class AgentSession:
     @property
     def alive(self) -> bool:
         return not self._gone and self._closing is None
+
+    @property
+    def busy(self) -> bool:
+        return self._turn.locked()
 
     async def begin(self, spec: SessionSpec, *, env: dict[str, str], egress: str = "") -> None:
         """Wait for the agent and tell it how the session begins; raises NotStarted."""
@@ -208,6 +229,16 @@ class AgentSession:
         task.add_done_callback(self._aborts.discard)
         await asyncio.shield(task)
 
+    async def check(self) -> None:
+        """See from inside that the isolation is there; raises Unavailable with what is not."""
+        try:
+            result = await self.exec(Command(PROBE))
+        except SandboxError as failed:
+            raise Unavailable(f"the sandbox cannot run a command: {failed}") from failed
+        said = result.stdout.decode("utf-8", "replace").split()
+        if said != ["end"]:
+            raise Unavailable(f"the sandbox does not hold: {' '.join(said)[:500]}")
+
     async def kill(self) -> None:
         if self._current is not None and not self._gone:
             self._send_kill(self._current)
@@ -258,6 +289,8 @@ class AgentSession:
 
     def receive(self, data: bytes) -> None:
         """Bytes from the agent, in whatever pieces they come."""
+        if self._gone:
+            return
         self._incoming += data
         try:
             while len(self._incoming) >= agent.FRAME.size:
@@ -335,6 +368,12 @@ def _number(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
+def _seen(answer: asyncio.Future[bytes]) -> None:
+    """A session may die before anyone waits for it to be ready."""
+    if not answer.cancelled():
+        answer.exception()
+
+
 def _nowhere(_: bytes) -> None:
     raise NotStarted("the session has no channel yet")
 
@@ -346,8 +385,8 @@ class Feed(asyncio.Protocol):
         self._session = session
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._session.send = transport.write
+        # uvloop's transports are no asyncio.Transport.
+        self._session.send = cast("asyncio.Transport", transport).write
 
     def data_received(self, data: bytes) -> None:
         self._session.receive(data)

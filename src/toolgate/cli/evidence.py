@@ -9,7 +9,6 @@ import click
 from toolgate import settings
 from toolgate.adapters.evidence_check import (
     ARTIFACT_DIRECTORY,
-    JOURNAL_FILE,
     LOG_DIRECTORY,
     ClosedHome,
     LogReport,
@@ -19,6 +18,7 @@ from toolgate.adapters.evidence_check import (
 )
 from toolgate.adapters.evidence_log import artifacts_of, make_proof
 from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
+from toolgate.adapters.journal_closed import JOURNAL_FILE
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey
 from toolgate.domain.errors import NotFound, ToolgateError
 

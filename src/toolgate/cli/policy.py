@@ -30,6 +30,8 @@ CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
 
 _path = click.Path(exists=True, dir_okay=False, path_type=Path)
 _file = click.argument("file", required=False, type=_path)
+_levels = click.Choice([level.value for level in Level])
+_effects = click.Choice([effect.value for effect in Effect])
 _json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
@@ -92,8 +94,8 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--tool", required=True, help="The tool that is called.")
 @click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
 @click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
-@click.option("--level", type=click.Choice(list(Level)), default=Level.READ, help="The tool's.")
-@click.option("--expect", type=click.Choice(list(Effect)), help="Exit 1 unless this is decided.")
+@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
 def explain_call(
     file: Path | None,
@@ -111,7 +113,7 @@ def explain_call(
     explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
-        _print_json({**asdict(decision), "rules": [asdict(each) for each in explanation.traces]})
+        _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
     else:
         console = Console(highlight=False)
         console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
@@ -190,7 +192,7 @@ def _results(policy: Policy) -> list[TestResult]:
 def _result_row(result: TestResult) -> dict[str, object]:
     test = result.test
     asked = {"where": test.where, "tool": test.call.tool, "expect": test.expect}
-    return {**asked, "passed": result.passed, **asdict(result.decision)}
+    return {**asked, "passed": result.passed, **result.decision._asdict()}
 
 
 def _change_row(change: Change) -> dict[str, object]:
@@ -199,7 +201,7 @@ def _change_row(change: Change) -> dict[str, object]:
         "tool": recorded.call.tool,
         "args": recorded.call.args,
         "was": {"effect": recorded.effect, "rule_id": recorded.rule_id},
-        "would_be": asdict(change.decision),
+        "would_be": change.decision._asdict(),
         "loosens": change.loosens,
     }
 

@@ -4,7 +4,6 @@ An approval's id is made from the request's, so that a retry finds the same one.
 due when it expires; `on_due` is the handler for that deadline.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +19,7 @@ from toolgate.domain.errors import Conflict, NotFound
 from toolgate.domain.policy.model import Decision
 from toolgate.domain.tools import ToolRequest
 from toolgate.ports.clock import Clock
+from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put, Row
 
 COLLECTION: Final = "approvals"
@@ -28,28 +28,15 @@ STREAM: Final = "approvals"
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
 
-Changed = Callable[[Approval], Sequence[Operation]]
-
-
-def nothing_else(_: Approval) -> Sequence[Operation]:
-    return ()
-
 
 class Approvals:
-    """`changed` gives what is committed together with each change: its evidence and audit."""
-
     def __init__(
-        self,
-        journal: Journal,
-        *,
-        clock: Clock,
-        ttl_ms: int = DEFAULT_TTL_MS,
-        changed: Changed = nothing_else,
+        self, journal: Journal, evidence: Evidence, clock: Clock, *, ttl_ms: int = DEFAULT_TTL_MS
     ) -> None:
         self._journal = journal
+        self._evidence = evidence
         self._clock = clock
         self._ttl_ms = ttl_ms
-        self._changed = changed
 
     async def get(self, approval_id: str) -> Approval:
         """As it is now; raises NotFound."""
@@ -71,15 +58,16 @@ class Approvals:
             ]
         return sorted(found, key=lambda approval: approval.asked_at)[:limit]
 
-    async def ask(self, request: ToolRequest, decision: Decision, *, summary: str) -> Approval:
-        """The approval for this call: the one there is, or a new one, durably."""
-        approval_id = approval_id_of(request.request_id)
-        known = await self._journal.get(COLLECTION, approval_id)
-        if known is not None:
-            return decode(known.value).at(self._clock.now_ms())
+    async def get_for(self, request: ToolRequest) -> Approval:
+        return await self.get(approval_id_of(request.request_id))
+
+    def new(
+        self, request: ToolRequest, decision: Decision, *, summary: str
+    ) -> tuple[Approval, list[Operation]]:
+        """An approval for this call, and what writes it; the caller commits that with its own."""
         now = self._clock.now_ms()
         approval = Approval(
-            approval_id=approval_id,
+            approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
             binding=binding_for(request, decision),
             tool=request.tool,
@@ -95,11 +83,7 @@ class Approvals:
             session=request.caller.session,
             run_id=request.run_id,
         )
-        try:
-            await self._journal.commit(*self._write(approval, expected=0))
-        except Conflict:  # asked elsewhere at the same time
-            return await self.get(approval_id)
-        return approval
+        return approval, self._write(approval, expected=0)
 
     async def decide(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str = ""
@@ -150,7 +134,20 @@ class Approvals:
                 expected=expected,
             ),
             Append(STREAM, [event]),
-            *self._changed(approval),
+            *self._evidence.prepare(
+                "approval",
+                {
+                    "approval_id": approval.approval_id,
+                    "status": approval.status.value,
+                    "tool": approval.tool,
+                    "binding": approval.binding,
+                    "rule_id": approval.rule_id,
+                    "policy_version": approval.policy_version,
+                    "decided_by": approval.decided_by,
+                    "note": approval.note,
+                },
+                subject=approval.request_id,
+            ),
         ]
 
 

@@ -7,14 +7,14 @@ rows come. A row is written in the same commit as what it is about: `prepare` gi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from toolgate.domain.errors import Invalid
 from toolgate.domain.redaction import Redactor
 from toolgate.domain.tools import JsonValue
-from toolgate.ports.journal import Append, Event, Journal, NewEvent, Operation
+from toolgate.ports.journal import Append, Event, Head, Journal, NewEvent, Operation
 
 STREAM: Final = "audit"
 DEFAULT_LIMIT: Final = 50  # runner contract, "audit.query"
@@ -27,6 +27,20 @@ IN_METADATA: Final = {"deviceId": "device_id", "runId": "run_id", "decision": "d
 PARAMETERS: Final = frozenset(
     {"tenantId", "workspaceId", "action", "from", "to", "limit", "cursor", *IN_METADATA}
 )
+
+
+class Events(Protocol):
+    """The part of a journal that a query reads."""
+
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
+    ) -> list[Event]: ...
+
+    async def read_back(
+        self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
+    ) -> list[Event]: ...
+
+    async def head(self, stream: str) -> Head: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +64,7 @@ class AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     workspace_id: str
     action: str
     actor: str
-    metadata: dict[str, JsonValue]
+    metadata: dict[str, Any]
     created_at: str
     resource_type: str | None = None
     resource_id: str | None = None
@@ -103,11 +117,15 @@ class _Stored(msgspec.Struct, frozen=True, rename="camel"):
     actor: str
     resource_type: str
     resource_id: str
-    metadata: dict[str, JsonValue]
+    metadata: dict[str, Any]
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(_Stored).decode
+
+
+def _as_it_is(text: str) -> str:
+    return text
 
 
 class AuditLog:
@@ -115,9 +133,9 @@ class AuditLog:
         self._journal = journal
         self._redactor = redactor
 
-    def prepare(self, entry: AuditEntry) -> list[Operation]:
-        """The operations that write the row, redacted."""
-        text = self._redactor.text
+    def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
+        """The operations that write the row, redacted, unless the caller has done so already."""
+        text = _as_it_is if redacted else self._redactor.text
         action = text(entry.action)
         stored = _Stored(
             tenant_id=text(entry.tenant_id),
@@ -125,7 +143,7 @@ class AuditLog:
             actor=text(entry.actor),
             resource_type=text(entry.resource_type),
             resource_id=text(entry.resource_id),
-            metadata=self._redactor.fields(entry.metadata),
+            metadata=dict(entry.metadata) if redacted else self._redactor.fields(entry.metadata),
         )
         return [Append(STREAM, [NewEvent(type=action, data=_encode(stored), subject=action)])]
 
@@ -134,39 +152,44 @@ class AuditLog:
         return next(event.seq for event in committed if event.stream == STREAM)
 
     async def query(self, query: AuditQuery) -> AuditPage:
-        """Newest first; `next_cursor` only where more rows follow."""
-        limit = max(1, min(query.limit, LARGEST_LIMIT))
-        rows: list[AuditRow] = []
-        before = await self._first_after(query)
-        while len(rows) <= limit:
-            page = await self._journal.read_back(
-                STREAM, before=before, limit=_page_for(query, limit), subject=query.action or ""
-            )
-            for event in page:
-                if _too_old(event, query):
-                    return _answer(rows, limit)
-                row = _matching(event, query)
-                if row is not None:
-                    rows.append(row)
-            if not page:
-                break
-            before = page[-1].seq
-        return _answer(rows, limit)
+        return await search(self._journal, query)
 
-    async def _first_after(self, query: AuditQuery) -> int | None:
-        """Below which id to begin: the cursor's, or the first row that is later than asked for."""
-        if query.until is None:
-            return query.cursor
-        head = await self._journal.head(STREAM)
-        low, high = head.first, head.last + 1
-        while low < high:
-            middle = (low + high) // 2
-            found = await self._journal.read(STREAM, after=middle - 1, limit=1)
-            if found and found[0].at <= query.until + CLOCK_SLACK_MS:
-                low = found[0].seq + 1
-            else:
-                high = middle
-        return low if query.cursor is None else min(low, query.cursor)
+
+async def search(events: Events, query: AuditQuery) -> AuditPage:
+    """The rows, newest first; `next_cursor` only where more rows follow."""
+    limit = max(1, min(query.limit, LARGEST_LIMIT))
+    rows: list[AuditRow] = []
+    before = await _first_after(events, query)
+    while len(rows) <= limit:
+        page = await events.read_back(
+            STREAM, before=before, limit=_page_for(query, limit), subject=query.action or ""
+        )
+        for event in page:
+            if _too_old(event, query):
+                return _answer(rows, limit)
+            row = _matching(event, query)
+            if row is not None:
+                rows.append(row)
+        if not page:
+            break
+        before = page[-1].seq
+    return _answer(rows, limit)
+
+
+async def _first_after(events: Events, query: AuditQuery) -> int | None:
+    """Below which id to begin: the cursor's, or the first row that is later than asked for."""
+    if query.until is None:
+        return query.cursor
+    head = await events.head(STREAM)
+    low, high = head.first, head.last + 1
+    while low < high:
+        middle = (low + high) // 2
+        found = await events.read(STREAM, after=middle - 1, limit=1)
+        if found and found[0].at <= query.until + CLOCK_SLACK_MS:
+            low = found[0].seq + 1
+        else:
+            high = middle
+    return low if query.cursor is None else min(low, query.cursor)
 
 
 def format_time(at: int) -> str:

@@ -142,6 +142,11 @@ class Session(Protocol):
     def alive(self) -> bool: ...
 
     @property
+    def busy(self) -> bool:
+        """Whether a command or a file operation is under way."""
+        ...
+
+    @property
     def files(self) -> Files: ...
 
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:
@@ -177,3 +182,13 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """Destroy every session and leave nothing behind."""
         ...
+
+
+class Egress(Protocol):
+    """Which sessions may reach anything, and through what."""
+
+    async def open(self, key: SessionKey) -> Path | None:
+        """The socket of a guarded proxy that a sandbox may use; None: no network for this one."""
+        ...
+
+    async def close(self, key: SessionKey) -> None: ...

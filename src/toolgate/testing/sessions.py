@@ -51,6 +51,7 @@ class FakeSession:
         self.scripted = dict(scripted or {})
         self.ran: list[Command] = []
         self.alive = True
+        self.busy = False
 
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:
         end = self.scripted.get(command.text, NotStarted("not scripted"))

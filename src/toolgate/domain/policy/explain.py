@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from toolgate.domain.policy.decide import decide, has_known_env, spell
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
-from toolgate.domain.policy.model import YES, Answer, Decision, Effect, Policy, Rule
+from toolgate.domain.policy.model import YES, Answer, Decision, Effect, Policy, Rule, in_order
 from toolgate.domain.shell import ParseShell, TooComplex
 from toolgate.domain.tools import Level, ToolRequest
 
@@ -32,7 +32,7 @@ def explain(
     traces = [
         _trace(rule, facts)
         for rules in (candidates.deny, candidates.ask, candidates.allow, candidates.otherwise)
-        for rule in sorted((*rules.plain, *rules.hosted), key=lambda rule: rule.position)
+        for rule in in_order((*rules.plain, *rules.hosted))
     ]
     decision = decide(policy, call, level=level, parse_shell=parse_shell)
     return Explanation(decision, tuple(traces))

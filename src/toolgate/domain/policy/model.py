@@ -4,9 +4,10 @@ Built by `compile.py`, read by `decide.py`; nothing here reads a file or knows Y
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from toolgate.domain.errors import Invalid
 from toolgate.domain.globs import Glob
@@ -47,6 +48,9 @@ class InvalidPolicy(Invalid):
         self.problems = tuple(problems)
 
 
+MAX_REMEMBERED: Final = 4096  # tools and hosts come from callers
+
+
 class Effect(StrEnum):
     ALLOW = "allow"
     ASK = "ask"
@@ -68,8 +72,7 @@ MAYBE: Final = Answer.MAYBE
 Check = Callable[[Facts], Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     effect: Effect
     rule_id: str
     reason: str
@@ -84,6 +87,7 @@ class Condition:
 
     says: str
     check: Check
+    standing: bool = False  # it does not depend on the arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +99,7 @@ class Rule:
     reason: str
     checks: tuple[Check, ...]  # the conditions' functions, flat for speed; commands excepted
     conditions: tuple[Condition, ...]
+    standing: tuple[Check, ...]  # those of them that ask only who calls, and the tool's level
     commands: "CommandRule | None"
     host_keys: tuple[str, ...] | None  # None: not about hosts, or about nearly all of them
     decision: Decision
@@ -131,17 +136,29 @@ class EffectRules:
     by_host: Mapping[str, tuple[Rule, ...]]
     hosted: tuple[Rule, ...]  # all of `by_host`, for URLs that cannot be told
 
-    def about(self, host: str) -> list[Rule]:
-        """The rules with a pattern that this host matches; one lookup per label."""
-        found = self.by_host
-        rules = [*found.get(host, ()), *found.get("*", ())]
-        dot = host.find(".")
-        while dot >= 0:
-            suffix = "*" + host[dot:]
-            if suffix in found:
-                rules.extend(found[suffix])
-            dot = host.find(".", dot + 1)
-        return rules
+    remembered: dict[str, tuple[Rule, ...]] = field(default_factory=dict)
+
+    def about(self, host: str) -> tuple[Rule, ...]:
+        """The rules about a host, with those about none, in order; one lookup per label."""
+        known = self.remembered.get(host)
+        if known is None:
+            found = {*self.plain, *self.by_host.get(host, ()), *self.by_host.get("*", ())}
+            dot = host.find(".")
+            while dot >= 0:
+                found.update(self.by_host.get("*" + host[dot:], ()))
+                dot = host.find(".", dot + 1)
+            known = in_order(found)
+            if len(self.remembered) >= MAX_REMEMBERED:
+                self.remembered.clear()
+            self.remembered[host] = known
+        return known
+
+
+_position = attrgetter("position")
+
+
+def in_order(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=_position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +167,6 @@ class Candidates:
     ask: EffectRules
     allow: EffectRules
     otherwise: EffectRules  # the asks that speak where no allow does
-
-
-MAX_REMEMBERED: Final = 4096  # tool names come from callers
 
 
 class Policy:

@@ -1,0 +1,398 @@
+"""The gateway's end of seed 000: a tool call to a runner over HTTP, which is not to be trusted.
+
+Every failure is an output with `data.error` and an outcome. Redirects are never followed, the
+deadline is over the whole exchange, the answer has a largest size, and a runner that does not answer
+is left alone for a while.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Final
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from toolgate.contracts import runner_v1 as wire
+from toolgate.contracts.wire import UNREADABLE, to_iso_ms
+from toolgate.domain.targets import Breaker, Target
+from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.ports.clock import Clock
+from toolgate.ports.engine import Update, no_update
+
+log = logging.getLogger(__name__)
+
+LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and output), with room
+HEALTH_SECONDS: Final = 3.0
+CONNECTIONS_PER_RUNNER: Final = 64
+RUNTIME_MODE: Final = "local"
+WHITE_SPACE: Final = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    text: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a runner's body comes to: what was streamed, and the end."""
+
+    updates: tuple[Delta, ...]
+    output: ToolOutput
+
+
+class Unreadable(Exception):
+    """The runner's answer is not one."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a call got, for its outcome if it fails."""
+
+    sent: bool = False
+    answered: bool = False
+
+
+class DockerRunners:
+    """All runners: connections are reused, and each target has a circuit breaker of its own."""
+
+    def __init__(self, *, clock: Clock, largest_answer: int = LARGEST_ANSWER) -> None:
+        self._clock = clock
+        self.largest_answer = largest_answer
+        self._breakers: dict[tuple[str, str, int], Breaker] = {}
+        self._http: aiohttp.ClientSession | None = None
+
+    def engine(self, target: Target) -> "DockerRunner":
+        return DockerRunner(target, self)
+
+    def breaker(self, target: Target) -> Breaker:
+        """A changed target starts anew."""
+        key = (target.tenant, target.id, target.version)
+        if key not in self._breakers:
+            for old in [each for each in self._breakers if each[:2] == key[:2]]:
+                del self._breakers[old]
+            self._breakers[key] = Breaker()
+        return self._breakers[key]
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_headers_sent.append(_note_sent)
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=CONNECTIONS_PER_RUNNER),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
+                trace_configs=[trace],
+                read_bufsize=64 * 1024,
+            )
+        return self._http
+
+    def now(self) -> str:
+        return to_iso_ms(self._clock.now_ms())
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    async def health(self, target: Target) -> Mapping[str, JsonValue]:
+        """What `/status` says of a target: never raises, never waits long."""
+        shown: dict[str, JsonValue] = {"circuitOpen": self.breaker(target).is_open}
+        try:
+            url = URL(target.url).with_path(wire.HEALTH_PATH).with_query(None)
+            async with (
+                asyncio.timeout(HEALTH_SECONDS),
+                self.http.get(url, allow_redirects=False) as response,
+            ):
+                body = msgspec.json.decode(await response.content.read(64 * 1024))
+                shown["ok"] = (
+                    response.status == 200 and isinstance(body, dict) and body.get("ok") is True
+                )
+                if isinstance(body, dict):
+                    shown |= {name: body[name] for name in ("backend", "usage") if name in body}
+        except (
+            aiohttp.ClientError,
+            OSError,
+            ValueError,
+            TimeoutError,
+            msgspec.DecodeError,
+        ) as failed:
+            shown |= {"ok": False, "reason": type(failed).__name__}
+        return shown
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+
+class DockerRunner:
+    """An Engine for one target as it was when the call was made."""
+
+    def __init__(self, target: Target, runners: DockerRunners) -> None:
+        self._target = target
+        self._runners = runners
+
+    @property
+    def ref(self) -> str:
+        return f"docker-runner/{self._target.id}@{self._target.version}"
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        url = self._target.url
+        if not url:
+            return self._failed("the execution target has no endpoint", Outcome.NOT_STARTED)
+        breaker = self._runners.breaker(self._target)
+        if not breaker.allows(self._runners.monotonic()):
+            return self._failed("the runner did not answer lately; not asked", Outcome.NOT_STARTED)
+        progress = Progress()
+        try:
+            async with asyncio.timeout(self._target.timeout_ms / 1000):
+                output = await self._exchange(url, request, update, progress)
+        except TimeoutError:
+            self._count_failure(breaker, progress)
+            seconds = self._target.timeout_ms / 1000
+            return self._failed(f"the runner took longer than {seconds:g} s", _outcome(progress))
+        except Unreadable as unreadable:
+            breaker.succeeded()
+            return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
+        except (aiohttp.ClientError, OSError, ValueError) as broken:
+            # ValueError: an endpoint that is no URL.
+            self._count_failure(breaker, progress)
+            reason = str(broken) or type(broken).__name__
+            return self._failed(f"the runner cannot be reached: {reason}", _outcome(progress))
+        breaker.succeeded()
+        return output
+
+    def _count_failure(self, breaker: Breaker, progress: Progress) -> None:
+        """A runner that answered at all is alive, whatever became of the call."""
+        if not progress.answered:
+            breaker.failed(self._runners.monotonic())
+
+    async def _exchange(
+        self, url: str, request: ToolRequest, update: Update, progress: Progress
+    ) -> ToolOutput:
+        target = URL(url)
+        if target.scheme not in ("http", "https") or not target.host:
+            raise ValueError("the endpoint must be an http or https URL")
+        async with self._runners.http.post(
+            target,
+            data=msgspec.json.encode(self._body(request)),
+            headers=self._headers(),
+            allow_redirects=False,
+            trace_request_ctx=progress,
+        ) as response:
+            progress.answered = True
+            if not 200 <= response.status < 300:
+                quoted = await self._quote(response, wire.STATUS_QUOTE_CHARS)
+                outcome = REFUSED_STATUS.get(response.status, Outcome.MAY_HAVE_EXECUTED)
+                return self._failed(f"the runner answered {response.status}: {quoted}", outcome)
+            if response.content_type == wire.NDJSON_TYPE:
+                return await self._follow(response, update)
+            body = await self._read(response)
+        answer = read_answer(body, now=self._runners.now(), target=self._target)
+        for delta in answer.updates:
+            update(delta.text)
+        return answer.output
+
+    async def _follow(self, response: aiohttp.ClientResponse, update: Update) -> ToolOutput:
+        """Lines as they come: updates, and last the result."""
+        deltas: list[Delta] = []
+        size = 0
+        pending = b""
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > self._runners.largest_answer:
+                raise Unreadable("the runner's answer is too large")
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                output = self._line(line, deltas, update)
+                if output is not None:
+                    return output
+        output = self._line(pending, deltas, update)
+        if output is None:
+            raise Unreadable("the runner's answer ended without a result")
+        return output
+
+    def _line(self, line: bytes, deltas: list[Delta], update: Update) -> ToolOutput | None:
+        if not line.strip():
+            return None
+        body = _object(line)
+        if "result" not in body and "ok" not in body:
+            for delta in read_updates([body], now=self._runners.now()):
+                deltas.append(delta)
+                update(delta.text)
+            return None
+        return read_result(body, deltas, target=self._target)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._runners.largest_answer:
+                raise Unreadable("the runner's answer is too large")
+        return bytes(body)
+
+    async def _quote(self, response: aiohttp.ClientResponse, characters: int) -> str:
+        with contextlib.suppress(aiohttp.ClientError):
+            return self._hide(quote(await response.content.read(characters * 16), characters))
+        return ""
+
+    def _hide(self, text: str) -> str:
+        """A runner may send its own token back to us; it goes no further."""
+        token = self._target.auth_token
+        return text.replace(token, "***") if token else text
+
+    def _failed(self, message: str, outcome: Outcome) -> ToolOutput:
+        message = self._hide(message)
+        log.info("runner_failed target=%s outcome=%s", self._target.id, outcome)
+        return failure(wire.ErrorCode.TOOL_EXEC_FAILED, message, outcome=outcome)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            wire.HEADER_CONTENT_TYPE: wire.JSON_TYPE,
+            wire.HEADER_ACCEPT: f"{wire.NDJSON_TYPE}, {wire.JSON_TYPE};q=0.9",
+        }
+        if self._target.auth_token:
+            headers[wire.HEADER_AUTHORIZATION] = f"Bearer {self._target.auth_token}"
+        return headers
+
+    def _body(self, request: ToolRequest) -> wire.ExecuteRequest:
+        caller, target = request.caller, self._target
+        return wire.ExecuteRequest(
+            call=wire.Call(name=request.tool, args=dict(request.args)),
+            ctx=wire.Ctx(
+                run_id=request.run_id or f"run_{request.request_id}",
+                session_id=caller.session or request.run_id or f"run_{request.request_id}",
+                runtime_mode=RUNTIME_MODE,
+                tool_call_id=request.request_id or msgspec.UNSET,
+            ),
+            target=wire.Target(
+                target_id=target.id,
+                kind=target.kind.value,
+                tenant_id=target.tenant,
+                workspace_id=target.workspace if target.workspace is not None else msgspec.UNSET,
+            ),
+        )
+
+
+# Statuses with which a runner says that it did not begin.
+REFUSED_STATUS: Final = dict.fromkeys((400, 401, 403, 404, 405, 413, 429), Outcome.NOT_STARTED)
+
+
+def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
+    """Either of the contract's two shapes; raises Unreadable."""
+    decoded = _object(body)
+    updates = decoded.get("updates")
+    deltas = read_updates(updates, now=now) if isinstance(updates, list) else []
+    return Answer(tuple(deltas), read_result(decoded, deltas, target=target))
+
+
+def read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
+    found = []
+    for entry in entries:
+        if isinstance(entry, str):
+            found.append(Delta(entry, now))
+        elif isinstance(entry, dict) and isinstance(delta := entry.get("delta"), str):
+            at = entry.get("at")
+            found.append(Delta(delta, at if isinstance(at, str) else now))
+    return found
+
+
+def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Target) -> ToolOutput:
+    inner = body.get("result")
+    result = inner if isinstance(inner, dict) else body
+    ok = result.get("ok")
+    if not isinstance(ok, bool):
+        raise Unreadable("the runner's answer is no result: `ok` must be a boolean")
+    stderr, isolation = _text(result, "stderr"), f"runner:{_text(result, 'isolation')[:32]}"
+    if ok:
+        output = result.get("output", "".join(delta.text for delta in deltas))
+        if not isinstance(output, str):
+            raise Unreadable("the runner's answer is no result: `output` must be a string")
+        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation)
+    error = result.get("error")
+    told = error if isinstance(error, dict) else {}
+    code, message = _text(told, "code"), _text(told, "message")
+    if not code or code == wire.ErrorCode.POLICY_DENIED:  # a runner does not speak for the policy
+        code = wire.ErrorCode.TOOL_EXEC_FAILED
+    exit_code = result.get("exitCode")
+    token = target.auth_token
+    if token:
+        message, stderr = message.replace(token, "***"), stderr.replace(token, "***")
+    return failure(
+        code,
+        message,
+        outcome=_told_outcome(result.get("outcome")),
+        exit_code=exit_code if type(exit_code) is int and 0 < exit_code < 256 else 1,
+        stdout=_text(result, "stdout"),
+        stderr=stderr,
+        isolation=isolation,
+    )
+
+
+def failure(
+    code: str,
+    message: str,
+    *,
+    outcome: Outcome,
+    exit_code: int = 1,
+    stdout: str = "",
+    stderr: str = "",
+    isolation: str = "runner:",
+) -> ToolOutput:
+    error: JsonValue = {"code": str(code), "message": message}
+    return ToolOutput(
+        exit_code,
+        stdout=stdout,
+        stderr=stderr or message,
+        data={"error": error},
+        outcome=outcome,
+        isolation=isolation,
+    )
+
+
+def quote(body: bytes, characters: int) -> str:
+    return WHITE_SPACE.sub(" ", body.decode("utf-8", "replace")).strip()[:characters]
+
+
+def _object(body: bytes) -> dict[str, JsonValue]:
+    try:
+        decoded = msgspec.json.decode(body)
+    except UNREADABLE:
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise Unreadable(
+            f"the runner's answer is no JSON object: {quote(body, wire.BODY_QUOTE_CHARS)}"
+        )
+    return decoded
+
+
+def _text(members: Mapping[str, JsonValue], name: str) -> str:
+    value = members.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _told_outcome(told: JsonValue) -> Outcome:
+    with contextlib.suppress(ValueError):
+        return Outcome(told if isinstance(told, str) else "")
+    return Outcome.MAY_HAVE_EXECUTED
+
+
+def _outcome(progress: Progress) -> Outcome:
+    return Outcome.MAY_HAVE_EXECUTED if progress.sent else Outcome.NOT_STARTED
+
+
+async def _note_sent(
+    _session: aiohttp.ClientSession,
+    context: SimpleNamespace,
+    _params: aiohttp.TraceRequestHeadersSentParams,
+) -> None:
+    progress = context.trace_request_ctx
+    if isinstance(progress, Progress):
+        progress.sent = True

@@ -1,0 +1,265 @@
+"""The runner's tools on a sandbox of this machine: behind `local-host`, and inside `toolgate runner`.
+
+A failure is an output with `data.error` and an outcome; nothing a caller sends makes this raise.
+"""
+
+import codecs
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.ports.engine import Update, no_update
+from toolgate.ports.sandbox import (
+    Command,
+    FileRefused,
+    Finished,
+    Interpreter,
+    Lost,
+    NotStarted,
+    Piece,
+    Session,
+    Stream,
+)
+
+VERSION: Final = version("toolgate")
+TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
+LARGEST_LISTING: Final = 10_000
+
+T = TypeVar("T")
+Tool = Callable[[ToolRequest, Update], Awaitable[ToolOutput]]
+Timeout = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Arguments(msgspec.Struct, rename="camel", frozen=True):
+    pass
+
+
+class BashExec(Arguments, frozen=True):
+    cmd: str
+    cwd: str = ""
+    timeout_ms: Timeout | None = None
+    env: dict[str, str] = {}
+
+
+class PythonExec(Arguments, frozen=True):
+    code: str
+    cwd: str = ""
+    timeout_ms: Timeout | None = None
+    env: dict[str, str] = {}
+
+
+class FileRead(Arguments, frozen=True):
+    path: str
+
+
+class FileWrite(Arguments, frozen=True):
+    path: str
+    content: str
+    append: bool = False
+
+
+class FileList(Arguments, frozen=True):
+    path: str = ""
+    recursive: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_LISTING)] = 200
+
+
+class Text(Arguments, frozen=True):
+    text: str
+
+
+class MathAdd(Arguments, frozen=True):
+    a: int | float
+    b: int | float
+
+
+async def no_http(_request: ToolRequest, _update: Update) -> ToolOutput:
+    return failed("http.request is not available here")
+
+
+class SandboxEngine:
+    """An Engine. `http` is what serves http.request: a guarded client, outside the sandbox."""
+
+    def __init__(self, sessions: Sessions, *, http: Tool = no_http) -> None:
+        self._sessions = sessions
+        self._tools: Mapping[str, Tool] = {
+            "bash.exec": self._bash,
+            "python.exec": self._python,
+            "file.read": self._file_read,
+            "file.write": self._file_write,
+            "file.list": self._file_list,
+            "http.request": http,
+            "echo": _echo,
+            "math.add": _add,
+            "text.upper": _upper,
+        }
+
+    @property
+    def ref(self) -> str:
+        return f"toolgate-sandbox/{version('toolgate')}+{self._sessions.isolation}"
+
+    @property
+    def isolation(self) -> str:
+        return self._sessions.isolation
+
+    @property
+    def tools(self) -> list[str]:
+        return list(self._tools)
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        tool = self._tools.get(request.tool)
+        if tool is None:
+            return failed(f"Unknown tool: {request.tool}")
+        try:
+            return await tool(request, update)
+        except msgspec.ValidationError as invalid:
+            return failed(f"{request.tool}: {invalid}")
+        except FileRefused as refused:
+            return self._failed(f"{request.tool}: {refused}", Outcome.EXECUTED)
+        except NotStarted as refused:
+            return self._failed(f"{request.tool}: {refused}", Outcome.NOT_STARTED)
+        except Lost as lost:
+            return self._failed(f"{request.tool}: {lost}", Outcome.MAY_HAVE_EXECUTED)
+
+    def _failed(self, message: str, outcome: Outcome) -> ToolOutput:
+        return failed(message, outcome=outcome, isolation=self.isolation)
+
+    async def _bash(self, request: ToolRequest, update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, BashExec)
+        command = Command(
+            args.cmd, Interpreter.SHELL, args.cwd, args.env, _seconds(args.timeout_ms)
+        )
+        return await self._execute(request, command, update)
+
+    async def _python(self, request: ToolRequest, update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, PythonExec)
+        timeout = _seconds(args.timeout_ms)
+        command = Command(args.code, Interpreter.PYTHON, args.cwd, args.env, timeout)
+        return await self._execute(request, command, update)
+
+    async def _execute(self, request: ToolRequest, command: Command, update: Update) -> ToolOutput:
+        async def execute(session: Session) -> Finished:
+            return await session.exec(command, piece=_decoded(update))
+
+        finished = await self._with_session(request, execute)
+        return _output(finished, isolation=self.isolation)
+
+    async def _file_read(self, request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, FileRead)
+        limit = self._sessions.limits.stream_bytes
+
+        async def read(session: Session) -> bytes:
+            return await session.files.read(args.path, limit=limit + 1)
+
+        content = await self._with_session(request, read)
+        text = content[:limit].decode("utf-8", "replace")
+        return self._said(text, {"truncated": len(content) > limit})
+
+    async def _file_write(self, request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, FileWrite)
+        content = args.content.encode("utf-8", "replace")
+
+        async def write(session: Session) -> int:
+            return await session.files.write(args.path, content, append=args.append)
+
+        size = await self._with_session(request, write)
+        return self._said(json.dumps({"path": args.path, "bytes": len(content), "size": size}))
+
+    async def _file_list(self, request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, FileList)
+
+        async def entries(session: Session) -> list[dict[str, Any]]:
+            found = await session.files.list(
+                args.path, recursive=args.recursive, limit=args.limit + 1
+            )
+            return [{"path": each.path, "kind": each.kind, "size": each.size} for each in found]
+
+        found = await self._with_session(request, entries)
+        more = len(found) > args.limit
+        return self._said(json.dumps(found[: args.limit], ensure_ascii=False), {"truncated": more})
+
+    def _said(self, text: str, data: JsonValue = None) -> ToolOutput:
+        return ToolOutput(0, stdout=text, data=data, isolation=self.isolation)
+
+    async def _with_session(self, request: ToolRequest, do: Callable[[Session], Awaitable[T]]) -> T:
+        session = await self._sessions.open_for(request)
+        try:
+            return await do(session)
+        except NotStarted:
+            if session.alive:
+                raise
+        # The lease ended between our getting the session and using it: nothing has run.
+        return await do(await self._sessions.open_for(request))
+
+
+def failed(
+    message: str, *, outcome: Outcome = Outcome.NOT_STARTED, isolation: str = "in-process"
+) -> ToolOutput:
+    error: JsonValue = {"code": TOOL_EXEC_FAILED, "message": message}
+    return ToolOutput(
+        1, stderr=message, data={"error": error}, outcome=outcome, isolation=isolation
+    )
+
+
+def _output(finished: Finished, *, isolation: str) -> ToolOutput:
+    ends = {
+        "it took too long": finished.timed_out,
+        "it wrote too much": finished.flooded,
+        "it was cancelled": finished.killed,
+    }
+    notes = "".join(f"[killed: {reason}]\n" for reason, true in ends.items() if true)
+    cut = any(
+        total > len(kept)
+        for total, kept in (
+            (finished.stdout_total, finished.stdout),
+            (finished.stderr_total, finished.stderr),
+        )
+    )
+    return ToolOutput(
+        finished.exit_code or (1 if notes else 0),
+        stdout=finished.stdout.decode("utf-8", "replace"),
+        stderr=finished.stderr.decode("utf-8", "replace") + notes,
+        data={"timedOut": finished.timed_out, "truncated": cut},
+        isolation=isolation,
+    )
+
+
+def _decoded(update: Update) -> Piece:
+    """Pieces as text; a character that is cut in two waits for its other half."""
+    decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in Stream}
+
+    def piece(stream: Stream, data: bytes) -> None:
+        text = decoders[stream].decode(data)
+        if text:
+            update(text)
+
+    return piece
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+async def _echo(request: ToolRequest, _update: Update) -> ToolOutput:
+    return ToolOutput(0, stdout=msgspec.convert(request.args, Text).text)
+
+
+async def _upper(request: ToolRequest, _update: Update) -> ToolOutput:
+    return ToolOutput(0, stdout=msgspec.convert(request.args, Text).text.upper())
+
+
+async def _add(request: ToolRequest, _update: Update) -> ToolOutput:
+    args = msgspec.convert(request.args, MathAdd)
+    try:
+        total = args.a + args.b
+    except OverflowError:
+        total = math.inf
+    if not math.isfinite(total):
+        return failed("math.add: the sum is too large")
+    return ToolOutput(0, stdout=json.dumps(total))

@@ -1,0 +1,325 @@
+"""Sandboxes by a Docker engine: one container per session, spoken to over its attached stdio.
+
+Never through `docker exec`: killing its client leaves the process running. Without an image of its
+own choice the container gets this machine's /usr, read-only, on an empty root; that needs the engine
+to be on this machine. An image given by name needs `python3` and a shell in it.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import os
+import platform
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiodocker
+import aiohttp
+from aiodocker.containers import DockerContainer
+from aiodocker.stream import Stream
+
+from toolgate.adapters import sandbox_agent, sandbox_seccomp
+from toolgate.adapters.sandbox_bwrap import ETC, SHARED_ETC, TOP_LEVEL
+from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, AgentSession, base_env
+from toolgate.domain.errors import Unavailable
+from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
+
+FIRST_UID: Final = 1_700_100_000
+UIDS: Final = 10_000
+HOST_IMAGE: Final = "toolgate-host"
+LABEL: Final = "toolgate.instance"
+DESTROY_SECONDS: Final = 15.0
+HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
+INSTALL_HINT: Final = "apt-get install docker.io"
+EMPTY_FOLDERS: Final = ("usr", "proc", "sys", "dev", "etc", "run", "tmp", "workspace")
+
+
+class DockerSandbox:
+    """Opens sessions on one engine; `runtime` may name another one, such as runsc (gVisor)."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        url: str = "unix:///var/run/docker.sock",
+        image: str = "",
+        runtime: str = "",
+        cgroup_parent: str = "",
+    ) -> None:
+        self.limits = limits or Limits()
+        self.isolation = f"docker+{runtime}" if runtime else "docker"
+        self._url = url
+        self._image = image
+        self._runtime = runtime
+        self._cgroup_parent = cgroup_parent
+        self._docker: aiodocker.Docker | None = None
+        self._instance = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._sessions: set[DockerSession] = set()
+        self._opened = 0
+
+    async def check(self) -> None:
+        try:
+            session = await self.open(SessionSpec(SessionKey("", "", "self-test")))
+        except NotStarted as refused:
+            raise Unavailable(str(refused)) from refused
+        try:
+            await session.check()
+        finally:
+            await session.close()
+
+    async def open(self, spec: SessionSpec) -> "DockerSession":
+        docker = await self._engine()
+        self._opened += 1
+        session = DockerSession(limits=self.limits)
+        self._sessions.add(session)
+        session.on_end = lambda: self._sessions.discard(session)
+        name = f"toolgate-{spec.key.digest}-{self._instance}-{self._opened}"
+        try:
+            await session.start(docker, self._config(spec), name=name)
+        except (aiodocker.DockerError, aiohttp.ClientError, TimeoutError) as failed:
+            await session.close()
+            raise NotStarted(f"the container did not start: {failed}") from failed
+        await session.begin(
+            spec, env=base_env(spec), egress=EGRESS_SOCKET if spec.egress is not None else ""
+        )
+        return session
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))
+        if self._docker is not None:
+            await self._docker.close()
+            self._docker = None
+
+    async def _engine(self) -> aiodocker.Docker:
+        if self._docker is None:
+            docker = aiodocker.Docker(url=self._url)
+            try:
+                await docker.version()
+                if not self._image:
+                    await _load_host_image(docker)
+            except (aiodocker.DockerError, aiohttp.ClientError, OSError) as failed:
+                await docker.close()
+                raise NotStarted(
+                    f"no Docker engine at {self._url}: {failed} ({INSTALL_HINT})"
+                ) from failed
+            self._docker = docker
+        return self._docker
+
+    def _config(self, spec: SessionSpec) -> dict[str, Any]:
+        limits = self.limits
+        uid = FIRST_UID + (os.getpid() * 64 + self._opened) % UIDS
+        tmpfs = f"size={limits.disk_bytes},nr_inodes={limits.disk_inodes},nosuid,nodev,exec"
+        return {
+            "Image": self._image or HOST_IMAGE,
+            "Entrypoint": ["/usr/bin/python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
+            "User": f"{uid}:{uid}",
+            "Hostname": "sandbox",
+            "WorkingDir": WORKSPACE,
+            "Labels": {LABEL: self._instance},
+            "OpenStdin": True,
+            "StdinOnce": True,  # where we die, the agent sees the end of its input and goes
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": False,
+            "NetworkDisabled": True,
+            "HostConfig": {
+                "NetworkMode": "none",
+                "IpcMode": "private",
+                "ReadonlyRootfs": True,
+                "Privileged": False,
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
+                "PidsLimit": limits.pids,
+                "Memory": limits.memory_bytes,
+                "MemorySwap": limits.memory_bytes,
+                "NanoCpus": int(limits.cpus * 1e9),
+                "ShmSize": limits.disk_bytes,
+                "Tmpfs": {
+                    WORKSPACE: f"{tmpfs},mode=0700,uid={uid},gid={uid}",
+                    "/tmp": f"{tmpfs},mode=1777",  # noqa: S108 - inside
+                },
+                "Binds": self._binds(spec),
+                "Ulimits": [
+                    {"Name": "core", "Soft": 0, "Hard": 0},
+                    {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+                    {"Name": "fsize", "Soft": limits.disk_bytes, "Hard": limits.disk_bytes},
+                ],
+                "LogConfig": {"Type": "none"},
+                **({"Runtime": self._runtime} if self._runtime else {}),
+                **({"CgroupParent": self._cgroup_parent} if self._cgroup_parent else {}),
+            },
+        }
+
+    def _binds(self, spec: SessionSpec) -> list[str]:
+        binds = [] if self._image else ["/usr:/usr:ro"]
+        if not self._image:
+            shared = [f"/etc/{name}" for name in SHARED_ETC]
+            binds += [f"{path}:{path}:ro" for path in shared if Path(path).exists()]
+        if spec.egress is not None:
+            binds.append(f"{spec.egress}:{EGRESS_SOCKET}")
+        return binds
+
+
+class DockerSession(AgentSession):
+    def __init__(self, *, limits: Limits) -> None:
+        super().__init__(limits=limits, destroy=self._end, explain=self._stderr)
+        self.on_end = _nothing
+        self.container: DockerContainer | None = None
+        self._stream: Stream | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+        self._said = bytearray()
+
+    async def start(self, docker: aiodocker.Docker, config: dict[str, Any], *, name: str) -> None:
+        self.container = await docker.containers.create(config, name=name)
+        self._stream = self.container.attach(stdin=True, stdout=True, stderr=True)
+        await self._stream.__aenter__()
+        self.send = self._outgoing.put_nowait
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write_out())]
+        await self.container.start()
+
+    async def _read(self) -> None:
+        """Drains to the very end: the engine cannot remove a container that nobody listens to."""
+        assert self._stream is not None
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            while (message := await self._stream.read_out()) is not None:
+                if message.stream == 1:
+                    self.receive(message.data)
+                elif len(self._said) < 4096:
+                    self._said += message.data[:4096]
+        self.lost()
+
+    async def _write_out(self) -> None:
+        assert self._stream is not None
+        with contextlib.suppress(aiohttp.ClientError, OSError, RuntimeError):
+            while True:
+                await self._stream.write_in(await self._outgoing.get())
+
+    def _stderr(self) -> str:
+        return self._said.decode("utf-8", "replace")
+
+    async def _end(self) -> None:
+        if self.container is not None:
+            with contextlib.suppress(aiodocker.DockerError, aiohttp.ClientError, TimeoutError):
+                async with asyncio.timeout(DESTROY_SECONDS):
+                    await self.container.delete(force=True, v=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._stream is not None:
+            with contextlib.suppress(AssertionError, aiohttp.ClientError):
+                await self._stream.close()
+        self.on_end()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _agent_source() -> str:
+    return Path(sandbox_agent.__file__).read_text()
+
+
+def seccomp_profile() -> str:
+    """The same filter as bubblewrap's, as far as the engine's words for it reach."""
+    seccomp = sandbox_seccomp
+    machine = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}[platform.machine()]
+    rules = [_rule(*seccomp.REFUSED), _rule("clone3", errno=seccomp.ENOSYS)]
+    for bit in range(32):
+        if seccomp.NEW_NAMESPACES >> bit & 1:
+            rules.append(_rule("clone", where=[_masked(0, 1 << bit, 1 << bit)]))
+    rules += [_rule("ioctl", where=[_masked(1, 0xFFFFFFFF, op)]) for op in seccomp.TTY_INJECTION]
+    known = {seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK}
+    for family in set(range(HIGHEST_FAMILY + 1)) - known:
+        where = [_masked(0, 0xFFFFFFFF, family)]
+        rules.append(_rule("socket", where=where, errno=seccomp.EAFNOSUPPORT))
+    for family in (seccomp.AF_INET, seccomp.AF_INET6):
+        raw = _masked(1, seccomp.SOCK_TYPE_MASK, seccomp.SOCK_RAW)
+        rules.append(_rule("socket", where=[_masked(0, 0xFFFFFFFF, family), raw]))
+    other_netlink = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
+    rules.append(_rule("socket", where=[_masked(0, 0xFFFFFFFF, seccomp.AF_NETLINK), other_netlink]))
+    return json.dumps(
+        {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [machine], "syscalls": rules}
+    )
+
+
+def _rule(
+    *names: str, where: list[dict[str, Any]] | None = None, errno: int = sandbox_seccomp.EPERM
+) -> dict[str, Any]:
+    action = {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno}
+    return action | ({"args": where} if where else {})
+
+
+def _masked(index: int, mask: int, value: int) -> dict[str, Any]:
+    return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+
+
+async def _load_host_image(docker: aiodocker.Docker) -> None:
+    """An image with nothing in it but the places where the machine's own files go."""
+    with contextlib.suppress(aiodocker.DockerError):
+        await docker.images.inspect(HOST_IMAGE)
+        return
+
+    async def content() -> AsyncIterator[bytes]:
+        yield host_image()
+
+    async for _ in docker.images.import_image(content(), stream=True):
+        pass
+
+
+def host_image() -> bytes:
+    layer = _layer()
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    config = json.dumps(
+        {
+            "architecture": machine,
+            "os": "linux",
+            "config": {},
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"],
+            },
+        }
+    ).encode()
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [f"{HOST_IMAGE}:latest"], "Layers": ["layer.tar"]}]
+    files = {name: config, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}
+    return _tar(files)
+
+
+def _layer() -> bytes:
+    links = {
+        name: str((Path("/") / name).readlink())
+        for name in TOP_LEVEL
+        if (Path("/") / name).is_symlink()
+    }
+    return _tar(
+        {f"etc/{name}": content.encode() for name, content in ETC.items()},
+        folders=EMPTY_FOLDERS,
+        links=links,
+    )
+
+
+def _tar(
+    files: dict[str, bytes], *, folders: tuple[str, ...] = (), links: dict[str, str] | None = None
+) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder in folders:
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        for link, target in (links or {}).items():
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,165 @@
+"""Which sandbox is whose: warm sessions, each on a lease.
+
+A lease ends when it was not used for a time, at the end of its life, or when it is the longest unused
+one and another needs its place.
+"""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import ToolRequest
+from toolgate.ports.clock import Clock
+from toolgate.ports.sandbox import (
+    Egress,
+    Limits,
+    NotStarted,
+    Sandbox,
+    Session,
+    SessionKey,
+    SessionSpec,
+)
+
+log = logging.getLogger(__name__)
+
+MOST_SESSIONS: Final = 64
+SWEEP_SECONDS: Final = 15.0
+
+
+@dataclass(slots=True)
+class Lease:
+    session: Session
+    opened: float
+    used: float
+
+
+class Sessions:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        clock: Clock,
+        limits: Limits | None = None,
+        most: int = MOST_SESSIONS,
+        egress: Egress | None = None,
+    ) -> None:
+        self.isolation = sandbox.isolation
+        self.limits = limits or Limits()
+        self._sandbox = sandbox
+        self._clock = clock
+        self._most = most
+        self._egress = egress
+        self._leases: dict[SessionKey, Lease] = {}
+        self._opening: dict[SessionKey, asyncio.Lock] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+        self._proof: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Prove the isolation, or raise Unavailable; then sweep from time to time."""
+        await self._sandbox.check()
+        self._sweeper = asyncio.create_task(self._sweep_on())
+
+    def start_soon(self) -> None:
+        """Prove it in the background; nothing opens before it is proven, or where it is not."""
+        self._proof = asyncio.create_task(self.start())
+
+    async def open_for(self, request: ToolRequest) -> Session:
+        """The session of a call; two tenants, workspaces or sessions never share one."""
+        caller = request.caller
+        session = caller.session or request.run_id or request.request_id
+        return await self.open(SessionKey(caller.tenant, caller.workspace, session))
+
+    async def open(self, key: SessionKey) -> Session:
+        """The warm session, or a new one; raises NotStarted."""
+        lease = self._usable(key)
+        if lease is None:
+            lock = self._opening.setdefault(key, asyncio.Lock())
+            try:
+                async with lock:
+                    lease = self._usable(key) or await self._open_new(key)
+            finally:
+                if not lock.locked():
+                    self._opening.pop(key, None)
+        lease.used = self._clock.monotonic()
+        return lease.session
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    async def sweep(self) -> None:
+        """End the leases that are over."""
+        now = self._clock.monotonic()
+        over = [key for key, lease in self._leases.items() if self._is_over(lease, now)]
+        for key in over:
+            await self._end(key)
+
+    async def close(self) -> None:
+        if self._proof is not None:
+            await asyncio.wait([self._proof])
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        for key in list(self._leases):
+            await self._end(key)
+        await self._sandbox.close()
+
+    def _is_over(self, lease: Lease, now: float) -> bool:
+        """A life that is over ends even a command that runs; idleness does not."""
+        if not lease.session.alive or now - lease.opened > self.limits.life_seconds:
+            return True
+        return not lease.session.busy and now - lease.used > self.limits.idle_seconds
+
+    def _usable(self, key: SessionKey) -> Lease | None:
+        lease = self._leases.get(key)
+        over = lease is None or self._is_over(lease, self._clock.monotonic())
+        return None if over else lease
+
+    async def _open_new(self, key: SessionKey) -> Lease:
+        await self._end(key)
+        if self._proof is not None:
+            try:
+                await asyncio.shield(self._proof)
+            except Unavailable as unproven:
+                raise NotStarted(str(unproven)) from unproven
+        if len(self._leases) >= self._most:
+            await self._make_room()
+        way_out = await self._egress.open(key) if self._egress is not None else None
+        try:
+            session = await self._sandbox.open(SessionSpec(key, egress=way_out))
+        except Unavailable as unavailable:
+            await self._close_egress(key)
+            raise NotStarted(str(unavailable)) from unavailable
+        except BaseException:
+            await self._close_egress(key)
+            raise
+        now = self._clock.monotonic()
+        lease = self._leases[key] = Lease(session, now, now)
+        log.info("sandbox_opened session=%s isolation=%s", key.digest, self.isolation)
+        return lease
+
+    async def _make_room(self) -> None:
+        idle = [(lease.used, key) for key, lease in self._leases.items() if not lease.session.busy]
+        if not idle:
+            raise NotStarted(f"all {self._most} sandboxes are busy")
+        await self._end(min(idle, key=lambda each: each[0])[1])
+
+    async def _end(self, key: SessionKey) -> None:
+        lease = self._leases.pop(key, None)
+        if lease is None:
+            return
+        await lease.session.close()
+        await self._close_egress(key)
+        log.info("sandbox_closed session=%s", key.digest)
+
+    async def _close_egress(self, key: SessionKey) -> None:
+        if self._egress is not None:
+            await self._egress.close(key)
+
+    async def _sweep_on(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await self.sweep()

@@ -1,0 +1,133 @@
+"""`toolgate runner`: tools of other installations, run in sandboxes of this machine."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvloop
+
+from toolgate import asgi
+from toolgate import settings as table
+from toolgate.adapters import logs
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.machine_usage import machine_usage
+from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL, make_sandbox
+from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.cli.options import with_settings
+from toolgate.contracts.wire import to_iso_ms
+from toolgate.domain.errors import Misconfigured
+from toolgate.ports.engine import Engine
+from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
+
+MOCK = "mock"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    name: str
+    unsafe: bool
+    docker_url: str
+    image: str
+    runtime: str
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[dict[str, object]]:
+    """The runner, from its self-test to its last sandbox; yields what is said when it is ready."""
+    if not settings.on_loopback and not settings.runner_auth_token:
+        raise Misconfigured(
+            f"HOST is {settings.host} and RUNNER_AUTH_TOKEN is not set; anyone could run commands "
+            "here. Set a token, or bind 127.0.0.1"
+        )
+    async with contextlib.AsyncExitStack() as stack:
+        clock = SystemClock()
+        engine: Engine = MockEngine()
+        isolation = MOCK
+        if backend.name != MOCK:
+            sessions = Sessions(
+                make_sandbox(
+                    backend.name,
+                    unsafe=backend.unsafe,
+                    docker_url=backend.docker_url,
+                    image=backend.image,
+                    runtime=backend.runtime,
+                ),
+                clock=clock,
+            )
+            stack.push_async_callback(sessions.close)
+            await sessions.start()
+            engine = SandboxEngine(sessions)
+            isolation = sessions.isolation
+        app = RunnerApp(
+            engine,
+            options=Options(backend.name, isolation, settings.runner_auth_token.reveal()),
+            clock=clock,
+            usage=lambda: usage_of(*machine_usage(Path("/"))),
+        )
+        bound = asgi.bind(settings.host, settings.runner_port, setting="RUNNER_PORT")
+        listener = asgi.Listener(app, bound)
+        await listener.start()
+        stack.push_async_callback(listener.stop)
+        host, port = bound.getsockname()[:2]
+        yield {
+            "ready": True,
+            "urls": {"runner": f"http://{host}:{port}/execute"},
+            "backend": backend.name,
+            "isolation": isolation,
+            "time": to_iso_ms(clock.now_ms()),
+        }
+
+
+async def _serve(settings: table.Settings, backend: Backend) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopped.set)
+    async with serving(settings, backend) as ready:
+        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.flush()
+        await stopped.wait()
+
+
+@click.command()
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default=BACKENDS[0],
+    show_default=True,
+    help="What isolates the commands. There is no falling back to another.",
+)
+@click.option("--mock", is_flag=True, help="Answer every call as seed 000 §8 does; run nothing.")
+@click.option("--unsafe", is_flag=True, help="Let `process` run commands without any isolation.")
+@click.option("--docker-url", default=DOCKER_URL, show_default=True, help="The Docker engine.")
+@click.option("--image", default="", help="The image of a sandbox. Unset: this machine's /usr.")
+@click.option("--runtime", default="", help="Docker's runtime, such as runsc for gVisor.")
+@with_settings
+def command(
+    settings: table.Settings,
+    *,
+    backend: str,
+    mock: bool,
+    unsafe: bool,
+    docker_url: str,
+    image: str,
+    runtime: str,
+) -> None:
+    """Run tools for gateways elsewhere, each session in a sandbox of its own.
+
+    Listens on HOST:RUNNER_PORT; RUNNER_AUTH_TOKEN is the bearer that a gateway's target must have.
+    Prints one JSON line once it is ready, and stops cleanly on Ctrl-C and SIGTERM.
+    """
+    logs.configure(
+        level=settings.log_level, as_json=settings.log_format == "json", redact=lambda text: text
+    )
+    uvloop.run(
+        _serve(settings, Backend(MOCK if mock else backend, unsafe, docker_url, image, runtime))
+    )

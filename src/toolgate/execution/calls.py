@@ -1,0 +1,171 @@
+"""A tool call on its way through the pipeline, and the row that remembers it for ever.
+
+The row is the request's idempotency: it holds what was asked (as a keyed fingerprint), how far the
+call has come, and in the end the response. Nothing in it is secret.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import UnsetType
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.domain.approvals import Approval
+from toolgate.domain.errors import Invalid
+from toolgate.domain.ids import is_path_safe
+from toolgate.domain.policy.model import Decision
+from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolRequest
+
+EXECUTIONS: Final = "executions"  # rows by request id
+EXECUTING: Final = "executing"  # rows of the calls that have started and not ended
+STREAM: Final = "executions"  # one event per ended call; its data is an EndedCall
+
+MAX_TOOL_CHARS: Final = 256
+
+
+class State(StrEnum):
+    WAITING = "waiting"  # for a person
+    STARTED = "started"  # the decision to run is durable; the tool may have begun
+    INTERRUPTED = "interrupted"  # it may have run, and may be run again
+    RELEASED = "released"  # let through to a device that runs it
+    ENDED = "ended"
+
+
+class EndedCall(msgspec.Struct, frozen=True):
+    """An episode, but for its time, which is the event's."""
+
+    id: str
+    type: str
+    decision: wire.Decision
+    ok: bool
+    evidence_refs: list[str]
+    rule_id: str | UnsetType
+    run_id: str
+    step_id: str
+
+
+class Started(msgspec.Struct, frozen=True):
+    """What has to be known of a call to say afterwards that it was interrupted."""
+
+    tool: str
+    run_id: str
+    step_id: str
+    caller: Caller
+    engine_ref: str
+    level: Level
+    decision: Decision
+    approval: Approval | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    fingerprint: str
+    state: State
+    owner: str  # the process that started it
+    started: Started | None = None
+    response: wire.RunToolResponse | None = None
+    isolation: str = ""
+
+
+encode: Final = msgspec.json.Encoder().encode
+decode_entry: Final = msgspec.json.Decoder(Entry).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was understood: its ids are complete, its content has a fingerprint."""
+
+    request: ToolRequest
+    shown: Mapping[str, JsonValue]  # the request without its secrets, for all that is written
+    fingerprint: str
+    engine_ref: str
+    level: Level
+    version: int = 0  # of its row, where it has one
+
+    @property
+    def id(self) -> str:
+        return self.request.request_id
+
+    def refs(self, artifacts: Iterable[str]) -> list[str]:
+        return [f"requests/{self.id}/{artifact}.json" for artifact in artifacts]
+
+    def ref(self, artifact: str) -> str:
+        return f"requests/{self.id}/{artifact}.json"
+
+
+def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
+    """A started call as it can be known after a restart: without its arguments."""
+    assert entry.started is not None
+    started = entry.started
+    request = ToolRequest(
+        request_id,
+        started.tool,
+        {},
+        started.caller,
+        run_id=started.run_id,
+        step_id=started.step_id,
+    )
+    return Call(
+        request,
+        shown=described(request),
+        fingerprint=entry.fingerprint,
+        engine_ref=started.engine_ref,
+        level=started.level,
+        version=version,
+    )
+
+
+def is_waiting(entry: Entry | None) -> bool:
+    return entry is not None and entry.state is State.WAITING
+
+
+def is_interrupted(entry: Entry | None) -> bool:
+    return entry is not None and entry.state is State.INTERRUPTED
+
+
+def complete(request: ToolRequest) -> ToolRequest:
+    """The request with its ids derived where they are missing; raises Invalid."""
+    if not is_path_safe(request.request_id):
+        raise Invalid(
+            "request_id has 1 to 128 of A-Z a-z 0-9 . _ - and no '..'", field="request_id"
+        )
+    if not 0 < len(request.tool) <= MAX_TOOL_CHARS:
+        raise Invalid(f"tool_id has 1 to {MAX_TOOL_CHARS} characters", field="tool_id")
+    return replace(
+        request,
+        run_id=request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
+        step_id=request.step_id or wire.DERIVED_STEP_ID.format(request_id=request.request_id),
+    )
+
+
+def described(request: ToolRequest) -> dict[str, JsonValue]:
+    """All that makes a request the same request: what is asked, and by whom."""
+    caller = request.caller
+    return {
+        "request_id": request.request_id,
+        "tool_id": request.tool,
+        "args": dict(request.args),
+        "ctx": {
+            "run_id": request.run_id,
+            "step_id": request.step_id,
+            "policy_ref": request.policy_ref,
+        },
+        "target_id": request.target_id,
+        "caller": {
+            "tenant": caller.tenant,
+            "workspace": caller.workspace,
+            "device": caller.device,
+            "user": caller.user,
+            "role": caller.role,
+            "level": caller.level.value,
+            "agent": caller.agent,
+            "session": caller.session,
+        },
+    }
+
+
+def outcome_of(response: wire.RunToolResponse) -> Outcome:
+    known = response.outcome
+    return Outcome(known) if isinstance(known, wire.Outcome) else Outcome.EXECUTED

@@ -1,0 +1,75 @@
+"""This installation as an executor: the contract's requests, for one caller, into the pipeline."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.domain.errors import Invalid
+from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.execution.episodes import search_episodes
+from toolgate.execution.pipeline import Pipeline
+from toolgate.ports.clock import Clock
+from toolgate.ports.evidence import Evidence
+from toolgate.ports.journal import Journal
+
+_REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
+_NO_CTX: Final = wire.Ctx()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """`caller` is whoever holds the executor's bearer, as the server knows them."""
+
+    pipeline: Pipeline
+    evidence: Evidence
+    journal: Journal
+    clock: Clock
+    caller: Caller
+    version: str
+
+    async def run_tool(self, request: wire.RunToolRequest) -> wire.RunToolResponse:
+        return await self.pipeline.run_tool(_tool_request(request, self.caller))
+
+    async def artifact(self, ref: str) -> bytes:
+        if (
+            not _REF.fullmatch(ref)
+            or len(ref) > wire.MAX_REF_CHARS
+            or ".." in ref
+            or ref.startswith("/")
+        ):
+            raise Invalid("not the ref of an artifact", field="ref")
+        return await self.evidence.fetch(ref)
+
+    async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
+        return await search_episodes(self.journal, search)
+
+    async def health(self) -> wire.Health:
+        return wire.Health(
+            ok=True,
+            engine_ref=f"toolgate@{self.version}",
+            version=self.version,
+            time=to_iso_ms(self.clock.now_ms()),
+        )
+
+
+def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolRequest:
+    """Checked again, because Python lets anyone build a model from anything."""
+    try:
+        request = msgspec.convert(msgspec.to_builtins(given_request), wire.RunToolRequest)
+    except (msgspec.ValidationError, TypeError, RecursionError) as wrong:
+        raise Invalid(str(wrong), field="request") from wrong
+    ctx = given(request.ctx, _NO_CTX)
+    return ToolRequest(
+        request_id=request.request_id,
+        tool=request.tool_id,
+        args=request.args,
+        caller=caller,
+        run_id=given(ctx.run_id, ""),
+        step_id=given(ctx.step_id, ""),
+        policy_ref=given(ctx.policy_ref, wire.DEFAULT_POLICY_REF),
+    )

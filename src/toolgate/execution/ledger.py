@@ -1,0 +1,379 @@
+"""What the pipeline writes down: each step of a call, with its evidence, in one commit.
+
+Nothing runs before its decision is durable, and nothing that was written is written over: a row
+moves on only from the version that was read, and a ref that is taken conflicts. Whatever comes in
+here has been redacted by the pipeline.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.contracts.wire import given
+from toolgate.domain.approvals import Approval
+from toolgate.domain.policy.model import Decision, Effect
+from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
+from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.execution.builtin import failed
+from toolgate.execution.calls import (
+    EXECUTING,
+    EXECUTIONS,
+    STREAM,
+    Call,
+    EndedCall,
+    Entry,
+    Started,
+    State,
+    decode_entry,
+    encode,
+)
+from toolgate.ports.clock import Clock
+from toolgate.ports.evidence import Artifact, Evidence, Scalar
+from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation, Put
+
+A = wire.Artifact
+APPROVAL_ARTIFACT: Final = "approval"
+AUDIT_ACTION: Final = "tool.run"
+REQUEST_ID_CONFLICT: Final = "request_id_conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    journal: Journal
+    evidence: Evidence
+    audit: AuditLog
+    clock: Clock
+    owner: str  # this process, for what it leaves unfinished
+
+    async def find(self, call: Call) -> tuple[Call, Entry | None]:
+        """What is known of a call, and the call with its row's version."""
+        row = await self.journal.get(EXECUTIONS, call.id)
+        if row is None:
+            return call, None
+        return replace(call, version=row.version), decode_entry(row.value)
+
+    async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
+        """A person is asked; `operations` write the approval."""
+        artifacts = await self._decided(call, decision)
+        await self.journal.commit(
+            self._entry(call, State.WAITING),
+            *self._record("decision", call, decision, artifacts),
+            *operations,
+        )
+
+    async def refuse(
+        self, call: Call, decision: Decision, *, approval: Approval | None = None
+    ) -> wire.RunToolResponse:
+        """Denied: the evidence of it, and the response for whoever asks again."""
+        artifacts = await self._decided_after(call, decision, approval)
+        names = (*wire.ARTIFACTS_ON_DENY, *((APPROVAL_ARTIFACT,) if approval else ()))
+        response = wire.RunToolResponse(
+            ok=False,
+            policy_check=check_of(decision),
+            evidence_refs=call.refs(names),
+            engine_ref=call.engine_ref,
+            run_id=call.request.run_id,
+            step_id=call.request.step_id,
+        )
+        await self.journal.commit(
+            self._entry(call, State.ENDED, response=response),
+            *self._record("decision", call, decision, artifacts),
+            *self._ended(call, response, approval),
+        )
+        return response
+
+    async def start(
+        self,
+        call: Call,
+        decision: Decision,
+        *,
+        approval: Approval | None = None,
+        operations: Sequence[Operation] = (),
+        again: bool = False,
+    ) -> Call:
+        """Allowed, durably: from here on the tool may have run."""
+        artifacts = [] if again else await self._decided_after(call, decision, approval)
+        started = Started(
+            tool=call.request.tool,
+            run_id=call.request.run_id,
+            step_id=call.request.step_id,
+            caller=call.request.caller,
+            engine_ref=call.engine_ref,
+            level=call.level,
+            decision=decision,
+            approval=approval,
+        )
+        await self.journal.commit(
+            self._entry(call, State.STARTED, started=started),
+            Put(EXECUTING, call.id, self.owner.encode()),
+            *self._record("decision", call, decision, artifacts),
+            *operations,
+        )
+        return replace(call, version=call.version + 1)
+
+    async def release(
+        self,
+        call: Call,
+        decision: Decision,
+        *,
+        approval: Approval | None = None,
+        operations: Sequence[Operation] = (),
+    ) -> None:
+        """Allowed, and run by a device: what comes of it is written down by whoever sees it."""
+        artifacts = await self._decided_after(call, decision, approval)
+        await self.journal.commit(
+            self._entry(call, State.RELEASED),
+            *self._record("decision", call, decision, artifacts),
+            *operations,
+        )
+
+    async def interrupted(
+        self, call: Call, entry: Entry, *, may_run_again: bool
+    ) -> wire.RunToolResponse | None:
+        """A call that was started and has no result: what is known of it is put on record."""
+        assert entry.started is not None
+        if may_run_again:
+            await self.journal.commit(
+                self._entry(call, State.INTERRUPTED, started=entry.started),
+                Delete(EXECUTING, call.id),
+                *self._outcome(call, interrupted_output(), artifacts=(), kind="outcome"),
+            )
+            return None
+        return await self.finish(
+            call,
+            entry.started.decision,
+            interrupted_output(),
+            approval=entry.started.approval,
+            kind="outcome",
+        )
+
+    async def finish(
+        self,
+        call: Call,
+        decision: Decision,
+        output: ToolOutput,
+        *,
+        approval: Approval | None = None,
+        kind: str = "result",
+    ) -> wire.RunToolResponse:
+        """The tool has ended, and `output` holds no secret."""
+        names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
+        response = response_of(call, decision, output, names)
+        result: dict[str, JsonValue] = {
+            "exit_code": output.exit_code,
+            "stdout": output.stdout,
+            "stderr": output.stderr,
+            "data": output.data,
+            "truncated": output.truncated,
+            "outcome": output.outcome.value,
+            "isolation": output.isolation,
+        }
+        artifacts = [
+            await self._store(call, A.TOOL_RESULT, result),
+            await self._store(call, A.RESPONSE, to_json(response)),
+        ]
+        await self.journal.commit(
+            self._entry(call, State.ENDED, response=response, isolation=output.isolation),
+            Delete(EXECUTING, call.id),
+            *self._outcome(call, output, artifacts=artifacts, kind=kind),
+            *self._ended(call, response, approval),
+        )
+        return response
+
+    async def conflict(self, call: Call) -> wire.RunToolResponse:
+        """The id stands for another request: denied, and the first one's evidence is untouched.
+
+        The same wrong request again finds its own evidence there.
+        """
+        decision = Decision(
+            Effect.DENY,
+            REQUEST_ID_CONFLICT,
+            f"Request id {call.id} was used for another request",
+            "",
+            call.request.policy_ref,
+        )
+        name = f"{REQUEST_ID_CONFLICT}_{call.fingerprint[-16:]}"
+        response = wire.RunToolResponse(
+            ok=False,
+            policy_check=check_of(decision),
+            evidence_refs=call.refs((*wire.ARTIFACTS_ON_DENY, name)),
+            engine_ref=call.engine_ref,
+            run_id=call.request.run_id,
+            step_id=call.request.step_id,
+        )
+        row = f"{call.id}/{name}"
+        if await self.journal.get(EXECUTIONS, row) is None:
+            artifact = await self._store(call, name, dict(call.shown))
+            await self.journal.commit(
+                Put(EXECUTIONS, row, b"{}", expected=0),
+                *self._record("decision", call, decision, [artifact]),
+                *self._ended(call, response, None),
+            )
+        return response
+
+    async def _decided(self, call: Call, decision: Decision) -> list[Artifact]:
+        identity: dict[str, JsonValue] = {"engine_ref": call.engine_ref, "executor": self.owner}
+        verdict: dict[str, JsonValue] = {
+            "decision": decision.effect.value,
+            "rule_id": decision.rule_id,
+            "reason": decision.reason,
+            "detail": decision.detail,
+            "policy_ref": decision.policy_ref,
+            "policy_version": decision.policy_version,
+        }
+        return [
+            await self._store(call, A.REQUEST, dict(call.shown)),
+            await self._store(call, A.ENGINE_IDENTITY, identity),
+            await self._store(call, A.POLICY_DECISION, verdict),
+        ]
+
+    async def _decided_after(
+        self, call: Call, decision: Decision, approval: Approval | None
+    ) -> list[Artifact]:
+        """A call that has waited has its first artifacts; what is new is the approval."""
+        if approval is None:
+            return await self._decided(call, decision)
+        word: dict[str, JsonValue] = {
+            "approval_id": approval.approval_id,
+            "status": approval.status.value,
+            "decided_by": approval.decided_by,
+            "decided_at": approval.decided_at,
+            "note": approval.note,
+            "decision": decision.effect.value,
+            "rule_id": decision.rule_id,
+            "reason": decision.reason,
+            "policy_version": decision.policy_version,
+        }
+        return [await self._store(call, APPROVAL_ARTIFACT, word)]
+
+    async def _store(self, call: Call, name: str, value: JsonValue) -> Artifact:
+        return await self.evidence.store(call.ref(name), value, redacted=True)
+
+    def _record(
+        self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
+    ) -> list[Operation]:
+        caller = call.request.caller
+        fields: dict[str, Scalar] = {
+            "decision": decision.effect.value,
+            "rule_id": decision.rule_id,
+            "policy_version": decision.policy_version,
+            "tool": call.request.tool,
+            "engine": call.engine_ref,
+            "run_id": call.request.run_id,
+            "step_id": call.request.step_id,
+            "tenant": caller.tenant,
+            "workspace": caller.workspace,
+            "device": caller.device,
+            "user": caller.user,
+            "agent": caller.agent,
+            "content": call.fingerprint,
+        }
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
+
+    def _outcome(
+        self, call: Call, output: ToolOutput, *, artifacts: Sequence[Artifact], kind: str
+    ) -> list[Operation]:
+        fields: dict[str, Scalar] = {
+            "tool": call.request.tool,
+            "exit_code": output.exit_code,
+            "outcome": output.outcome.value,
+            "isolation": output.isolation,
+            "engine": call.engine_ref,
+        }
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
+
+    def _entry(self, call: Call, state: State, **known: Any) -> Put:
+        entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
+        return Put(EXECUTIONS, call.id, encode(entry), expected=call.version)
+
+    def _ended(
+        self, call: Call, response: wire.RunToolResponse, approval: Approval | None
+    ) -> list[Operation]:
+        """What a search finds of an ended call, and its row in the audit."""
+        check, request = response.policy_check, call.request
+        ended = EndedCall(
+            id=call.id,
+            type=request.tool,
+            decision=check.decision,
+            ok=response.ok,
+            evidence_refs=response.evidence_refs,
+            rule_id=check.rule_id,
+            run_id=request.run_id,
+            step_id=request.step_id,
+        )
+        denied = check.decision is wire.Decision.DENY
+        row = AuditEntry(
+            action=AUDIT_ACTION,
+            actor=actor_of(request.caller),
+            tenant_id=request.caller.tenant,
+            workspace_id=request.caller.workspace,
+            resource_type="tool",
+            resource_id=request.tool,
+            metadata={
+                "requestId": call.id,
+                "runId": request.run_id,
+                "deviceId": request.caller.device,
+                "decision": check.decision.value,
+                "ruleId": given(check.rule_id, ""),
+                "riskLevel": call.level.value,
+                "confirmation": approval.status.value if approval else "none",
+                "result": "denied" if denied else "ok" if response.ok else "failed",
+            },
+        )
+        event = NewEvent("call_ended", encode(ended), call.id)
+        return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
+
+
+def interrupted_output() -> ToolOutput:
+    message = "The executor stopped while the tool ran; it may have been executed"
+    return failed(message, outcome=Outcome.MAY_HAVE_EXECUTED)
+
+
+def actor_of(caller: Caller) -> str:
+    named = (("agent", caller.agent), ("device", caller.device), ("user", caller.user))
+    return next((f"{kind}:{who}" for kind, who in named if who), "system")
+
+
+def check_of(decision: Decision) -> wire.PolicyCheck:
+    """On the wire there is allow and deny: what was asked about and let through is allowed."""
+    denied = decision.effect is Effect.DENY
+    return wire.PolicyCheck(
+        decision=wire.Decision.DENY if denied else wire.Decision.ALLOW,
+        reason=decision.reason,
+        rule_id=decision.rule_id or UNSET,
+    )
+
+
+def response_of(
+    call: Call, decision: Decision, output: ToolOutput, artifacts: tuple[str, ...]
+) -> wire.RunToolResponse:
+    has_data = output.data is not None or output.says_null
+    return wire.RunToolResponse(
+        ok=output.ok,
+        tool_result=wire.ToolResult(
+            exit_code=output.exit_code,
+            stdout=output.stdout,
+            stderr=output.stderr,
+            data=output.data if has_data else UNSET,
+            truncated=True if output.truncated else UNSET,
+        ),
+        policy_check=check_of(decision),
+        evidence_refs=call.refs(artifacts),
+        engine_ref=call.engine_ref,
+        run_id=call.request.run_id,
+        step_id=call.request.step_id,
+        outcome=UNSET if output.ok else wire.Outcome(output.outcome.value),
+    )
+
+
+def to_json(response: wire.RunToolResponse) -> JsonValue:
+    plain: JsonValue = msgspec.to_builtins(response)
+    return plain

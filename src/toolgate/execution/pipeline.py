@@ -1,0 +1,399 @@
+"""The one way in which a tool is ever run: who asks, what the policy says, a person, evidence.
+
+`_run` is the whole of it. What goes in is redacted before it is written, and what comes out before
+it is shown; the response that is given is the one that is stored.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.contracts.wire import given
+from toolgate.domain.approvals import Approval, ApprovalStatus
+from toolgate.domain.errors import Conflict, Invalid, Refused, ToolgateError, Unavailable
+from toolgate.domain.policy.model import Decision, Effect
+from toolgate.domain.redaction import UNCHECKED, Redactor
+from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.execution.approvals import Approvals
+from toolgate.execution.builtin import failed
+from toolgate.execution.calls import (
+    Call,
+    Entry,
+    State,
+    complete,
+    described,
+    is_interrupted,
+    is_waiting,
+    outcome_of,
+)
+from toolgate.execution.ledger import Ledger
+from toolgate.execution.policies import Policies
+from toolgate.execution.recovery import may_run_again, recover
+from toolgate.execution.routing import Routing
+from toolgate.ports.engine import Update, no_update
+from toolgate.ports.journal import Operation
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran
+
+log = logging.getLogger(__name__)
+
+REJECTED: Final = "approval_rejected"
+EXPIRED: Final = "approval_expired"
+MISFIT: Final = "approval_does_not_fit"
+REQUIRED: Final = "approval_required"
+_CODES: Final = {REJECTED: "rejected", EXPIRED: "approval_timeout"}  # others: blocked
+
+MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
+MAX_DATA_BYTES: Final = 1024 * 1024
+ELSEWHERE_S: Final = 0.05
+ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Not decided yet: a person has been asked."""
+
+    call: Call
+    approval: Approval
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    response: wire.RunToolResponse
+    isolation: str = ""
+
+
+class _Running:
+    """One run that equal requests share. It can be stopped while its tool runs, and then only."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Settled | Waiting]
+        self.waiting = 0
+        self.in_tool = False
+        self.stopped = False
+
+    def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            if self.in_tool:
+                self.task.cancel()
+
+
+class Pipeline:
+    """ports.pipeline.ToolPipeline, and the executor contract's `run_tool`."""
+
+    def __init__(
+        self,
+        *,
+        policies: Policies,
+        routing: Routing,
+        ledger: Ledger,
+        approvals: Approvals,
+        redactor: Redactor,
+        deadline_s: float = 600.0,
+    ) -> None:
+        self._policies = policies
+        self._routing = routing
+        self._ledger = ledger
+        self._approvals = approvals
+        self._redactor = redactor
+        self._deadline_s = deadline_s
+        self._running: dict[tuple[str, str], _Running] = {}
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
+        return _answer(await self.settle(request, update=update))
+
+    async def check(self, request: ToolRequest) -> Answer:
+        return _answer(await self.settle(request, released=True))
+
+    async def run_tool(
+        self, request: ToolRequest, *, update: Update = no_update
+    ) -> wire.RunToolResponse:
+        """The executor contract: a call that waits for a person is denied until they have spoken."""
+        match await self.settle(request, update=update):
+            case Settled(response):
+                return response
+            case Waiting(call, approval):
+                return _not_yet(call, approval)
+
+    async def settle(
+        self, request: ToolRequest, *, update: Update = no_update, released: bool = False
+    ) -> Settled | Waiting:
+        """Equal requests that arrive together share one run; the last to leave stops it."""
+        call = self._take(request)
+        key = (call.id, call.fingerprint)
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _Running()
+            work = self._attempt(call, running, update=update, released=released)
+            running.task = asyncio.create_task(work)
+            running.task.add_done_callback(lambda task: self._forget(key, task))
+        running.waiting += 1
+        try:
+            return await asyncio.shield(running.task)
+        except asyncio.CancelledError:
+            if running.waiting == 1:
+                running.stop()
+                await asyncio.wait([running.task])
+            raise
+        finally:
+            running.waiting -= 1
+
+    def _forget(self, key: tuple[str, str], task: asyncio.Task[Settled | Waiting]) -> None:
+        self._running.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
+
+    async def decide_approval(
+        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+    ) -> str:
+        decided = await self._approvals.decide(
+            approval_id,
+            approve=approve,
+            decided_by=decided_by,
+            reason=self._redactor.text(reason),
+        )
+        return decided.request_id
+
+    def visible_tools(self, caller: Caller) -> Sequence[Tool]:
+        return [tool for tool in self._routing.tools(caller) if self._policies.may_pass(tool.name)]
+
+    async def recover(self) -> int:
+        """At start: whatever was started and has no result gets its outcome; how many there were."""
+        return await recover(self._ledger, is_repeatable=self._routing.is_repeatable)
+
+    async def _attempt(
+        self, call: Call, running: _Running, *, update: Update, released: bool
+    ) -> Settled | Waiting:
+        known: Entry | None = None  # as most are; a conflict tells of those that aren't
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._run(call, known, running, update=update, released=released)
+            except Conflict:
+                call, known = await self._ledger.find(call)
+        raise Unavailable(f"request {call.id} is being written elsewhere")
+
+    async def _run(
+        self,
+        call: Call,
+        known: Entry | None,
+        running: _Running,
+        *,
+        update: Update,
+        released: bool,
+    ) -> Settled | Waiting:
+        if known is not None and (settled := await self._known(call, known)) is not None:
+            return settled
+        decision = self._decide(call)
+        approval: Approval | None = None
+        use: Sequence[Operation] = ()
+        if decision.effect is Effect.ASK or is_waiting(known):
+            approval = await self._ask(call, decision, asked=known is not None)
+            if approval.status is ApprovalStatus.PENDING and decision.effect is not Effect.DENY:
+                return Waiting(call, approval)
+            decision, use = await self._heed(call, decision, approval)
+        if decision.effect is Effect.DENY:
+            return Settled(await self._ledger.refuse(call, decision, approval=approval))
+        if released:
+            await self._ledger.release(call, decision, approval=approval, operations=use)
+            return _released(call)
+        call = await self._ledger.start(
+            call, decision, approval=approval, operations=use, again=is_interrupted(known)
+        )
+        output = await self._execute(call, running, update)
+        response = await self._ledger.finish(call, decision, output, approval=approval)
+        return Settled(response, output.isolation)
+
+    def _take(self, request: ToolRequest) -> Call:
+        """Understand a request, before anything happens; raises Invalid."""
+        request = complete(request)
+        content = described(request)
+        shown = self._redactor.fields(content)
+        if not {**shown, "args": None} == {**content, "args": None}:
+            raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        try:
+            fingerprint = self._ledger.evidence.commitment(content)
+        except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
+            raise Invalid("args cannot be written as JSON", field="args") from unreadable
+        return Call(
+            request,
+            shown=shown,
+            fingerprint=fingerprint,
+            engine_ref=self._routing.engine_for(request).ref,
+            level=self._routing.level_of(request),
+        )
+
+    async def _known(self, call: Call, known: Entry) -> Settled | None:
+        """The answer to a request that was seen before; None where the call has to go on."""
+        if known.fingerprint != call.fingerprint:
+            return Settled(await self._ledger.conflict(call))
+        match known.state:
+            case State.ENDED if known.response is not None:
+                return Settled(known.response, known.isolation)
+            case State.RELEASED:
+                return _released(call)
+            case State.WAITING:
+                return None
+            case State.INTERRUPTED if self._decide(call).effect is Effect.ALLOW:
+                return None
+            case State.STARTED if known.owner != self._ledger.owner:
+                await asyncio.sleep(ELSEWHERE_S)
+                raise Conflict(f"request {call.id} is being run by {known.owner}")
+            case _:  # started here, but not by anyone who still waits for it
+                again = known.state is State.STARTED and may_run_again(
+                    known, is_repeatable=self._routing.is_repeatable
+                )
+                response = await self._ledger.interrupted(call, known, may_run_again=again)
+                if response is None:
+                    raise Conflict(f"request {call.id} may be run again")
+                return Settled(response)
+
+    def _decide(self, call: Call) -> Decision:
+        decision = self._policies.decide(call.request)
+        said = f"{decision.reason}\n{decision.detail}"
+        if self._redactor.text(said) == said:
+            return decision
+        return decision._replace(
+            reason=self._redactor.text(decision.reason),
+            detail=self._redactor.text(decision.detail),
+        )
+
+    async def _ask(self, call: Call, decision: Decision, *, asked: bool) -> Approval:
+        """The approval of this call as it is now; asked for, durably, where it was not yet."""
+        if asked:
+            return await self._approvals.get_for(call.request)
+        summary = self._redactor.preview(f"{call.request.tool} {_as_text(call.request.args)}")
+        approval, operations = self._approvals.new(call.request, decision, summary=summary)
+        await self._ledger.wait(call, decision, operations)
+        return approval
+
+    async def _heed(
+        self, call: Call, decision: Decision, approval: Approval
+    ) -> tuple[Decision, Sequence[Operation]]:
+        """What a person's word makes of the policy's; the write uses the approval up."""
+        deny = decision._replace(effect=Effect.DENY)
+        if decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
+            return decision, ()
+        if approval.status is ApprovalStatus.EXPIRED:
+            return deny._replace(rule_id=EXPIRED, reason="Nobody approved it in time"), ()
+        if approval.status is ApprovalStatus.REJECTED:
+            note = f": {approval.note}" if approval.note else ""
+            reason = f"Rejected by {approval.decided_by}{note}"
+            return deny._replace(rule_id=REJECTED, reason=reason), ()
+        try:
+            return decision, [await self._approvals.use(call.request, decision)]
+        except Refused as refused:
+            return deny._replace(rule_id=MISFIT, reason=str(refused)), ()
+
+    async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
+        """Run the tool; whatever becomes of it is an output, without a secret in it."""
+        engine = self._routing.engine_for(call.request)
+        stream = self._redactor.stream()
+        fed = False
+
+        def shown(piece: str) -> None:
+            nonlocal fed
+            fed = True
+            if clean := stream.feed(piece):
+                update(clean)
+
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                running.in_tool = True
+                if running.stopped:
+                    return failed("Cancelled")
+                output = await engine.run(call.request, update=shown)
+            if fed and (rest := stream.close()):
+                update(rest)
+        except TimeoutError:
+            output = failed(f"No end after {self._deadline_s} s", outcome=Outcome.MAY_HAVE_EXECUTED)
+        except (Invalid, Refused) as refused:
+            output = failed(str(refused))
+        except ToolgateError as unavailable:
+            output = failed(str(unavailable), outcome=Outcome.MAY_HAVE_EXECUTED)
+        except asyncio.CancelledError:
+            if not running.stopped:
+                raise  # the process ends; the next start says what is known
+            running.task.uncancel()
+            output = failed("Cancelled", outcome=Outcome.MAY_HAVE_EXECUTED)
+        except Exception:
+            log.exception("engine_failed engine=%s request=%s", engine.ref, call.id)
+            output = failed("The engine failed", outcome=Outcome.MAY_HAVE_EXECUTED)
+        finally:
+            running.in_tool = False
+        return clean_output(output, self._redactor)
+
+
+def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
+    """The output as it may be shown and stored: no secrets, and no more than there is room for."""
+    clean = redactor.fields({"out": output.stdout, "err": output.stderr, "data": output.data})
+    data = clean.get("data")
+    stdout, stdout_cut = _capped(str(clean.get("out", UNCHECKED)))
+    stderr, stderr_cut = _capped(str(clean.get("err", UNCHECKED)))
+    data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
+    return replace(
+        output,
+        stdout=stdout,
+        stderr=stderr,
+        data={"truncated": True} if data_cut else data,
+        truncated=output.truncated or stdout_cut or stderr_cut or data_cut,
+    )
+
+
+def _capped(text: str) -> tuple[str, bool]:
+    if len(text) <= MAX_TEXT:
+        return text, False
+    return f"{text[:MAX_TEXT]}\n[cut: {MAX_TEXT} of {len(text)} characters]\n", True
+
+
+def _as_text(args: Mapping[str, JsonValue]) -> str:
+    return msgspec.json.encode(dict(args)).decode()
+
+
+def _released(call: Call) -> Settled:
+    """A device runs it: there is no result of ours."""
+    check = wire.PolicyCheck(wire.Decision.ALLOW, "Released to the caller's device")
+    refs = call.refs(wire.ARTIFACTS_ON_DENY)
+    result = wire.ToolResult(exit_code=0, stdout="", stderr="")
+    return Settled(wire.RunToolResponse(True, check, refs, call.engine_ref, result))
+
+
+def _not_yet(call: Call, approval: Approval) -> wire.RunToolResponse:
+    reason = f"Waits for approval {approval.approval_id}: {approval.reason}"
+    return wire.RunToolResponse(
+        ok=False,
+        policy_check=wire.PolicyCheck(wire.Decision.DENY, reason, REQUIRED),
+        evidence_refs=call.refs(wire.ARTIFACTS_ON_DENY),
+        engine_ref=call.engine_ref,
+        run_id=call.request.run_id,
+        step_id=call.request.step_id,
+        outcome=wire.Outcome.NOT_STARTED,
+    )
+
+
+def _answer(settled: Settled | Waiting) -> Answer:
+    """The same, for the doors that are not the executor's."""
+    if isinstance(settled, Waiting):
+        approval = settled.approval
+        return Pending(approval.approval_id, approval.summary, approval.reason, approval.expires_at)
+    response = settled.response
+    result = given(response.tool_result, None)
+    if result is None:
+        rule_id = given(response.policy_check.rule_id, "")
+        return Denied(_CODES.get(rule_id, "blocked"), rule_id, response.policy_check.reason)
+    return Ran(
+        ToolOutput(
+            exit_code=result.exit_code,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            data=given(result.data, None),
+            says_null=result.data is None,
+            truncated=given(result.truncated, False),
+            outcome=outcome_of(response),
+            isolation=settled.isolation,
+        )
+    )

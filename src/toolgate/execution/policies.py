@@ -1,0 +1,47 @@
+"""The policy as the pipeline asks it: by the request's `policy_ref`, with the tool's own level."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from toolgate.domain.policy.decide import FindPolicy, decide_by_ref
+from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect, EffectRules
+from toolgate.domain.shell import ParseShell
+from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.urls import Url, parse_url
+
+LevelOf = Callable[[ToolRequest], Level]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    find: FindPolicy
+    parse_shell: ParseShell
+    level_of: LevelOf
+
+    def decide(self, request: ToolRequest) -> Decision:
+        """Never raises: what cannot be decided is denied."""
+        return decide_by_ref(
+            self.find, request, level=self.level_of(request), parse_shell=self.parse_shell
+        )
+
+    def permits_hop(self, request: ToolRequest, url: Url) -> bool:
+        """Whether a redirect may be followed: as if the call had asked for that URL.
+
+        Where the policy asks, the person has approved the origin of the first URL and no other.
+        """
+        hop = self.decide(replace(request, args={**request.args, "url": str(url)}))
+        if hop.effect is Effect.ASK:
+            return parse_url(str(request.args["url"])).origin == url.origin
+        return hop.effect is Effect.ALLOW
+
+    def may_pass(self, tool: str) -> bool:
+        """Whether some rule allows or asks about this tool; what its conditions say is left open."""
+        policy = self.find(ACTIVE_POLICY)
+        if policy is None:
+            return False
+        candidates = policy.candidates(tool)
+        return _speaks(candidates.allow) or _speaks(candidates.ask)
+
+
+def _speaks(rules: EffectRules) -> bool:
+    return bool(rules.plain or rules.hosted)

@@ -1,0 +1,173 @@
+"""The execution targets of an installation, kept as rows of the journal, and the engine over them."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from toolgate.domain.errors import Conflict, NotFound, Refused
+from toolgate.domain.targets import (
+    BUILT_IN,
+    LOCAL_DEFAULT,
+    Change,
+    Kind,
+    Target,
+    TargetRefused,
+    choose,
+    displaced,
+    upsert,
+)
+from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.ports.clock import Clock
+from toolgate.ports.engine import Engine, Update, no_update
+from toolgate.ports.journal import Delete, Journal, Put
+
+COLLECTION: Final = "execution_targets"
+ATTEMPTS: Final = 5
+PAGE: Final = 500
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Target).decode
+
+
+class Targets:
+    """Upsert, list, delete, choose. A token goes in and is used; `public` never shows it."""
+
+    def __init__(self, journal: Journal, *, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
+
+    async def upsert(self, target_id: str, change: Change) -> Target:
+        """Raises Invalid, Refused, or Conflict where others change it all the time."""
+        async with self._one_at_a_time:
+            return await self._upsert(target_id, change)
+
+    async def _upsert(self, target_id: str, change: Change) -> Target:
+        for attempt in range(ATTEMPTS):
+            row = await self._journal.get(COLLECTION, target_id)
+            before = None if row is None else _decode(row.value)
+            after = upsert(target_id, before, change, now_ms=self._clock.now_ms())
+            others = displaced(after, await self.list())
+            try:
+                await self._journal.commit(
+                    Put(COLLECTION, target_id, _encode(after), expected=row.version if row else 0),
+                    *(
+                        Put(COLLECTION, other.id, _encode(self._no_default(other)))
+                        for other in others
+                    ),
+                )
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            return after
+        raise AssertionError("unreachable")
+
+    def _no_default(self, target: Target) -> Target:
+        change = Change(is_default=False)
+        return upsert(target.id, target, change, now_ms=self._clock.now_ms())
+
+    async def get(self, target_id: str) -> Target:
+        row = await self._journal.get(COLLECTION, target_id)
+        if row is not None:
+            return _decode(row.value)
+        if target_id == LOCAL_DEFAULT:
+            return BUILT_IN
+        raise NotFound("execution target", target_id)
+
+    async def list(self, *, tenant: str | None = None) -> list[Target]:
+        """All of them, or what a tenant may use; the built-in one is always there."""
+        found = {LOCAL_DEFAULT: BUILT_IN}
+        after = ""
+        while rows := await self._journal.scan(COLLECTION, after=after, limit=PAGE):
+            found |= {row.key: _decode(row.value) for row in rows}
+            after = rows[-1].key
+        return [
+            each
+            for each in found.values()
+            if tenant is None or each.tenant == tenant or each.id == LOCAL_DEFAULT
+        ]
+
+    async def delete(self, target_id: str) -> None:
+        """Raises NotFound; Refused for the built-in one, which can only be disabled."""
+        if target_id == LOCAL_DEFAULT:
+            raise Refused(f"{LOCAL_DEFAULT} cannot be deleted; disable it instead")
+        if await self._journal.get(COLLECTION, target_id) is None:
+            raise NotFound("execution target", target_id)
+        await self._journal.commit(Delete(COLLECTION, target_id))
+
+    async def choose(
+        self, *, tenant: str, workspace: str, explicit: str = "", of_agent: str = ""
+    ) -> Target:
+        """Raises TargetRefused for an unknown or disabled one."""
+        return choose(
+            await self.list(tenant=tenant),
+            tenant=tenant,
+            workspace=workspace,
+            explicit=explicit,
+            of_agent=of_agent,
+        )
+
+
+def public(target: Target) -> dict[str, JsonValue]:
+    """A target as anyone may see it."""
+    shown: dict[str, JsonValue] = {
+        "targetId": target.id,
+        "tenantId": target.tenant,
+        "kind": target.kind.value,
+        "isDefault": target.is_default,
+        "enabled": target.enabled,
+        "config": dict(target.config),
+        "version": target.version,
+        "updatedAt": target.updated_at,
+        "hasAuthToken": bool(target.auth_token),
+    }
+    if target.workspace is not None:
+        shown["workspaceId"] = target.workspace
+    if target.endpoint:
+        shown["endpoint"] = target.endpoint
+    return shown
+
+
+class TargetEngine:
+    """Runs each call on its target: this machine's sandbox, or a runner elsewhere."""
+
+    ref: Final = "toolgate-targets"
+
+    def __init__(
+        self,
+        targets: Targets,
+        *,
+        local: Engine,
+        remote: Callable[[Target], Engine],
+        agents: Mapping[str, str] | None = None,
+    ) -> None:
+        """`agents` maps an agent to the target that is its own."""
+        self._targets = targets
+        self._local = local
+        self._remote = remote
+        self._agents = agents or {}
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        caller = request.caller
+        try:
+            target = await self._targets.choose(
+                tenant=caller.tenant,
+                workspace=caller.workspace,
+                explicit=request.target_id,
+                of_agent=self._agents.get(caller.agent, ""),
+            )
+        except TargetRefused as refused:
+            error: JsonValue = {"code": refused.code, "message": str(refused)}
+            return ToolOutput(
+                1, stderr=str(refused), data={"error": error}, outcome=Outcome.NOT_STARTED
+            )
+        engine = self._local if target.kind is Kind.LOCAL_HOST else self._remote(target)
+        return await engine.run(request, update=update)
+
+
+def tokens(targets: Sequence[Target]) -> list[str]:
+    """Every token that is known, for the redactor."""
+    return [each.auth_token for each in targets if each.auth_token]

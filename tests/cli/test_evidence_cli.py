@@ -1,0 +1,195 @@
+"""`toolgate evidence` and `toolgate audit` as someone types them, with the server gone."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_tiles import TileFiles
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from toolgate.cli.main import main
+from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.testing.clock import FakeClock
+
+REF = "requests/r7/tool_result.json"
+
+
+async def make_home(home: Path, *, close: bool = True) -> None:
+    clock = FakeClock()
+    bus = LocalBus()
+    redactor = SecretPatterns().redactor()
+    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
+    log = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
+        journal=journal,
+        blobs=DiskBlobs(home / "blobs"),
+        bus=bus,
+        clock=clock,
+        signer=Ed25519Signer.in_home(home),
+        redactor=redactor,
+        commit=Commitments.in_home(home),
+    )
+    audit = AuditLog(journal, redactor=redactor)
+    for number in range(10):
+        size = 20_000 if number == 3 else 1  # one in the blobs
+        artifact = await log.store(f"requests/r{number}/tool_result.json", {"out": "ok " * size})
+        await log.record(
+            "result",
+            {"number": number},
+            subject=f"r{number}",
+            artifacts=[artifact],
+            with_operations=audit.prepare(AuditEntry(action="tool.run", actor=f"dev_{number}")),
+        )
+    await log.close()
+    await journal.close()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    asyncio.run(make_home(home))
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "home")
+    return tmp_path / "home"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_a_whole_home_is_verified(home: Path) -> None:
+    result = run("evidence", "verify", "--home", home)
+    assert result.exit_code == 0, result.output
+    assert "verified: 10 records, 10 artifacts" in result.output
+
+
+def test_the_home_is_the_one_of_the_settings_unless_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLGATE_HOME", str(home))
+    assert run("evidence", "verify").exit_code == 0
+    assert "dev_9" in run("audit", "query", "--limit", "1").output
+
+
+@pytest.mark.parametrize("what", ["7", "r7", REF])
+def test_a_record_is_shown_by_index_request_or_ref(home: Path, what: str) -> None:
+    result = run("evidence", "show", what, "--home", home)
+    assert result.exit_code == 0, result.output
+    assert "record 7" in result.output
+    assert '"number": 7' in result.output
+    assert '{"out":"ok "}' in result.output
+
+
+@pytest.mark.parametrize("what", ["10", "r10", "requests/r7/other.json"])
+def test_what_is_not_there_is_said_so(home: Path, what: str) -> None:
+    result = run("evidence", "show", what, "--home", home)
+    assert result.exit_code == 1
+    assert "not found" in result.output
+
+
+@pytest.mark.parametrize("what", ["0", "r3", REF])
+def test_one_record_is_exported_to_a_file_that_proves_it_alone(
+    home: Path, tmp_path: Path, what: str
+) -> None:
+    proof = tmp_path / "proof.json"
+    assert run("evidence", "export", what, "-o", proof, "--home", home).exit_code == 0
+    key = (home / "keys" / "evidence.vkey").read_text(encoding="utf-8").strip()
+    shutil.copy(home / "keys" / "evidence.vkey", tmp_path / "key")
+    shutil.rmtree(home)
+    for given in (["--key", key], ["--key", tmp_path / "key"], []):
+        result = run("evidence", "verify", proof, *given)
+        assert result.exit_code == 0, result.output
+        assert "of 10 (result), 1 artifacts" in result.output
+        assert ("came with the file" in result.output) == (not given)
+    other = str(Ed25519Signer(b"\x05" * 32).key)
+    assert run("evidence", "verify", proof, "--key", other).exit_code == 1
+    proof.write_bytes(proof.read_bytes().replace(b"ok ", b"no ", 1))
+    result = run("evidence", "verify", proof, "--key", key)
+    assert result.exit_code == 1
+    assert "not what was recorded" in result.output
+
+
+def test_the_whole_log_is_exported_and_verified_elsewhere(home: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    assert run("evidence", "export", "--all", "-o", copy, "--home", home).exit_code == 0
+    shutil.rmtree(home)
+    result = run("evidence", "verify", copy)
+    assert result.exit_code == 0, result.output
+    assert "verified: 10 records, 10 artifacts" in result.output
+    for path in sorted(path for path in copy.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        assert run("evidence", "verify", copy).exit_code == 1, path
+        path.write_bytes(content)
+    assert run("evidence", "verify", copy).exit_code == 0
+
+
+def test_the_log_alone_is_verified_and_says_that_artifacts_were_not(home: Path) -> None:
+    result = run("evidence", "verify", home / "evidence")
+    assert result.exit_code == 0, result.output
+    assert "no artifacts" in result.output
+
+
+def test_a_changed_byte_is_named(home: Path) -> None:
+    path = home / "evidence" / "tile" / "entries" / "000.p" / "10"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"number":4', b'"number":5'))
+    result = run("evidence", "verify", "--home", home)
+    assert result.exit_code == 1
+    assert "tile/0/000.p/10: it is not what the records hash to" in result.output
+    assert "journal, record 4" in result.output
+
+
+def test_an_older_checkpoint_must_be_a_beginning(home: Path, tmp_path: Path) -> None:
+    older = tmp_path / "checkpoint"
+    shutil.copy(home / "evidence" / "checkpoint", older)
+    assert run("evidence", "verify", "--home", home, "--since", older).exit_code == 0
+    older.write_text(older.read_text(encoding="utf-8").replace("\n10\n", "\n11\n"), "utf-8")
+    assert run("evidence", "verify", "--home", home, "--since", older).exit_code == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["3", "--all"]])
+def test_export_wants_one_record_or_all(home: Path, tmp_path: Path, arguments: list[str]) -> None:
+    result = run("evidence", "export", *arguments, "-o", tmp_path / "x", "--home", home)
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["evidence", "verify"], ["evidence", "show", "1"], ["audit", "query"]]
+)
+def test_a_home_without_anything_is_said_so(tmp_path: Path, arguments: list[str]) -> None:
+    result = run(*arguments, "--home", tmp_path)
+    assert result.exit_code == 1
+    assert "not found" in result.output
+
+
+def test_audit_rows_are_printed_and_paged(home: Path) -> None:
+    result = run("audit", "query", "--home", home, "--limit", "4", "--json")
+    page = json.loads(result.output)
+    assert [row["id"] for row in page["items"]] == [10, 9, 8, 7]
+    assert page["nextCursor"] == 7
+    again = run("audit", "query", "--home", home, "--cursor", "7", "--limit", "2")
+    assert again.exit_code == 0, again.output
+    assert "dev_5" in again.output
+    assert "dev_6" not in again.output
+    assert "more: --cursor 5" in again.output
+
+
+def test_audit_filters_and_refuses_as_the_contract_says(home: Path) -> None:
+    result = run("audit", "query", "--home", home, "--action", "no.such", "--json")
+    assert json.loads(result.output) == {"items": []}
+    assert run("audit", "query", "--home", home, "--from", "never").exit_code == 1
+    result = run("audit", "query", "--home", home, "--to", "2001-01-01T00:00:00Z", "--json")
+    assert json.loads(result.output) == {"items": []}
