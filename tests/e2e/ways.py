@@ -16,6 +16,7 @@ from toolgate.bootstrap import (
     start_ingress,
     start_orchestrator,
 )
+from toolgate.surfaces.ingress.server import Ingress
 
 TOGETHER = "together"
 APART = "apart"
@@ -46,6 +47,12 @@ class Running:
 
     async def connect(self, *, user: str = "u1", **hello: object) -> Client:
         return await Client.connect(self.ws, user=user, **{"api_key": API_KEY, **hello})
+
+    def ingress(self) -> Ingress:
+        """The ingress itself, to set what no setting sets."""
+        stops = (one for installation in self.installations for one in installation._stops)
+        owners = (getattr(stop, "__self__", None) for stop in stops)
+        return next(owner for owner in owners if isinstance(owner, Ingress))
 
     async def get(self, url: str) -> tuple[int, dict[str, object]]:
         async with self.http.get(url) as answer:
