@@ -141,6 +141,7 @@ async def _start_ingress_alone(
         RemoteRuns(core.journal, core.clock, dispatcher),
         core.new_id,
         settings.internal_token.reveal(),
+        answer_s=settings.orchestrator_timeout_ms / 1000,
     )
 
     async def forget_request(row: Row) -> None:
