@@ -186,6 +186,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         journal=on.journal,
         clock=on.clock,
         version=options.version,
+        verify=on.verify,
     )
     return Assembled(gateway, registry, pairing, capabilities, commands, events, limits, keys)
 

@@ -15,6 +15,7 @@ from toolgate.domain.devices import Identity, Kind
 from toolgate.domain.errors import Invalid
 from toolgate.domain.tools import JsonValue, Level, ToolOutput, ToolRequest
 from toolgate.execution.builtin import REFUSED
+from toolgate.execution.tools.exec import may_be_set
 from toolgate.ports.clock import Clock
 from toolgate.ports.pipeline import ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, NotImplementedHere, Problem
@@ -88,8 +89,9 @@ def _tool_args(action: wire.SystemAction, payload: wire.SystemPayload) -> dict[s
     made: dict[str, JsonValue] = {"command": program, "params": [*params]}
     if not isinstance(payload.cwd, UnsetType):
         made["cwd"] = payload.cwd
-    if not isinstance(payload.env, UnsetType):
-        made["env"] = dict(payload.env)
+    allowed = {name: text for name, text in given(payload.env, {}).items() if may_be_set(name)}
+    if allowed:
+        made["env"] = {**allowed}
     return made
 
 

@@ -89,6 +89,14 @@ class Doors:
             raise await self.pairing.knock(Contact(device_id, ip, user_agent))
         return self._allowed(self.registry.device_of(credentials), access)
 
+    def allow(self, identity: Identity, access: Access) -> None:
+        """For one who is known already; raises AuthRequired or Forbidden."""
+        if access is Access.ANYONE:
+            return
+        if identity.who is Who.DEVICE and access not in _FOR_DEVICES:
+            raise AuthRequired("this needs the operator's token")
+        self._allowed(identity, access)
+
     def _allowed(self, identity: Identity, access: Access) -> Identity:
         if identity.who is not Who.DEVICE and identity.who not in _BEARERS[access]:
             if access is Access.CALLER:

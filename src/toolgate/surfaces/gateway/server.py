@@ -6,7 +6,7 @@ metrics) is Starlette's business.
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -43,6 +43,7 @@ from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import DOCS_PATH, OPENAPI_PATH, docs_page, document
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.traces import trace_id_of
+from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,6 @@ _KEY: Final = _NAMES[wire.HEADER_IDEMPOTENCY_KEY]
 _REQUEST_ID: Final = _NAMES[wire.HEADER_REQUEST_ID]
 _TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
 _LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
-
-Socket = Callable[[asgi.Scope, asgi.Receive, asgi.Send], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Gateway:
         journal: Journal,
         clock: Clock,
         version: str,
-        socket: Socket | None = None,
+        verify: Verify,
     ) -> None:
         self.table = Table(routes)
         self.doors = doors
@@ -123,7 +122,16 @@ class Gateway:
         self._journal = journal
         self._clock = clock
         self._version = version
-        self._socket = socket
+        self._socket = SocketDoor(
+            registry=doors.registry,
+            doors=doors,
+            commands=commands,
+            events=events,
+            clock=clock,
+            verify=verify,
+            routes={route.v2: route for route in routes if route.v2},
+            answer=self.call,
+        )
         self._refused: dict[str, float] = {}
         self._document: bytes | None = None
 
@@ -258,8 +266,7 @@ class Gateway:
         return True
 
     async def socket(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        if self._socket is not None:
-            await self._socket(scope, receive, send)
+        await self._socket(scope, receive, send)
 
     async def openapi(self, _: Request) -> Response:
         if self._document is None:
