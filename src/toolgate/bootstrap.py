@@ -28,17 +28,22 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
 from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.evidence_check import ClosedHome, check_log
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_file import read_servers
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.adapters.metrics import Metrics, Reading
 from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile, load_policy
+from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
 from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
 from toolgate.adapters.schedule_file import CronEntry, read_schedules
@@ -78,6 +83,9 @@ from toolgate.ports.journal import Row
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Ran, ToolPipeline
 from toolgate.settings import Settings
+from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verification
+from toolgate.surfaces.console.server import Console
+from toolgate.surfaces.console.sign_in import SignIn
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
@@ -96,6 +104,11 @@ from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
+from toolgate.tasks.agent_tools import BrowserEngine
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import Toolset
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +116,8 @@ VERSION: Final = version("toolgate")
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 TOKEN_BYTES: Final = 32
+TABS_PER_CORE: Final = 4
+AGENTS: Final = ("script", "echo")  # those that the console's chat offers
 
 
 @dataclass(slots=True)
@@ -110,6 +125,7 @@ class Installation:
     """What is running, where it listens, and how it is stopped."""
 
     urls: dict[str, str] = field(default_factory=dict)
+    console_link: str = field(default="", repr=False)  # signs the operator in, once
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
@@ -159,6 +175,7 @@ class Execution:
     evidence: EvidenceLog
     targets: Targets
     executor: LocalExecutor
+    tasks: Toolset
     level_of: Callable[[str], Level | None]
     upstreams: "Upstreams"
     simulation: Simulation
@@ -211,12 +228,15 @@ async def _start(
     start_runs(due)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    console = await _console(settings, core, execution, runs, door, sockets["clients"])
+    gateway.router.routes.extend(console.routes())
     await _serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
     await _serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
     await _serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
+    installation.on_stop(_soon(console.close))
     for run_id, _ in await runs.open_runs():
         dispatcher.dispatch(run_id)
     at = {name: _address(bound.getsockname()) for name, bound in sockets.items()}
@@ -227,6 +247,7 @@ async def _start(
         "gateway": f"http://{at['gateway']}",
         "console": f"http://{at['gateway']}/console",
     }
+    installation.console_link = console.link(installation.urls["console"])
 
 
 async def _open_core(
@@ -238,12 +259,42 @@ async def _open_core(
     return Core(clock, RandomIds(clock), bus, journal, patterns, redactor)
 
 
+async def _open_browser_tasks(
+    settings: Settings, installation: Installation, core: Core, blobs: DiskBlobs
+) -> Toolset:
+    """The browser itself starts with the first task."""
+    refused = RefusedHosts()
+    proxy = await EgressProxy(Guard(), decided=refused.note).__aenter__()
+    installation.on_stop(lambda: proxy.__aexit__(None, None, None))
+    browser = PlaywrightBrowser(
+        BrowserOptions(
+            executable=settings.chromium,
+            proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
+            slots=TABS_PER_CORE * (os.cpu_count() or 1),
+        ),
+        was_refused=refused.has,
+    )
+    installation.on_stop(browser.close)
+    runtime = TaskRuntime(
+        journal=core.journal,
+        blobs=blobs,
+        browser=browser,
+        clock=core.clock,
+        new_id=core.new_id,
+        templates=load_templates(),
+    )
+    installation.on_stop(runtime.close)
+    await runtime.start()
+    return Toolset(runtime, clock=core.clock)
+
+
 async def _open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
     home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
+    blobs = DiskBlobs(home / "blobs")
     evidence = await EvidenceLog.open(
         TileFiles(home / "evidence"),
         journal=journal,
-        blobs=DiskBlobs(home / "blobs"),
+        blobs=blobs,
         bus=core.bus,
         clock=clock,
         signer=Ed25519Signer.in_home(home),
@@ -274,6 +325,8 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         holds_secret=lambda text: redactor.text(text) != text,
     )
     on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    tasks = await _open_browser_tasks(settings, installation, core, blobs)
+    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     routing = Routing(
@@ -281,6 +334,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
             on_target(lambda _: on_targets),
             upstreams.route(),
             *await _search(settings, installation),
+            named_tools(in_browser, in_browser.tools()),
             named_tools(built_in, built_in.tools()),
         ]
     )
@@ -311,6 +365,7 @@ async def _open_execution(settings: Settings, installation: Installation, core: 
         evidence,
         targets,
         executor,
+        tasks,
         routing.known_level,
         upstreams,
         simulation,
@@ -442,6 +497,55 @@ async def _gateway(
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
+async def _console(
+    settings: Settings,
+    core: Core,
+    execution: Execution,
+    runs: Runs,
+    door: Assembled,
+    clients: socket.socket,
+) -> Console:
+    """The operator's pages, on everything that is here."""
+    home, log_key = settings.home, execution.evidence.key
+
+    def check() -> Verification:
+        with ClosedHome(home) as closed:
+            found = check_log(
+                closed.log.root,
+                key=log_key,
+                read_artifact=closed.artifact,
+                journal=closed.records(),
+            )
+        return Verification(found.size, found.artifacts, found.problems, found.notes)
+
+    async def verify() -> Verification:
+        await execution.evidence.publish()
+        return await asyncio.to_thread(check)
+
+    sign_in = SignIn(_operator_token(settings, core.patterns), core.clock, core.journal)
+    await sign_in.load()
+    parts = Parts(
+        version=VERSION,
+        runs=runs,
+        pipeline=execution.pipeline,
+        approvals=execution.approvals,
+        audit=execution.audit,
+        evidence=execution.evidence,
+        verify=verify,
+        policy=execution.policy,
+        simulation=execution.simulation,
+        targets=execution.targets,
+        journal=core.journal,
+        bus=core.bus,
+        clock=core.clock,
+        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal(), AGENTS),
+        learn=core.patterns.learn,
+        admission=Admission(door.registry, door.pairing, door.capabilities),
+        tasks=execution.tasks,
+    )
+    return Console(parts, sign_in)
+
+
 def _schedules(settings: Settings, runs: Runs, pipeline: ToolPipeline) -> list[ScheduleEntry]:
     """The heartbeat, and a job for each line of the schedule file."""
     found = read_schedules(Path(settings.schedule_file)) if settings.schedule_file else []
@@ -527,6 +631,13 @@ def _ingress(settings: Settings, core: Core, hub: Hub, runs: Runs, metrics: Metr
         metrics=metrics.text,
         internal_token=settings.internal_token.reveal(),
     )
+
+
+def _soon(stop: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def stopped() -> None:
+        stop()
+
+    return stopped
 
 
 async def _serve(

@@ -430,7 +430,7 @@ async def test_the_files_are_their_owners_alone(tmp_path: Path) -> None:
         await fill(home, 300)
     for path in (tmp_path / "evidence").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-        assert not path.name.endswith(".new")
+        assert path.is_dir() or path.parent.name != "unfinished"
 
 
 async def test_a_proof_of_any_record_verifies_with_the_server_gone(tmp_path: Path) -> None:
@@ -520,6 +520,16 @@ async def test_any_changed_byte_of_an_artifact_is_found(tmp_path: Path) -> None:
                 assert await asyncio.to_thread(check_home, tmp_path), changed
             await home.journal.commit(Put(row.collection, row.key, row.value))
         assert await asyncio.to_thread(check_home, tmp_path) == []
+
+
+async def test_a_log_that_grows_meanwhile_is_verified_all_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path) as home:
+        await fill(home, 200, artifacts=True)
+        filling = asyncio.create_task(fill(home, 1200, first=200))
+        while not filling.done():
+            assert await asyncio.to_thread(check_home, tmp_path) == []
+        await filling
+    assert check_home(tmp_path) == []
 
 
 async def test_a_record_changed_in_the_journal_is_found(tmp_path: Path) -> None:

@@ -79,6 +79,51 @@ def test_a_secret_split_across_chunks_is_caught(
     assert shown.endswith("end")
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_secret_that_comes_in_small_pieces_is_caught_in_every_encoding(
+    name: str, size: int
+) -> None:
+    for secret in SECRETS[:32]:
+        written = ENCODINGS[name](secret)
+        text = f"out: {written} done\n"
+        stream = REDACTOR.stream()
+        pieces = (text[at : at + size] for at in range(0, len(text), size))
+        shown = "".join(stream.feed(piece) for piece in pieces) + stream.close()
+        assert shown == REDACTOR.text(text), secret
+
+
+def test_base64_that_comes_line_by_line_is_caught() -> None:
+    for secret in SECRETS[:24:2]:
+        raw = secret.encode()
+        for shift in range(38, 60):
+            wrapped = base64.encodebytes(b"x" * shift + raw + b"y" * 60).decode()
+            its_own = wrapped.replace("\n", "")[-(-shift * 8 // 6) : (shift + len(raw)) * 8 // 6]
+            stream = REDACTOR.stream()
+            lines = wrapped.splitlines(keepends=True)
+            shown = "".join(stream.feed(line) for line in lines) + stream.close()
+            assert its_own not in shown.replace("\n", ""), (secret, shift)
+
+
+def test_a_key_block_longer_than_a_stream_holds_back_is_swallowed_to_its_end() -> None:
+    body = "\n".join("MIIEowIBAAKCAQEA" * 4 for _ in range(3000))
+    text = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\nafter\n"
+    for size in (1000, 4096, 70_000):
+        stream = BLIND.stream()
+        pieces = (text[at : at + size] for at in range(0, len(text), size))
+        shown = "".join(stream.feed(piece) for piece in pieces) + stream.close()
+        assert "MIIEow" not in shown, size
+        assert shown.startswith("a\n")
+        assert shown.endswith("after\n")
+        assert len(shown) < 100
+
+
+def test_a_stream_of_plain_lines_is_shown_line_by_line() -> None:
+    stream = REDACTOR.stream()
+    for line in ("building 1 of 3\n", "100% done \\o/\n", "path c:\\new\n", '{"a": 1}\n'):
+        assert stream.feed(line) == line
+
+
 LOOKS = {
     "bearer": ("Bearer abcdef0123456789", "abcdef0123456789"),
     "bearer, lower": ("authorization bearer tok_1234567890", "tok_1234567890"),

@@ -219,6 +219,7 @@ BYPASSES = [
     "| ls",
     "ls \\",
     "ls ${",
+    'ls =="x"',  # the grammar reads two words here, bash one
     "",
     " ",
     "\n",

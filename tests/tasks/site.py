@@ -99,7 +99,7 @@ class Site:
         path, query = parts.path, parse_qs(parts.query)
         self.hits[path] += 1
         form = self._form(request)
-        if path == "/never" or (path == "/never-once" and self.hits[path] == 1):
+        if path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):
             self._stop.wait(30)
         elif path == "/endless":
             _send(

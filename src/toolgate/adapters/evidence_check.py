@@ -20,7 +20,13 @@ from toolgate.adapters.evidence_log import (
     check_content,
     decode_row,
 )
-from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY, TileFiles, first_of
+from toolgate.adapters.evidence_tiles import (
+    CHECKPOINT,
+    PUBLIC_KEY,
+    UNFINISHED,
+    TileFiles,
+    first_of,
+)
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
 from toolgate.adapters.signer_ed25519 import check_signature
 from toolgate.domain import checkpoints, evidence
@@ -189,6 +195,8 @@ class _Walk:
             name = path.relative_to(self._files.root).as_posix()
             if path.is_dir() or name in self._checked or name == CHECKPOINT:
                 continue
+            if path.parent == self._files.root / UNFINISHED:
+                continue
             if name == PUBLIC_KEY:
                 if path.read_bytes() != f"{self._key}\n".encode():
                     self._wrong(name, "it is not the key that signed the checkpoint")
@@ -202,7 +210,8 @@ class _Walk:
             except Invalid:
                 self._wrong(name, "it is no part of the log")
                 continue
-            self._earlier(tile, path.read_bytes())
+            with contextlib.suppress(FileNotFoundError):  # a running server has just filled it
+                self._earlier(tile, path.read_bytes())
 
     def _bundle(self, tile: Tile) -> None:
         self._checked.add(tile.path)

@@ -417,6 +417,7 @@ def _open(note: str, key: VerifierKey) -> Checkpoint:
 
 async def _take_up(files: TileFiles, journal: Journal, *, key: VerifierKey, page: int) -> TiledLog:
     """The log as it was left; from the journal where its tiles are lost."""
+    await asyncio.to_thread(files.drop_unfinished)
     note = await asyncio.to_thread(files.checkpoint)
     if note is None:
         return TiledLog(files)

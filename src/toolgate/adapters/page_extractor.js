@@ -91,10 +91,12 @@ async (options) => {
     H1: "heading", H2: "heading", H3: "heading", H4: "heading", H5: "heading", H6: "heading" };
   const INPUTS = { checkbox: "checkbox", radio: "radio", button: "button", submit: "button", reset: "button", image: "button",
     range: "slider", number: "spinbutton", search: "searchbox" };
-  const roleOf = (element) => element.computedRole || element.getAttribute("role") ||
+  const LARGE = 30000; // elements; beyond, neither layout nor the accessibility tree is asked for
+  const large = document.getElementsByTagName("*").length > LARGE;
+  const roleOf = (element) => (!large && element.computedRole) || element.getAttribute("role") ||
     (element.tagName === "INPUT" ? INPUTS[element.type] || "textbox" : IMPLICIT[element.tagName]) || "generic";
-  const nameOf = (element) => element.computedName || element.getAttribute("aria-label") ||
-    (element.labels && element.labels[0] && element.labels[0].innerText) || element.innerText ||
+  const nameOf = (element) => (!large && element.computedName) || element.getAttribute("aria-label") ||
+    (element.labels && element.labels[0] && element.labels[0].textContent) || element.textContent ||
     element.getAttribute("placeholder") || element.getAttribute("title") || element.getAttribute("name") || "";
   const ACTIONS = { link: ["click"], button: ["click"], textbox: ["fill", "press"], searchbox: ["fill", "press"],
     combobox: ["select"], listbox: ["select"], checkbox: ["check", "uncheck"], radio: ["check"], switch: ["check", "uncheck"],
@@ -124,14 +126,14 @@ async (options) => {
       total++;
       if (found.length >= limit) continue;
       const role = roleOf(element);
-      const box = element.getBoundingClientRect();
+      const box = large ? null : element.getBoundingClientRect();
       found.push({
         id: "e" + total,
         role,
         label: whole(cut(tidy(String(nameOf(element))), 200)),
         actions: ACTIONS[role] || [],
         state: stateOf(element),
-        bounds: { x: Math.round(box.x), y: Math.round(box.y), width: Math.round(box.width), height: Math.round(box.height) },
+        bounds: box && { x: Math.round(box.x), y: Math.round(box.y), width: Math.round(box.width), height: Math.round(box.height) },
       });
     }
     return { found, total: total + all.length - looked };
@@ -152,10 +154,13 @@ async (options) => {
   };
 
   await quiet();
+  if (!document.body) return ""; // between two documents
   const title = whole(cut(tidy(document.title || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
-  const answer = { url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  // Whether this page could go elsewhere by itself.
+  const restless = document.scripts.length > 0 || document.querySelector("meta[http-equiv=refresh i]") !== null;
+  const answer = { restless, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {

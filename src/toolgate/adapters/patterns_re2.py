@@ -23,6 +23,7 @@ SHORTEST: Final = 4  # a shorter secret would take half of every text with it
 STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
+VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
 SEARCH_MEMORY: Final = (
     64 << 20
 )  # bytes; RE2 makes its automaton as texts come, and starts over here
@@ -60,6 +61,11 @@ _PERCENT: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _BACKSLASH: Final = re.compile(
     r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"  # one character above U+FFFF
     r"|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[nrtbf\"'\\/]"
+)
+_SIGNS: Final = (("%", _PERCENT), ("\\", _BACKSLASH))
+_CUT_OFF: Final = re.compile(  # an escape of which only the beginning is there
+    r"(?:%[0-9A-Fa-f]?|(?:\\u[dD][89abAB][0-9A-Fa-f]{2})?\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?"
+    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff])$"
 )
 _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{48}\r?\n")
@@ -132,7 +138,7 @@ class SecretPatterns:
             spans += _placed(found, original, (*undone, _BREAKS))
         if len(undone) == ROUNDS:
             return spans
-        for sign, escapes in (("%", _PERCENT), ("\\", _BACKSLASH)):
+        for sign, escapes in _SIGNS:
             if sign in text:
                 behind = escapes.sub(_unescaped, text)
                 if behind not in seen:
@@ -151,7 +157,29 @@ class SecretPatterns:
         if lead is not None:  # from the word it stands in
             cut = min(cut, 1 + max(text.rfind(gap, line, line + lead.start()) for gap in " \t\n\r"))
             cut = max(cut, line)
-        return min(cut, self._begun(text))
+        cut = min(cut, self._begun(text))
+        if self._secrets and any(sign in text for sign in "%\\\n"):
+            start = max(0, len(text) - HELD_WORD)
+            cut = min(cut, start + self._begun_behind(_View(text[start:]), seen=set()))
+        return cut
+
+    def _begun_behind(self, view: "_View", *, seen: set[str]) -> int:
+        """As `_begun`, for a secret that is escaped or wrapped, and cut off anywhere in that."""
+        begun = view.end
+        undoable = [escapes for sign, escapes in _SIGNS if sign in view.text]
+        if _WRAPPED.search(view.text) is not None:
+            undoable.append(_BREAKS)
+        for escapes in undoable:
+            behind = view.undo(escapes)
+            if behind.text in seen or len(seen) > VIEWS:
+                continue
+            seen.add(behind.text)
+            whole = _CUT_OFF.sub("", behind.text)
+            start = self._begun(whole)
+            if start < len(whole):
+                begun = min(begun, behind.origin(start))
+            begun = min(begun, self._begun_behind(behind, seen=seen))
+        return begun
 
     def _begun(self, text: str) -> int:
         """Where the longest end of the text begins that is the beginning of a known form."""
@@ -258,18 +286,18 @@ class _View:
         self.text = text
         self._starts = starts  # in this text, of each part
         self._origins = origins  # in the original
-        self._end = end if end >= 0 else len(text)
+        self.end = end if end >= 0 else len(text)
 
     def original(self, span: Span) -> Span:
         return span._replace(
-            start=self._origin(span.start),
-            end=self._origin(span.end),
-            anchor=self._origin(span.anchor),
+            start=self.origin(span.start),
+            end=self.origin(span.end),
+            anchor=self.origin(span.anchor),
         )
 
-    def _origin(self, position: int) -> int:
+    def origin(self, position: int) -> int:
         if position >= len(self.text):
-            return self._end
+            return self.end
         part = bisect.bisect_right(self._starts, position) - 1
         return self._origins[part] + position - self._starts[part]
 
@@ -282,7 +310,7 @@ class _View:
         def add(text: str, at: int) -> None:
             nonlocal length
             starts.append(length)
-            origins.append(self._origin(at))
+            origins.append(self.origin(at))
             pieces.append(text)
             length += len(text)
 
@@ -294,7 +322,7 @@ class _View:
                 at += width
             position = match.end()
         self._copy(position, len(self.text), add)
-        return _View("".join(pieces), starts=starts or (0,), origins=origins or (0,), end=self._end)
+        return _View("".join(pieces), starts=starts or (0,), origins=origins or (0,), end=self.end)
 
     def _copy(self, start: int, end: int, add: _Add) -> None:
         """Take over a stretch, part by part, so that positions inside it stay right."""

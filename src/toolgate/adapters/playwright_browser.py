@@ -87,8 +87,8 @@ class BrowserOptions:
     soft_ms: int = 5_000
     navigation_ms: int = 15_000
     quiet_ms: int = 2_000
-    stop_ms: int = 800
-    static_ms: int = 1_700
+    stop_ms: int = 500
+    static_ms: int = 1_500
     navigations_per_tab: int = 100
     spares: int = 1
     memory_limit: int = 3 * 1024**3
@@ -103,6 +103,7 @@ class _Looked(msgspec.Struct, rename="camel"):
     page_type: str
     element_count: int
     top_sections: tuple[str, ...]
+    restless: bool
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
@@ -329,7 +330,7 @@ class PlaywrightSession:
         async with self._room, self.owner.slots.slot(run_id):
             if not self.is_alive:
                 raise BrowserGone("the session's browser is gone")
-            tab = self._idle.pop() if self._idle else await self._new_tab()
+            tab = self._idle.pop() if self._idle else PlaywrightTab(self, *await self.new_page())
             try:
                 yield tab
             except ToolgateError:
@@ -349,14 +350,14 @@ class PlaywrightSession:
                 await _within(5, self.context.close())
         await self.owner.release(self, self._generation)
 
-    async def _new_tab(self) -> "PlaywrightTab":
+    async def new_page(self) -> tuple["Page", "CDPSession"]:
         with _translating():
             page = await self.context.new_page()
             cdp = await self.context.new_cdp_session(page)
             if not self._media:
                 await cdp.send("Network.enable")
                 await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
-            return PlaywrightTab(self, page, cdp)
+            return page, cdp
 
     def _keep(self, tab: "PlaywrightTab") -> None:
         worn = tab.navigations >= self.owner.options.navigations_per_tab
@@ -379,14 +380,18 @@ class PlaywrightTab:
     def __init__(self, session: PlaywrightSession, page: "Page", cdp: "CDPSession") -> None:
         self._session = session
         self._options = session.owner.options
-        self._page = page
-        self._cdp = cdp
         self._crashed = False
         self._spent = False
+        self._restless = False
         self._went = 0.0
         self._committed = asyncio.Event()
         self._download: asyncio.Future[PageDownload] = _future()
         self.navigations = 0
+        self._attach(page, cdp)
+
+    def _attach(self, page: "Page", cdp: "CDPSession") -> None:
+        self._page = page
+        self._cdp = cdp
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         page.on("download", self._on_download)
@@ -604,8 +609,11 @@ class PlaywrightTab:
 
     async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
+        if self._restless:
+            await self._leave()
         self._committed.clear()
         self._download = _future()
+        self._restless = True
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
         try:
@@ -627,19 +635,22 @@ class PlaywrightTab:
         return False
 
     async def _goto(self, url: str, soft_ms: int) -> "Response | None":
-        """Once more where the page before was itself on its way elsewhere."""
-        try:
-            return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
-        except Exception as failed:
-            if not _is_interrupted(failed):
-                raise
-        await _within(1, self._cdp.send("Page.stopLoading"))
         try:
             return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
         except Exception as failed:
             if not _is_interrupted(failed):
                 raise
             return None  # it goes on by itself: read it wherever it is
+
+    async def _leave(self) -> None:
+        """Be rid of the page before: one that navigates by itself could pass for the next."""
+        try:
+            await self._page.goto("about:blank", timeout=1_000)
+        except Exception as failed:
+            if not (_is_interrupted(failed) or _is_timeout(failed)):
+                raise self._noted(failed) from failed
+            self._session.owner.spawn(_close_page(self._page))
+            self._attach(*await self._session.new_page())
 
     async def _wait_commit(self, url: str, within_s: float) -> None:
         """For a server that is slow to answer; the navigation goes on behind goto's back."""
@@ -651,7 +662,6 @@ class PlaywrightTab:
             if self._refused(url):
                 raise NavigationRefused("the guard refused this address") from None
             await self._stop()
-            self._spent = True  # the navigation may still come
             raise NavigationTimedOut("the server did not answer in time") from None
 
     async def _explained(self, failed: Exception, url: str) -> PageError:
@@ -687,14 +697,20 @@ class PlaywrightTab:
                 except Exception as failed:
                     if not _is_gone_elsewhere(failed):
                         raise self._noted(failed) from failed
-                    await asyncio.sleep(0.02)
                 else:
-                    return _extract(text)
+                    if text:
+                        looked = _looked.decode(text)
+                        self._restless = looked.restless
+                        return _extract(looked)
+                await asyncio.sleep(0.02)
 
     async def _stop(self) -> None:
-        """Stop the load and whatever script is running; works on a busy main thread."""
+        """Stop the load and all scripts; works on a busy main thread. The tab is spent by it."""
+        self._spent = True
         budget = self._options.stop_ms / 1000
+        off = {"value": True}
         await _within(budget, self._cdp.send("Runtime.terminateExecution"))
+        await _within(budget / 4, self._cdp.send("Emulation.setScriptExecutionDisabled", off))
         await _within(budget / 4, self._cdp.send("Page.stopLoading"))
 
     async def _read_static(self, url: str, options: ExtractOptions) -> Extract:
@@ -784,11 +800,12 @@ class PlaywrightTab:
     async def _close(self) -> None:
         await _close_page(self._page)
 
-    def _on_crash(self, _: "Page") -> None:
-        self._crashed = True
+    def _on_crash(self, page: "Page") -> None:
+        if page is self._page:
+            self._crashed = True
 
     def _on_navigated(self, frame: "Frame") -> None:
-        if frame.parent_frame is None:
+        if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
 
     def _on_download(self, download: "PageDownload") -> None:
@@ -833,8 +850,7 @@ def _translating() -> Any:
         raise _translated(failed) from failed
 
 
-def _extract(text: str) -> Extract:
-    looked = _looked.decode(text)
+def _extract(looked: _Looked) -> Extract:
     return Extract(
         url=looked.url,
         title=looked.title,

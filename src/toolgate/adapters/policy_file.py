@@ -169,7 +169,11 @@ class PolicyFile:
         """Look at the file from time to time, for ever."""
         while True:
             await asyncio.sleep(poll_seconds)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:
+                # Whatever one look brings, the policy in force stays, and the next look comes.
+                log.exception("policy_watch_failed version=%s", self.current.version)
 
     async def refresh(self) -> bool:
         """Look at the file now; whether another version is in force."""

@@ -31,6 +31,9 @@ _STRUCTURE: Final = frozenset({"program", "list", "pipeline"})
 _OPERATORS: Final = frozenset({"&&", "||", ";", "|", "\n"})
 _NAMED_BY_KEYWORD: Final = frozenset({"declaration_command", "unset_command", "test_command"})
 _BARE_KINDS: Final = frozenset({"word", "number", "variable_name", "test_operator"})
+_PLAIN_KINDS: Final = frozenset(
+    {*_STRUCTURE, *_OPERATORS, "command", "command_name", "word", "number"}
+)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES: Final = re.compile(r'\\(["$`\\])')
 _GLOB: Final = re.compile(r"[*?\[{~!]")
@@ -54,12 +57,40 @@ class TreeSitterShellParser:
         with self._lock:
             root = self._parser.parse(source).root_node
         plain = plain_commands(text)
+        broken = root.has_error
+        if plain is not None and not broken and _bare_commands(root, source) == plain:
+            return script_of(plain, plain=plain)
         reading = _Reading(source, is_plain=plain is not None)
         reading.visit(root, 0)
-        if root.has_error:
+        if broken:
             commands = (*reading.commands, *crude_commands(text))
             return script_of(commands, plain=None, obstacle="it cannot be parsed")
         return script_of(tuple(reading.commands), plain=plain, obstacle=reading.obstacle)
+
+
+def _bare_commands(root: Node, source: bytes) -> tuple[Command, ...] | None:
+    """The commands of a tree in which there is nothing but bare words and operators.
+
+    Most commands are so, and this is three times as fast as the walk that understands them all.
+    """
+    commands: list[list[str]] = []
+    cursor = root.walk()
+    while True:
+        node = cursor.node
+        kind = node.type if node is not None else ""
+        if kind not in _PLAIN_KINDS:
+            return None
+        if kind == "command":
+            commands.append([])
+        elif node is not None and kind in _BARE_KINDS:
+            if not commands:
+                return None
+            commands[-1].append(source[node.start_byte : node.end_byte].decode())
+        if cursor.goto_first_child():
+            continue
+        while not cursor.goto_next_sibling():
+            if not cursor.goto_parent():
+                return tuple(tuple(words) for words in commands)
 
 
 class _Reading:

@@ -49,6 +49,7 @@ _OUR_IDS: Final = re.compile(
 )
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 _FLAG: Final = re.compile(r"--?[A-Za-z][A-Za-z0-9_-]*")
+_CLOSED: Final = re.compile(r"-----|\n|.{80}", re.DOTALL)  # the rest of a key block's last line
 _WORD_END: Final = re.compile(r"[\s\"'<>]")
 
 
@@ -178,7 +179,10 @@ class RedactingStream:
 
     def _advance(self, text: str, *, final: bool) -> str:
         if self._closing is not None:
-            text = self._swallow(text)
+            rest = self._swallow(text, self._closing)
+            if rest is None:
+                return ""
+            text, self._closing = rest, None
         spans = self._find(text)
         if final:
             self._held = ""
@@ -208,21 +212,21 @@ class RedactingStream:
             self._closing = ""
         return shown
 
-    def _swallow(self, text: str) -> str:
-        if self._closing:
-            end = text.find(self._closing)
-            if end < 0:
-                return text[-len(self._closing) :] if len(text) > len(self._closing) else text
-            rest = text[end + len(self._closing) :]
-            line = rest.find("-----")
-            rest = rest[line + 5 :] if 0 <= line < 40 else rest
-        else:
+    def _swallow(self, text: str, closing: str) -> str | None:
+        """What comes after the endless secret; None while it goes on."""
+        self._held = ""
+        if not closing:
             found = _WORD_END.search(text)
-            if found is None:
-                return ""
-            rest = text[found.start() :]
-        self._closing = None
-        return rest
+            return None if found is None else text[found.start() :]
+        start = text.find(closing)
+        if start < 0:
+            self._held = text[1 - len(closing) :]  # the closing may be split as well
+            return None
+        end = _CLOSED.search(text, start + len(closing))
+        if end is None:
+            self._held = text[start:]
+            return None
+        return text[end.end() :]
 
 
 def mask(text: str, spans: Sequence[Span]) -> str:

@@ -68,6 +68,10 @@ _PLAIN: Final = re.compile(
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 _BARE_WORDS: Final = re.compile(r"[ \t]*[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, \t-]*")
+_BARE_COMMANDS: Final = re.compile(
+    rf"{_BARE_WORDS.pattern}(?:(?:&&|\|\|?|;|\n){_BARE_WORDS.pattern})*"
+)
+_OPERATOR: Final = re.compile(r"&&|\|\|?|;|\n")
 _PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
 _CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
@@ -102,6 +106,8 @@ def plain_commands(text: str) -> tuple[Argv, ...] | None:
     """
     if _BARE_WORDS.fullmatch(text):
         return (tuple(text.split()),)
+    if _BARE_COMMANDS.fullmatch(text):
+        return tuple(tuple(piece.split()) for piece in _OPERATOR.split(text))
     commands: list[Argv] = []
     words: list[str] = []
     at = 0

@@ -1,8 +1,11 @@
 """Documents that are no policy, and what is said about them."""
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.model import InvalidPolicy
@@ -122,6 +125,43 @@ def test_a_broken_document_is_refused_with_the_place_and_the_problem(
 ) -> None:
     said = problems(document)
     assert any(line.startswith(where) and what in line for line in said.splitlines()), said
+
+
+NAMES = """
+    version name default groups rules allowlist tests id allow ask deny match for when reason command
+    cwd path url arguments level scheme host port method public role call args as expect rule tools
+    http_fetch_hosts g args.x in > x
+"""
+KEYS = st.sampled_from(NAMES.split())
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 70_000),
+    st.floats(allow_nan=False),
+    st.sampled_from(
+        ["any", "otherwise", "$g", "*", "**", "ls *", "'", "> 1", "in", "a.test", "", "/"]
+    ),
+    st.text(max_size=5),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=25,
+)
+
+
+@given(rules=st.lists(st.dictionaries(KEYS, VALUES, max_size=6), max_size=3), rest=VALUES)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_document_says_it_is_a_policy_or_refused_and_nothing_breaks(
+    rules: Any, rest: Any
+) -> None:
+    for document in (
+        rest,
+        {"version": 1, "rules": rules},
+        {"version": 1, "rules": [], "tests": rest},
+    ):
+        with contextlib.suppress(InvalidPolicy):
+            compile_policy(document, name="p")
 
 
 def test_every_problem_is_told_at_once() -> None:

@@ -11,7 +11,7 @@ from toolgate.domain.policy.compile import (
     compile_policy,
     default_allow_policy,
 )
-from toolgate.domain.policy.decide import decide, decide_by_ref
+from toolgate.domain.policy.decide import decide, decide_by_ref, may_pass
 from toolgate.domain.policy.explain import explain
 from toolgate.domain.policy.model import Decision, Effect, Policy
 from toolgate.domain.policy.simulate import RecordedCall, simulate
@@ -426,6 +426,36 @@ def test_a_wrapper_is_allowed_only_word_for_word() -> None:
     assert effect(by, "shell", {"command": "sh -c 'make x'"})[0] is ALLOW
     assert effect(by, "shell", {"command": "sudo systemctl status sshd"})[0] is DENY
     assert effect(by, "shell", {"command": "sh -c 'make y'"})[0] is DENY
+
+
+def test_a_tool_may_pass_where_some_call_of_it_is_not_simply_denied() -> None:
+    by = policy(
+        {"allow": "reads", "match": {"path": "docs/**"}},
+        {"ask": "rest", "match": "otherwise"},
+        {"allow": "devs", "match": "any", "for": {"role": "dev"}},
+        {"allow": "levels", "match": {"level": "read"}},
+        {"allow": "gone", "match": "any"},
+        {"deny": "gone"},
+        {"allow": "partly", "match": {"url": {"host": "a.test"}}},
+        {"deny": "partly", "match": {"url": {"host": "b.test"}}},
+        {"allow": "kept", "match": "any"},
+        {"deny": "kept", "for": {"role": "guest"}},
+    )
+
+    def passes(tool: str, level: Level = Level.READ, **caller: Any) -> bool:
+        return may_pass(by, tool, caller=Caller(**caller), level=level)
+
+    assert passes("reads")
+    assert passes("rest")
+    assert passes("devs", role="dev")
+    assert not passes("devs")
+    assert passes("levels")
+    assert not passes("levels", Level.WRITE)
+    assert not passes("gone")
+    assert passes("partly")
+    assert passes("kept")
+    assert not passes("kept", role="guest")
+    assert not passes("unheard.of")
 
 
 def test_a_deny_shows_the_part_that_it_fired_on() -> None:

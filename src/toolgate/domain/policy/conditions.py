@@ -212,8 +212,12 @@ def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
         first = command[0]
         if not isinstance(first, str):
             return bool(patterns)
-        for program in {first, base_name(first)}:
-            if program in by_program and _any_may(by_program[program], command):
+        found = by_program.get(first)
+        if found is not None and _any_may(found, command):
+            return True
+        if "/" in first:
+            found = by_program.get(base_name(first))
+            if found is not None and _any_may(found, command):
                 return True
         return bool(anywhere) and _any_may(anywhere, command)
 

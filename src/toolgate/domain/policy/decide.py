@@ -24,8 +24,8 @@ from toolgate.domain.policy.model import (
     Rule,
     in_order,
 )
-from toolgate.domain.shell import Argv, Command, ParseShell, TooComplex, Unknown
-from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
+from toolgate.domain.tools import Caller, Level, ToolRequest
 
 HTTP_FETCH: Final = "http.fetch"
 FindPolicy = Callable[[str], Policy | None]
@@ -51,6 +51,32 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
         return _refusal(
             policy, EVALUATION_ERROR, f"The policy cannot be applied: {type(error).__name__}"
         )
+
+
+def may_pass(policy: Policy, tool: str, *, caller: Caller, level: Level) -> bool:
+    """Whether some call of this tool by this caller could be allowed or asked about.
+
+    For showing an agent its tools: what depends on the arguments is left open.
+    """
+    candidates = policy.candidates(tool)
+    facts = Facts(ToolRequest("", tool, {}, caller=caller), level=level, parse_shell=_no_shell)
+
+    def applies(rule: Rule) -> bool:
+        return all(check(facts) is YES for check in rule.standing)
+
+    always_denied = any(
+        rule.commands is None and rule.checks == rule.standing and applies(rule)
+        for rule in candidates.deny.plain
+    )
+    return not always_denied and any(
+        applies(rule)
+        for rules in (candidates.allow, candidates.ask, candidates.otherwise)
+        for rule in (*rules.plain, *rules.hosted)
+    )
+
+
+def _no_shell(_: str) -> Script:
+    raise EvaluationError("there is no command yet")
 
 
 def _fired(rules: EffectRules, facts: Facts) -> Decision | None:
@@ -80,9 +106,10 @@ def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
 
 def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The allow rules worth looking at: every URL must match, so those of the first are enough."""
-    if not rules.hosted or not facts.urls:
+    if not rules.hosted:
         return rules.plain
-    first = facts.urls[0]
+    urls = facts.urls
+    first = urls[0] if urls else None
     return rules.plain if first is None else rules.about(first.host)
 
 
@@ -105,7 +132,7 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
 
     One that cannot be applied does not allow; where no other does, its error is the answer.
     """
-    coverage = _Coverage(facts)
+    coverage: _Coverage | None = None
     error: Exception | None = None
     for rule in allowing_candidates(rules, facts):
         try:
@@ -113,6 +140,7 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
                 continue
             if rule.commands is None:
                 return _decision(rule, facts.call, "")
+            coverage = coverage or _Coverage(facts)
             if coverage.complete_with(rule):
                 return _decision(coverage.first or rule, facts.call, "")
         except (EvaluationError, LimitReached, TooComplex) as problem:

@@ -87,6 +87,7 @@ class Condition:
 
     says: str
     check: Check
+    standing: bool = False  # it does not depend on the arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +99,7 @@ class Rule:
     reason: str
     checks: tuple[Check, ...]  # the conditions' functions, flat for speed; commands excepted
     conditions: tuple[Condition, ...]
+    standing: tuple[Check, ...]  # those of them that ask only who calls, and the tool's level
     commands: "CommandRule | None"
     host_keys: tuple[str, ...] | None  # None: not about hosts, or about nearly all of them
     decision: Decision
