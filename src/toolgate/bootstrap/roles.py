@@ -11,6 +11,7 @@ from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import CALLS as REMOTE_CALLS
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
 from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.bootstrap.console import open_console
 from toolgate.bootstrap.execution import open_execution
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
@@ -101,6 +102,8 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    console = await open_console(settings, core, execution, runs, door, sockets["clients"])
+    gateway.router.routes.extend(console.routes())
     mcp = McpDoors(execution.tasks)
     installation.on_stop(mcp.close)
     gateway.router.routes.extend(
@@ -113,6 +116,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
+    installation.on_stop_soon(console.close)
     for run_id, _ in await runs.open_runs():
         dispatcher.dispatch(run_id)
     at = {name: address(bound.getsockname()) for name, bound in sockets.items()}
@@ -124,6 +128,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         "mcp": f"http://{at['gateway']}{HTTP_PATH}",
         "console": f"http://{at['gateway']}/console",
     }
+    installation.console_link = console.link(installation.urls["console"])
 
 
 async def _start_ingress_alone(
