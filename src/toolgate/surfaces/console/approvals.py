@@ -46,7 +46,7 @@ def shown_approval(approval: Approval) -> dict[str, Any]:
 class ApprovalPages:
     parts: Parts
 
-    async def list(self, _: Request) -> Answer:
+    async def listed(self, _: Request) -> Answer:
         now = self.parts.clock.now_ms()
         pending = await self.parts.approvals.pending(limit=200)
         rows = await self.parts.journal.scan(kept.COLLECTION, limit=RECENT, newest_first=True)

@@ -27,7 +27,7 @@ class NewTask(msgspec.Struct):
 class TaskPages:
     parts: Parts
 
-    async def list(self, request: Request) -> Answer:
+    async def listed(self, request: Request) -> Answer:
         tools = self._tools()
         offset = whole(request, "offset", default=0, most=100_000)
         found = await tools.call("list_task_runs", {"limit": 50, "offset": offset}, AS_OPERATOR)

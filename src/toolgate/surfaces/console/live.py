@@ -70,9 +70,8 @@ class Live:
         try:
             while not self._closing.is_set():
                 coming = coming or asyncio.ensure_future(anext(batches))
-                await asyncio.wait(
-                    {coming, closing}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED
-                )
+                waited: set[asyncio.Future[Any]] = {coming, closing}
+                await asyncio.wait(waited, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     yield QUIET
                     continue

@@ -43,7 +43,7 @@ class Reason(msgspec.Struct):
 class RunPages:
     parts: Parts
 
-    async def list(self, request: Request) -> Answer:
+    async def listed(self, request: Request) -> Answer:
         """Newest first, from below `cursor`."""
         query = request.query_params
         limit = max(1, whole(request, "limit", default=50, most=MAX_PAGE))
@@ -138,8 +138,6 @@ class RunPages:
                             "message": ended.message,
                         }
                     )
-                case _:
-                    continue
         return items
 
     async def _call(self, call: CallState) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Wanted(msgspec.Struct, rename="camel"):
 class TargetPages:
     parts: Parts
 
-    async def list(self, _: Request) -> Answer:
+    async def listed(self, _: Request) -> Answer:
         return {"items": [public(target) for target in await self.parts.targets.list()]}
 
     async def put(self, request: Request) -> Answer:
