@@ -19,7 +19,14 @@ from toolgate.ports.journal import Journal
 
 PAGE: Final = 200
 
-_decode_episode: Final = msgspec.json.Decoder(wire.Episode).decode
+
+class _Ended(msgspec.Struct, frozen=True):
+    """Of an ended call's event, all that is needed here."""
+
+    id: str
+
+
+_decode_ended: Final = msgspec.json.Decoder(_Ended).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -45,7 +52,7 @@ class Simulation:
         ):
             before, left = page[-1].seq, left - len(page)
             for event in page:
-                call = await self._call(_decode_episode(event.data).id)
+                call = await self._call(_decode_ended(event.data).id)
                 if call is not None:
                     yield call
 
