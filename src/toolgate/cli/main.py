@@ -15,6 +15,11 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
     "audit": ("audit", "Query the audit log."),
+    "pair": ("pair", "Show and approve the devices that wait to be paired."),
+    "devices": ("devices", "List paired devices, and revoke one."),
+    "token": ("token", "Make and end tokens for scripts."),
+    "capabilities": ("capabilities", "List capabilities, and register one."),
+    "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
 }

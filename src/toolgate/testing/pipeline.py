@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
 
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
@@ -42,15 +42,17 @@ class FakePipeline:
     def has(self, name: str) -> bool:
         return name in self._tools
 
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
-        answer = await self._decide(request)
+        answer = await self._decide(request, started)
         if not isinstance(answer, Pending):
             self._answers[request.request_id] = answer
         return answer
 
-    async def _decide(self, request: ToolRequest) -> Answer:
+    async def _decide(self, request: ToolRequest, started: Started) -> Answer:
         found = self._tools.get(request.tool)
         if found is None or request.tool in self.denied:
             return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
@@ -62,6 +64,7 @@ class FakePipeline:
                 return Pending(approval_id, f"run {request.tool}", "a person decides", FAR_AWAY)
             if not decided:
                 return Denied("rejected", "approval", "a person said no")
+        await started()
         self.ran.append(request)
         return Ran(await function(request.args))
 
