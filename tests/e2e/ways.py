@@ -55,7 +55,7 @@ class Running:
 async def eventually(holds: Callable[[], Awaitable[bool]], *, seconds: float = PATIENCE) -> None:
     """Until it holds; a bound, not an expectation."""
     async with asyncio.timeout(seconds):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110 - what we wait for is in another process or thread
             await asyncio.sleep(0.01)
 
 
