@@ -97,13 +97,15 @@ def test_a_target_that_is_not_the_caller_s_is_not_known(name: str) -> None:
 
 @pytest.mark.requirement("000/targets/disabled-denied")
 def test_a_disabled_target_is_refused_and_never_passed_over() -> None:
-    for refused in (
-        lambda: chosen(target("a", "w_1", is_default=True, enabled=False)),
-        lambda: chosen(target("a", enabled=False), explicit="a"),
-        lambda: chosen(upsert(LOCAL_DEFAULT, None, Change(enabled=False), now_ms=1)),
+    default = target("a", "w_1", is_default=True, enabled=False)
+    built_in = upsert(LOCAL_DEFAULT, None, Change(enabled=False), now_ms=1)
+    for targets, explicit in (
+        ([default], ""),
+        ([target("b", enabled=False)], "b"),
+        ([built_in], ""),
     ):
         with pytest.raises(TargetRefused) as raised:
-            refused()
+            chosen(*targets, explicit=explicit)
         assert raised.value.code == "POLICY_DENIED"
 
 

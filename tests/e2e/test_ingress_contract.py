@@ -15,7 +15,15 @@ import pytest_asyncio
 import websockets
 
 from tests.e2e.harness import PATIENCE, Client
-from tests.e2e.ways import APART, API_KEY, INTERNAL_TOKEN, TOGETHER, Running, installed
+from tests.e2e.ways import (
+    APART,
+    API_KEY,
+    INTERNAL_TOKEN,
+    TOGETHER,
+    Running,
+    eventually,
+    installed,
+)
 from toolgate.contracts.ingress_v1 import CloseCode, ErrorCode
 
 pytestmark = [
@@ -848,7 +856,7 @@ async def test_an_invoke_without_accept_is_answered_at_once(running: Running) ->
     assert await running.post(url, body) == (200, accepted)
 
     async def is_done() -> bool:
-        return (await run_status(running, str(accepted["run_id"])))["status"] == "DONE"
+        return bool((await run_status(running, str(accepted["run_id"])))["status"] == "DONE")
 
     await eventually(is_done)
     assert (await run_status(running, str(accepted["run_id"])))["output"] == "hi"

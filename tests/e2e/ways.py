@@ -12,6 +12,7 @@ from tests.e2e.harness import PATIENCE, Client
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
+from toolgate.surfaces.ingress.server import Ingress
 
 TOGETHER = "together"
 APART = "apart"
@@ -43,6 +44,12 @@ class Running:
     async def connect(self, *, user: str = "u1", **hello: object) -> Client:
         return await Client.connect(self.ws, user=user, **{"api_key": API_KEY, **hello})
 
+    def ingress(self) -> Ingress:
+        """The ingress itself, to set what no setting sets."""
+        stops = (one for installation in self.installations for one in installation._stops)
+        owners = (getattr(stop, "__self__", None) for stop in stops)
+        return next(owner for owner in owners if isinstance(owner, Ingress))
+
     async def get(self, url: str) -> tuple[int, dict[str, object]]:
         async with self.http.get(url) as answer:
             return answer.status, await answer.json()
@@ -55,7 +62,7 @@ class Running:
 async def eventually(holds: Callable[[], Awaitable[bool]], *, seconds: float = PATIENCE) -> None:
     """Until it holds; a bound, not an expectation."""
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110 - what we wait for is in another process or thread
+        while not await holds():
             await asyncio.sleep(0.01)
 
 

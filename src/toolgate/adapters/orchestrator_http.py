@@ -164,11 +164,12 @@ class HttpOrchestrator:
                     opened = await self._reopen(run_id, run)
                 async for batch in _batches(*opened, heard):
                     failures = 0
-                    told = [_of_run(run_id, _delivery(one)) for one in batch]
-                    told = [one for one in told if one.type != deliveries.RUN_STARTED]
+                    told, garbage = _told(run_id, batch)
                     run = await self.runs.tell(run_id, run, told, last_id=batch[-1].event_id)
                     if run.ended:
                         return
+                    if garbage is not None:
+                        raise garbage
             except (Garbage, TooLong) as garbage:
                 why = f"the orchestrator's stream cannot be read: {garbage}"
                 break
@@ -440,8 +441,17 @@ def _delivery(event: SseEvent) -> Delivery:
     return Delivery(kind, run_id, members)
 
 
-def _of_run(run_id: str, told: Delivery) -> Delivery:
-    return Delivery(told.type, run_id, {**told.members, "run_id": run_id})
+def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
+    """What a batch says of a run, up to where it cannot be read any more."""
+    told: list[Delivery] = []
+    for event in batch:
+        try:
+            one = _delivery(event)
+        except Garbage as garbage:
+            return told, garbage
+        if one.type != deliveries.RUN_STARTED:
+            told.append(Delivery(one.type, run_id, {**one.members, "run_id": run_id}))
+    return told, None
 
 
 def _run_started(run_id: str, run: RunRow) -> Delivery:

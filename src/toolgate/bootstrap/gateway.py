@@ -76,7 +76,7 @@ async def open_gateway(
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
         ),
         GatewayOptions(
-            operator_token=_operator_token(settings, core.patterns),
+            operator_token=operator_token(settings, core.patterns),
             version=VERSION,
             gateway_token=settings.gateway_token.reveal(),
             auto_approve=settings.gateway_auto_approve == "on",
@@ -127,7 +127,7 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline) -> Job:
     return invoke_agent if entry.agent else call_tool
 
 
-def _operator_token(settings: Settings, patterns: SecretPatterns) -> str:
+def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
     is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
     made = token(settings, "operator", patterns)

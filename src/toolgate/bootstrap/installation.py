@@ -41,10 +41,17 @@ class Installation:
     """What is running, where it listens, and how it is stopped."""
 
     urls: dict[str, str] = field(default_factory=dict)
+    console_link: str = field(default="", repr=False)  # signs the operator in, once
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
         self._stops.append(stop)
+
+    def on_stop_soon(self, stop: Callable[[], None]) -> None:
+        async def stopped() -> None:
+            stop()
+
+        self.on_stop(stopped)
 
     def keep_running(self, work: Awaitable[None]) -> None:
         """A task that lives as long as the installation."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
+from starlette.routing import Route as HttpRoute
+
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.ingress_push import IngressPush
 from toolgate.adapters.metrics import Metrics, Reading
@@ -9,6 +11,7 @@ from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import CALLS as REMOTE_CALLS
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
 from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.bootstrap.console import open_console
 from toolgate.bootstrap.execution import open_execution
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
@@ -31,10 +34,12 @@ from toolgate.ports.journal import Delete, Row
 from toolgate.ports.orchestrator import Orchestrator
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
+from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.mcp.doors import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
@@ -97,12 +102,21 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    console = await open_console(settings, core, execution, runs, door, sockets["clients"])
+    gateway.router.routes.extend(console.routes())
+    mcp = McpDoors(execution.tasks)
+    installation.on_stop(mcp.close)
+    gateway.router.routes.extend(
+        HttpRoute(path, Guarded(mcp, door.gateway.doors))
+        for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
+    )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
     await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
+    installation.on_stop_soon(console.close)
     for run_id, _ in await runs.open_runs():
         dispatcher.dispatch(run_id)
     at = {name: address(bound.getsockname()) for name, bound in sockets.items()}
@@ -111,8 +125,10 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         "ingress_internal": f"http://{at['internal']}",
         "orchestrator": f"http://{at['orchestrator']}",
         "gateway": f"http://{at['gateway']}",
+        "mcp": f"http://{at['gateway']}{HTTP_PATH}",
         "console": f"http://{at['gateway']}/console",
     }
+    installation.console_link = console.link(installation.urls["console"])
 
 
 async def _start_ingress_alone(
@@ -130,6 +146,7 @@ async def _start_ingress_alone(
         RemoteRuns(core.journal, core.clock, dispatcher),
         core.new_id,
         settings.internal_token.reveal(),
+        answer_s=settings.orchestrator_timeout_ms / 1000,
     )
 
     async def forget_request(row: Row) -> None:

@@ -103,7 +103,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     )
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     async with asyncio.timeout(10):
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not server.started:
             await asyncio.sleep(0.01)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
