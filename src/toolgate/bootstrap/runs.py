@@ -43,6 +43,7 @@ async def open_runs(
         new_id=core.new_id,
         agents=agents,
         session_tools=session_tools,
+        redact=core.redactor.text,
         limits=Limits(
             tool_ms=settings.tool_timeout_ms,
             approval_ms=settings.approval_timeout_ms,
