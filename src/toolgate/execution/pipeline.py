@@ -357,6 +357,8 @@ def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
     data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
+    if stdout is output.stdout and stderr is output.stderr and data is None:
+        return output
     return replace(
         output,
         stdout=stdout,
