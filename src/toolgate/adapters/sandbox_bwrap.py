@@ -22,6 +22,7 @@ from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
 FIRST_UID: Final = 1_700_000_000  # far from any user, and from the ranges given to containers
 UIDS: Final = 10_000
+FOLDER: Final = "toolgate-sandbox-"
 INNER_UID: Final = 1000
 ENTER: Final = (  # into the cgroups first, then on: nothing is ever outside them
     'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done; '
@@ -137,7 +138,8 @@ class BwrapSandbox:
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
         self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
-        folder = Path(tempfile.mkdtemp(prefix=f"toolgate-sandbox-{os.getpid()}-"))
+        _remove_abandoned()
+        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
         (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
         (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
         for name, content in ETC.items():
@@ -168,6 +170,14 @@ class BwrapSandbox:
             arguments += ["--perms", mode, "--size", size, "--tmpfs", where]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
         return [*arguments, programs.python, "-I", "-S", "/run/agent", WORKSPACE]
+
+
+def _remove_abandoned() -> None:
+    """The folders of runners that were killed; they are named by their process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _limits_first(programs: Programs, limits: Limits, uid: int) -> list[str]:
