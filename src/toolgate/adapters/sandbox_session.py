@@ -104,7 +104,7 @@ class Exchange:
 
     def receive(self, kind: int, payload: bytes) -> None:
         match kind:
-            case agent.OUT | agent.ERR:
+            case agent.OUT | agent.ERR if payload:
                 stream = Stream.STDOUT if kind == agent.OUT else Stream.STDERR
                 self.outputs[stream].add(payload)
                 self._piece(stream, payload)

@@ -1,6 +1,7 @@
 """What a session does, whichever backend it is on."""
 
 import asyncio
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.engines import need, sandbox_of
 
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
 from toolgate.adapters.sandbox_choice import make_sandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox
 from toolgate.adapters.sandbox_session import AgentSession
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.ports.sandbox import (
@@ -238,6 +240,15 @@ async def test_a_backend_whose_program_fails_says_why_and_never_opens() -> None:
             await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
     finally:
         await sandbox.close()
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
+    for seconds in (0.005, 0.02, 0.05):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (await isolating.open(SessionSpec(SessionKey("t", "w", "s")))).close()
+    assert isinstance(isolating, BwrapSandbox | DockerSandbox)
+    assert isolating.sessions == 0
 
 
 def test_the_unsafe_backend_is_not_had_by_accident() -> None:
