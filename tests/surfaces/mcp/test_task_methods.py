@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+
 from tests.surfaces.mcp.conftest import Served
 from tests.tasks.runtimes import until
 
