@@ -111,6 +111,12 @@ class Settings:
         "Where a lone ingress finds its orchestrator.",
         _url("http", "https"),
     )
+    orchestrator_timeout_ms: int = _setting(
+        "ORCHESTRATOR_TIMEOUT_MS",
+        10_000,
+        "How long its orchestrator may take to answer.",
+        _whole(1, 3_600_000),
+    )
     ingress_url: str = _setting(
         "INGRESS_URL", "", "Where a lone orchestrator pushes events.", _url("http", "https")
     )

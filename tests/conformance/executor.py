@@ -184,7 +184,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/http/iso-times",
         source="spec README.md, time on the wire",
         behaviour="Times in answers and artifacts are ISO 8601 with milliseconds and Z.",
-        issue=3,
     ),
     Requirement(
         id="003/http/health",
@@ -220,7 +219,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/pipeline/one-way",
         source="spec executor.md, One pipeline",
         behaviour="Every tool call passes the same pipeline, whichever door it came in by.",
-        issue=3,
     ),
     Requirement(
         id="003/pipeline/order",

@@ -137,7 +137,7 @@ class BwrapSandbox:
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
         self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
-        folder = Path(tempfile.mkdtemp(prefix="toolgate-sandbox-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"toolgate-sandbox-{os.getpid()}-"))
         (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
         (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
         for name, content in ETC.items():

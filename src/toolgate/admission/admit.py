@@ -6,7 +6,6 @@ the operations, and whoever runs the command commits them.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -97,7 +96,6 @@ class Claim:
 
     slot: str
     known: Known
-    version: int | None  # the row that it may replace; None: it is ours already
     answered: asyncio.Future[Known | None]  # None: it was let go without an answer
 
 
@@ -108,6 +106,18 @@ class Keys:
     seal: Seal
     _recent: OrderedDict[str, Known] = field(default_factory=OrderedDict)
     _running: dict[str, Claim] = field(default_factory=dict)
+    _used: set[str] = field(default_factory=set)  # every key with a row, and no other
+
+    async def load(self) -> None:
+        after = ""
+        while rows := await self.journal.scan(KEYS, after=after):
+            self._used.update(row.key for row in rows)
+            after = rows[-1].key
+
+    def is_used(self, device: str, key: str) -> bool:
+        """Whether this key runs now or has a row; if not, it is new for certain."""
+        slot = slot_of(device, key)
+        return slot in self._used or slot in self._running
 
     def remembered(self, device: str, key: str, request_hash: str) -> Known | None:
         """The answer, where memory has it; raises KeyConflict. Costs no read."""
@@ -133,10 +143,8 @@ class Keys:
             answer = await asyncio.shield(claim.answered)
             if answer is not None:
                 return answer
-            if self._running.get(slot) is claim:  # pragma: no cover - let go before it is told
-                break
         known = self._recent.get(slot)
-        if known is None:
+        if known is None and slot in self._used:
             row = await self.journal.get(KEYS, slot)
             known = None if row is None else self._read(row)
         match judge(known, request_hash, now=self.clock.now_ms()):
@@ -150,31 +158,26 @@ class Keys:
     def running(self, device: str, key: str) -> bool:
         return slot_of(device, key) in self._running
 
-    def claim(self, device: str, key: str, known: Known, *, version: int | None = 0) -> Claim:
+    def claim(self, device: str, key: str, known: Known) -> Claim:
         """Hold the key; nobody else may hold it now."""
         slot = slot_of(device, key)
         assert slot not in self._running
-        claim = Claim(slot, known, version, asyncio.get_running_loop().create_future())
+        claim = Claim(slot, known, asyncio.get_running_loop().create_future())
         self._running[slot] = claim
         return claim
 
-    async def expired_version(self, claim: Claim) -> int | None:
-        """Of the row that an expired use of the key left behind; None where it is not expired."""
-        row = await self.journal.get(KEYS, claim.slot)
-        if row is None:
-            return 0
-        return row.version if self._read(row).expires_at <= self.clock.now_ms() else None
-
-    def begin(self, claim: Claim) -> Sequence[Operation]:
+    def begin(self, claim: Claim) -> Operation:
+        """That the key is in use: for what must not be begun twice, or waits."""
         value = self.seal.close(_encode_known(claim.known))
-        due = claim.known.expires_at
-        return [Put(KEYS, claim.slot, value, due=due, expected=claim.version)]
+        self._used.add(claim.slot)
+        return Put(KEYS, claim.slot, value, due=claim.known.expires_at)
 
-    def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Sequence[Operation]]:
+    def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Operation]:
         expires_at = self.clock.now_ms() + KEPT_MS
         known = replace(claim.known, done=True, status=status, body=body, expires_at=expires_at)
         value = self.seal.close(_encode_known(known))
-        return known, [Put(KEYS, claim.slot, value, due=expires_at)]
+        self._used.add(claim.slot)
+        return known, Put(KEYS, claim.slot, value, due=expires_at)
 
     def release(self, claim: Claim, known: Known | None) -> None:
         """The answer is on disk (or there is none): tell those who wait for it."""
@@ -195,6 +198,7 @@ class Keys:
         if known is not None and known.expires_at <= self.clock.now_ms():
             del self._recent[row.key]
         if row.key not in self._running:
+            self._used.discard(row.key)
             await self.journal.commit(Delete(KEYS, row.key))
 
     def _read(self, row: Row) -> Known:

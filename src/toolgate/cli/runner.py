@@ -14,12 +14,12 @@ import uvloop
 
 from toolgate import asgi
 from toolgate import settings as table
-from toolgate.adapters import logs
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.engine_sandbox import SandboxEngine
 from toolgate.adapters.machine_usage import machine_usage
 from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL, make_sandbox
 from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.bootstrap.installation import configure_logs
 from toolgate.cli.options import with_settings
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.domain.errors import Misconfigured
@@ -125,9 +125,7 @@ def command(
     Listens on HOST:RUNNER_PORT; RUNNER_AUTH_TOKEN is the bearer that a gateway's target must have.
     Prints one JSON line once it is ready, and stops cleanly on Ctrl-C and SIGTERM.
     """
-    logs.configure(
-        level=settings.log_level, as_json=settings.log_format == "json", redact=lambda text: text
-    )
+    configure_logs(settings)
     uvloop.run(
         _serve(settings, Backend(MOCK if mock else backend, unsafe, docker_url, image, runtime))
     )

@@ -1,7 +1,7 @@
 """A tool call on its way through the pipeline, and the row that remembers it for ever.
 
 The row is the request's idempotency: it holds what was asked (as a keyed fingerprint), how far the
-call has come, and in the end the response. Nothing in it is secret.
+call has come, and in the end what came of it. Nothing in it is secret.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     owner: str  # the process that started it
     started: Started | None = None
-    response: wire.RunToolResponse | None = None
+    response: wire.RunToolResponse | None = None  # of a refused call; others have an artifact
     isolation: str = ""
 
 
@@ -133,6 +133,8 @@ def complete(request: ToolRequest) -> ToolRequest:
         )
     if not 0 < len(request.tool) <= MAX_TOOL_CHARS:
         raise Invalid(f"tool_id has 1 to {MAX_TOOL_CHARS} characters", field="tool_id")
+    if request.run_id and request.step_id:
+        return request
     return replace(
         request,
         run_id=request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
@@ -164,6 +166,26 @@ def described(request: ToolRequest) -> dict[str, JsonValue]:
             "session": caller.session,
         },
     }
+
+
+def names_in(request: ToolRequest) -> tuple[str, ...]:
+    """Every id and name of a request: they are written as they are, so none may be a secret."""
+    caller = request.caller
+    return (
+        request.request_id,
+        request.tool,
+        request.run_id,
+        request.step_id,
+        request.policy_ref,
+        request.target_id,
+        caller.tenant,
+        caller.workspace,
+        caller.device,
+        caller.user,
+        caller.role,
+        caller.agent,
+        caller.session,
+    )
 
 
 def outcome_of(response: wire.RunToolResponse) -> Outcome:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.contracts.wire import given
+from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.domain.approvals import Approval
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
@@ -55,6 +55,12 @@ class Ledger:
         if row is None:
             return call, None
         return replace(call, version=row.version), decode_entry(row.value)
+
+    async def response(self, call: Call, entry: Entry) -> wire.RunToolResponse:
+        """What an ended call was answered: with the row where nothing ran, else in the evidence."""
+        if entry.response is not None:
+            return entry.response
+        return wire.decode_response(await self.evidence.fetch(call.ref(A.RESPONSE)))
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
@@ -177,7 +183,7 @@ class Ledger:
             await self._store(call, A.RESPONSE, to_json(response)),
         ]
         await self.journal.commit(
-            self._entry(call, State.ENDED, response=response, isolation=output.isolation),
+            self._entry(call, State.ENDED, isolation=output.isolation),
             Delete(EXECUTING, call.id),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, approval),
@@ -241,7 +247,7 @@ class Ledger:
             "approval_id": approval.approval_id,
             "status": approval.status.value,
             "decided_by": approval.decided_by,
-            "decided_at": approval.decided_at,
+            "decided_at": to_iso_ms(approval.decided_at) if approval.decided_at else None,
             "note": approval.note,
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
@@ -270,6 +276,8 @@ class Ledger:
             "device": caller.device,
             "user": caller.user,
             "agent": caller.agent,
+            "role": caller.role,
+            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
         return self.evidence.prepare(

@@ -17,7 +17,7 @@ from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.errors import Conflict, Invalid, Refused, ToolgateError, Unavailable
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import UNCHECKED, Redactor
+from toolgate.domain.redaction import Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -29,6 +29,7 @@ from toolgate.execution.calls import (
     described,
     is_interrupted,
     is_waiting,
+    names_in,
     outcome_of,
 )
 from toolgate.execution.ledger import Ledger
@@ -37,7 +38,7 @@ from toolgate.execution.recovery import may_run_again, recover
 from toolgate.execution.routing import Routing
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Operation
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,8 @@ class Settled:
 class _Running:
     """One run that equal requests share. It can be stopped while its tool runs, and then only."""
 
-    def __init__(self) -> None:
+    def __init__(self, started: Started) -> None:
+        self.started = started
         self.task: asyncio.Task[Settled | Waiting]
         self.waiting = 0
         self.in_tool = False
@@ -104,8 +106,10 @@ class Pipeline:
         self._deadline_s = deadline_s
         self._running: dict[tuple[str, str], _Running] = {}
 
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
-        return _answer(await self.settle(request, update=update))
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
+        return _answer(await self.settle(request, update=update, started=started))
 
     async def check(self, request: ToolRequest) -> Answer:
         return _answer(await self.settle(request, released=True))
@@ -121,14 +125,19 @@ class Pipeline:
                 return _not_yet(call, approval)
 
     async def settle(
-        self, request: ToolRequest, *, update: Update = no_update, released: bool = False
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        released: bool = False,
     ) -> Settled | Waiting:
         """Equal requests that arrive together share one run; the last to leave stops it."""
         call = self._take(request)
         key = (call.id, call.fingerprint)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running()
+            running = self._running[key] = _Running(started)
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
@@ -212,9 +221,10 @@ class Pipeline:
         """Understand a request, before anything happens; raises Invalid."""
         request = complete(request)
         content = described(request)
-        shown = self._redactor.fields(content)
-        if not {**shown, "args": None} == {**content, "args": None}:
+        names = "\0".join(names_in(request))
+        if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        shown = {**content, "args": self._redactor.value(content["args"])}
         try:
             fingerprint = self._ledger.evidence.commitment(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
@@ -232,8 +242,8 @@ class Pipeline:
         if known.fingerprint != call.fingerprint:
             return Settled(await self._ledger.conflict(call))
         match known.state:
-            case State.ENDED if known.response is not None:
-                return Settled(known.response, known.isolation)
+            case State.ENDED:
+                return Settled(await self._ledger.response(call, known), known.isolation)
             case State.RELEASED:
                 return _released(call)
             case State.WAITING:
@@ -254,7 +264,7 @@ class Pipeline:
 
     def _decide(self, call: Call) -> Decision:
         decision = self._policies.decide(call.request)
-        said = f"{decision.reason}\n{decision.detail}"
+        said = f"{decision.reason}\0{decision.detail}"
         if self._redactor.text(said) == said:
             return decision
         return decision._replace(
@@ -306,6 +316,7 @@ class Pipeline:
                 running.in_tool = True
                 if running.stopped:
                     return failed("Cancelled")
+                await running.started()
                 output = await engine.run(call.request, update=shown)
             if fed and (rest := stream.close()):
                 update(rest)
@@ -330,10 +341,14 @@ class Pipeline:
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    clean = redactor.fields({"out": output.stdout, "err": output.stderr, "data": output.data})
-    data = clean.get("data")
-    stdout, stdout_cut = _capped(str(clean.get("out", UNCHECKED)))
-    stderr, stderr_cut = _capped(str(clean.get("err", UNCHECKED)))
+    texts = f"{output.stdout}\0{output.stderr}"
+    clean = redactor.text(texts)
+    out, err = output.stdout, output.stderr
+    if clean != texts:
+        out, err = redactor.text(out), redactor.text(err)
+    data = redactor.value(output.data) if output.data is not None else None
+    stdout, stdout_cut = _capped(out)
+    stderr, stderr_cut = _capped(err)
     data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
     return replace(
         output,

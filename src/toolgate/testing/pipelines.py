@@ -119,7 +119,7 @@ async def open_rig(
 ) -> AsyncIterator[Rig]:
     """`policies` maps a policy_ref to the text of its YAML."""
     clock, bus, patterns = clock or FakeClock(), LocalBus(), SecretPatterns()
-    redactor = Redactor(patterns.find, unfinished=patterns.unfinished)
+    redactor = patterns.redactor()
     parse_shell = TreeSitterShellParser()
     texts = policies or {ACTIVE_POLICY: POLICY}
     known = {

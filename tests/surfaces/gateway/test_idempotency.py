@@ -255,7 +255,8 @@ def start(home: Path) -> tuple[subprocess.Popen[bytes], str]:
         cwd=home,
     )
     assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())["urls"]["gateway"]
+    with process.stdout as told:
+        return process, json.loads(told.readline())["urls"]["gateway"]
 
 
 async def test_a_key_survives_sigkill_and_the_tool_runs_once(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class Assembled:
             self.pairing,
             self.capabilities,
             self.limits,
+            self.keys,
             self.events,
             self.commands,
         ):

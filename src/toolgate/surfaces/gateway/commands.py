@@ -20,7 +20,7 @@ from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.devices import Identity, Kind, Who
-from toolgate.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.idempotency import Known
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import JsonValue, Level
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 STREAM: Final = "gateway"  # what /events/poll reads
 OPEN: Final = "open_commands"  # those that wait for a person or for a run
 STATES: Final = "commands"  # what GET /command/{requestId} answers
+SOON_S: Final = 0.02
 STATE_KEPT_MS: Final = 24 * 3600 * 1000
 EVENT_TYPES: Final = {
     Kind.AGENT: wire.EventType.AGENT,
@@ -70,8 +71,7 @@ class Asked:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
+class Entered(msgspec.Struct, frozen=True):
     """A command that could be read, with the names it goes by."""
 
     kind: Kind
@@ -140,6 +140,7 @@ class Commands:
     _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: who waits for it
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _going_on: set[str] = field(default_factory=set)
+    _unwritten: dict[str, list[Operation]] = field(default_factory=dict)
 
     async def load(self) -> None:
         """Take up the commands that waited when the last process ended."""
@@ -199,19 +200,11 @@ class Commands:
 
     async def _post(self, entered: Entered, bucket: Bucket) -> Reply:
         who, key = entered.identity.name, entered.key
-        if key:
-            known = self.keys.remembered(who, key, entered.request_hash)
-            if known is None and self.keys.running(who, key):
-                known = await self.keys.settled(who, key, entered.request_hash)
-            if known is not None:
-                return await self._again(entered, known, bucket)
+        if key and (known := await self._known(who, key, entered.request_hash)) is not None:
+            return await self._again(entered, known, bucket)
         try:
             paid = self.limits.take(bucket)
         except RateLimited as too_soon:
-            # What was answered before is answered again, even to a caller that has used up its due.
-            known = await self.keys.settled(who, key, entered.request_hash) if key else None
-            if known is not None:
-                return await self._again(entered, known, bucket)
             return await self._refuse(entered, None, too_soon, bucket)
         try:
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
@@ -219,7 +212,20 @@ class Commands:
             paid = self._pay_capabilities(plan, paid)
         except EXPECTED as refusal:
             return await self._refuse(entered, paid, refusal, bucket)
-        return await self._begin(entered, plan, paid, bucket)
+        if key and (known := await self._known(who, key, entered.request_hash)) is not None:
+            self.limits.give_back(paid)  # someone was faster while the plan was made
+            return await self._again(entered, known, bucket)
+        return await self._begin(entered, plan, paid)
+
+    async def _known(self, who: str, key: str, request_hash: str) -> Known | None:
+        """What is known of a key, without a read where nothing is; raises KeyConflict."""
+        while True:
+            known = self.keys.remembered(who, key, request_hash)
+            if known is not None or not self.keys.is_used(who, key):
+                return known
+            known = await self.keys.settled(who, key, request_hash)
+            if known is not None or not self.keys.running(who, key):
+                return known
 
     def _check_rights(self, entered: Entered, plan: Plan) -> None:
         declared = entered.level
@@ -247,58 +253,48 @@ class Commands:
         more = self.limits.take(*buckets)
         return Paid(paid.spent, paid.before + more.before, paid.writes + more.writes)
 
-    async def _begin(self, entered: Entered, plan: Plan, paid: Paid, bucket: Bucket) -> Reply:
+    async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, write down that it begins, run it."""
         begun: list[Operation] = [
             self._event(entered, plan, wire.EventStatus.STARTED),
             *self._audit_row(entered, plan.capabilities),
             *paid.writes,
         ]
-        if not entered.key:
-            if plan.level is Level.READ:
-                # Nothing depends on it: it is on its way to the disk while the tool runs.
-                self._in_background(self.journal.commit(*begun))
-            else:  # pragma: no cover - a write without a key was refused
-                await self.journal.commit(*begun)
-            return await self._run(
-                entered, plan, None, Ticket(entered.command_id, entered.request_id)
-            )
-        who = entered.identity.name
-        if self.keys.running(who, entered.key):  # someone was faster while the plan was made
+        ticket = Ticket(entered.command_id, entered.request_id)
+        claim = self._claim(entered) if entered.key else None
+        if plan.level is Level.READ:
+            self._write_soon(entered.command_id, begun)
+            return await self._run(entered, plan, claim, ticket)
+        assert claim is not None  # a write without a key was refused
+        try:
+            await self.journal.commit(*begun, self.keys.begin(claim))
+        except BaseException:
+            self.keys.release(claim, None)
             self.limits.give_back(paid)
-            known = await self.keys.settled(who, entered.key, entered.request_hash)
-            if known is not None:
-                return await self._again(entered, known, bucket)
+            raise
+        return await self._run(entered, plan, claim, ticket)
+
+    def _claim(self, entered: Entered) -> Claim:
         first = first_use(
             entered.request_hash,
             command_id=entered.command_id,
             request_id=entered.request_id,
             now=entered.at,
         )
-        claim = self.keys.claim(who, entered.key, first)
-        try:
-            await self._write_first(claim, begun)
-        except BaseException as failed:
-            self.keys.release(claim, None)
-            self.limits.give_back(paid)
-            if not isinstance(failed, Conflict):
-                raise
-            known = await self.keys.settled(who, entered.key, entered.request_hash)
-            if known is None:  # pragma: no cover - it expired in this very moment
-                raise Unavailable("the key could not be held") from failed
-            return await self._again(entered, known, bucket)
-        return await self._run(entered, plan, claim, Ticket(entered.command_id, entered.request_id))
+        return self.keys.claim(entered.identity.name, entered.key, first)
 
-    async def _write_first(self, claim: Claim, begun: Sequence[Operation]) -> None:
-        """Where an expired use of the key is in the way, over it; Conflict where a live one is."""
-        try:
-            await self.journal.commit(*begun, *self.keys.begin(claim))
-        except Conflict:
-            version = await self.keys.expired_version(claim)
-            if version is None:
-                raise
-            claim.version = version
-            await self.journal.commit(*begun, *self.keys.begin(claim))
+    def _write_soon(self, command_id: str, begun: list[Operation]) -> None:
+        """That a reading command begins goes to the disk with its end, where that comes soon.
+
+        Nothing depends on it: only what writes or signs must be on record before it runs.
+        """
+        self._unwritten[command_id] = begun
+
+        def write() -> None:
+            if self._unwritten.pop(command_id, None) is not None:
+                self._in_background(self.journal.commit(*begun))
+
+        asyncio.get_running_loop().call_later(SOON_S, write)
 
     async def _again(self, entered: Entered, known: Known, bucket: Bucket) -> Reply:
         """The first answer; or, of a command that was interrupted or waits, go on with it."""
@@ -311,9 +307,11 @@ class Commands:
             settled = await self.keys.settled(who, entered.key, entered.request_hash)
             if settled is not None and settled.done:
                 return await self._again(entered, settled, bucket)
-        claim = self.keys.claim(who, entered.key, known, version=None)
+        claim = self.keys.claim(who, entered.key, known)
         try:
-            entered = replace(entered, command_id=known.command_id, request_id=known.request_id)
+            entered = msgspec.structs.replace(
+                entered, command_id=known.command_id, request_id=known.request_id
+            )
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
             waiting = await self._waiting(known.command_id)
             ticket = Ticket(known.command_id, known.request_id, waiting.run_id if waiting else "")
@@ -335,18 +333,28 @@ class Commands:
         self._enter(entered, plan, ticket)
         known: Known | None = None
         try:
-            try:
-                outcome = await plan.run(ticket)
-            except Problem as problem:
-                outcome = Done(problem.data, problem)
+            outcome = await self._outcome(entered, plan, ticket)
             if isinstance(outcome, Waiting):
-                return await self._wait(entered, plan, outcome, headers, again=again)
+                return await self._wait(entered, plan, claim, outcome, headers, again=again)
             known, reply = await self._finish(entered, plan, claim, outcome, headers, again=again)
             return reply
         finally:
             self._leave(entered, ticket)
             if claim is not None:
                 self.keys.release(claim, known)
+
+    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Done | Waiting:
+        """What the plan came to. A fault of ours is no answer: the same key may try again."""
+        try:
+            return await plan.run(ticket)
+        except (Problem, Invalid, Refused, Conflict, NotFound) as refusal:
+            problem = problem_of(refusal)
+            return Done(problem.data, problem)
+        except Exception:
+            begun = self._unwritten.pop(entered.command_id, ())
+            failed = self._event(entered, plan, wire.EventStatus.FAILED)
+            await self._try_commit([*begun, failed])
+            raise
 
     async def _finish(
         self,
@@ -364,11 +372,14 @@ class Commands:
             refused = done.problem.code is Code.PERMISSION_DENIED
             status = wire.EventStatus.REFUSED if refused else wire.EventStatus.FAILED
             reply = failure(done.problem, entered.trace_id)
-        ended: list[Operation] = [self._event(entered, plan, status)]
+        ended: list[Operation] = [
+            *self._unwritten.pop(entered.command_id, ()),
+            self._event(entered, plan, status),
+        ]
         known = None
         if claim is not None:
-            known, writes = self.keys.answer(claim, reply.status, reply.body)
-            ended.extend(writes)
+            known, write = self.keys.answer(claim, reply.status, reply.body)
+            ended.append(write)
         if entered.named or again:
             state = State(entered.command_id, wire.CommandStatus.DONE, body=reply.body)
             ended.append(self._state_row(entered, state))
@@ -379,7 +390,14 @@ class Commands:
         return known, replace(reply, headers=(*headers, *reply.headers))
 
     async def _wait(
-        self, entered: Entered, plan: Plan, waiting: Waiting, headers: Headers, *, again: bool
+        self,
+        entered: Entered,
+        plan: Plan,
+        claim: Claim | None,
+        waiting: Waiting,
+        headers: Headers,
+        *,
+        again: bool,
     ) -> Reply:
         status = wire.CommandStatus.PENDING
         state = State(entered.command_id, status, waiting.approval_id, waiting.run_id)
@@ -404,6 +422,8 @@ class Commands:
             due = waiting.expires_at + 1 if waiting.expires_at else None
             self._want(kept)
             await self.journal.commit(
+                *self._unwritten.pop(entered.command_id, ()),
+                *((self.keys.begin(claim),) if claim is not None else ()),
                 Put(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
                 self._state_row(entered, state),
                 self._event(entered, plan, wire.EventStatus.PENDING, timed=False),
@@ -475,15 +495,7 @@ class Commands:
                 at=kept.at,
                 started=self.clock.monotonic() - (self.clock.now_ms() - kept.at) / 1000,
             )
-            claim = None
-            if kept.key:
-                first = first_use(
-                    kept.request_hash,
-                    command_id=kept.command_id,
-                    request_id=kept.request_id,
-                    now=kept.at,
-                )
-                claim = self.keys.claim(kept.who, kept.key, first, version=None)
+            claim = self._claim(entered) if kept.key else None
             plan = await self._plan_again(entered)
             ticket = Ticket(kept.command_id, kept.request_id, kept.run_id)
             await self._run(entered, plan, claim, ticket, again=True)
@@ -602,7 +614,7 @@ class Commands:
         try:
             await self.journal.commit(*writes)
         except Unavailable as unavailable:
-            log.error("refusal_not_recorded error=%s", unavailable)
+            log.error("not_recorded error=%s", unavailable)
 
     def _audit_row(
         self, entered: Entered, capabilities: Sequence[str], *, code: str = ""
