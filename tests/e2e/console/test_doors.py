@@ -13,7 +13,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_nothing_is_told_without_a_session(program: Program) -> None:
     async with aiohttp.ClientSession(headers=MARK) as http:
-        for path in ("/me", "/runs", "/overview", "/live", "/approvals", "/evidence", "/artifacts/x"):
+        for path in (
+            "/me",
+            "/runs",
+            "/overview",
+            "/live",
+            "/approvals",
+            "/evidence",
+            "/artifacts/x",
+        ):
             assert (await http.get(api(program) + path)).status == 401
         assert (await http.put(f"{api(program)}/policy", json={})).status == 401
         forged = {"Cookie": "toolgate_console=9999999999999.abc.def"}
@@ -58,7 +66,9 @@ async def test_every_answer_keeps_browsers_from_guessing_and_framing(
         answer = await session.get(program.urls["console"] + path)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
-    again = await session.get(program.urls["console"], headers={"If-None-Match": page.headers["ETag"]})
+    again = await session.get(
+        program.urls["console"], headers={"If-None-Match": page.headers["ETag"]}
+    )
     assert again.status == 304
 
 
@@ -75,7 +85,7 @@ async def test_what_happens_is_told_live_and_from_where_a_reader_was(
     program: Program, session: aiohttp.ClientSession, ask: Ask
 ) -> None:
     async with session.get(f"{api(program)}/live") as stream:
-        client = await ask("live [[tool:kv.set {\"key\": \"k\", \"value\": \"v\"}]]")
+        client = await ask('live [[tool:kv.set {"key": "k", "value": "v"}]]')
         heard = await client.hear_until("approval_required")
         seen = b""
         async with asyncio.timeout(PATIENCE):

@@ -99,7 +99,7 @@ async def test_the_chat_speaks_the_contract_and_comes_back_after_a_cut(
     await page.goto(f"{program.urls['console']}/chat")
     await expect(page.get_by_text("Connected")).to_be_visible()
     box = page.get_by_role("textbox", name="Message")
-    await box.fill("hello [[tool:math.add {\"a\": 2, \"b\": 40}]]")
+    await box.fill('hello [[tool:math.add {"a": 2, "b": 40}]]')
     await box.press("Enter")
     await expect(page.locator(".bubble").last).to_contain_text("math.add: 42")
     await program.kill()
