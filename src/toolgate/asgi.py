@@ -94,12 +94,13 @@ class _Server(uvicorn.Server):
 class Listener:
     """One HTTP listener on a socket that is bound already."""
 
-    def __init__(self, app: App, bound: socket.socket) -> None:
+    def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
         config = uvicorn.Config(
             app,
             loop="none",
             http="httptools",
-            ws="none",
+            ws="websockets-sansio" if websockets else "none",
+            ws_max_size=DEFAULT_BODY_LIMIT,
             lifespan="off",
             access_log=False,
             log_config=None,

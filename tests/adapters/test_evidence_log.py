@@ -75,7 +75,7 @@ async def running(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 -- what a thread wrote to disk tells nobody
+        while not condition():
             await asyncio.sleep(0.005)
 
 

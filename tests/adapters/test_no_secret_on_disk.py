@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.adapters.secret_writing import ENCODINGS, make_secrets
 
+from tests.adapters.secret_writing import ENCODINGS, make_secrets
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.evidence_log import EvidenceLog

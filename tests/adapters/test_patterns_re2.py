@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.adapters.secret_writing import ENCODINGS, make_secrets
 
+from tests.adapters.secret_writing import ENCODINGS, make_secrets
 from toolgate.adapters.logging_redaction import RedactingFilter
 from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
 from toolgate.domain.errors import Invalid

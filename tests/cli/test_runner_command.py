@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.engines import need
 
 TOKEN = "token-of-the-test"

@@ -6,7 +6,6 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.approvals import COLLECTION as APPROVALS
 from toolgate.execution.audit import AuditQuery
-from toolgate.execution.calls import EXECUTING, Call, described
+from toolgate.execution.calls import EXECUTING, Call, Entry, Started, State, described
 from toolgate.execution.ledger import Ledger
+from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.pipeline import Denied, Pending, Ran
 from toolgate.testing.clock import FakeClock
@@ -279,10 +279,11 @@ async def test_cancelling_the_only_caller_stops_the_tool_and_is_written_down(rig
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert await rig.journal.get(EXECUTING, "r1") is None
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
     output = as_ran(await rig.pipeline.run(call("r1", "hang")))
     assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
     assert rig.engine.runs["hang"] == 1
-    assert await rig.journal.get(EXECUTING, "r1") is None
 
 
 async def test_cancelling_one_of_two_callers_leaves_the_tool_to_the_other(rig: Rig) -> None:
@@ -335,53 +336,104 @@ async def test_a_killed_process_leaves_a_call_that_may_have_been_executed(tmp_pa
         assert await rig.pipeline.recover() == 0
 
 
-@asynccontextmanager
-async def interrupted(home: Path, tool: str, *, owner: str = "here") -> AsyncIterator[Rig]:
+ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)
+
+
+def ledger_of(rig: Rig, owner: str) -> Ledger:
+    return Ledger(rig.journal, rig.evidence, rig.audit, rig.clock, owner)
+
+
+async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
     """A call whose decision is on disk and whose result is not, as a crash leaves it."""
-    async with open_rig(home, owner=owner) as rig:
-        request = replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
-        allowed = rig.policies[ACTIVE_POLICY].version
-        started = Call(
-            request,
-            shown=described(request),
-            fingerprint=rig.evidence.commitment(described(request)),
-            engine_ref="counting@1",
-            level=Level.READ,
-        )
-        ledger = Ledger(rig.journal, rig.evidence, rig.audit, rig.clock, owner)
-        await ledger.start(started, Decision(Effect.ALLOW, "x", "y", allowed, ACTIVE_POLICY))
-        yield rig
+    request = replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
+    content = described(request)
+    started = Call(
+        request,
+        shown=content,
+        fingerprint=rig.evidence.commitment(content),
+        engine_ref="counting@1",
+        level=Level.READ,
+    )
+    return await ledger_of(rig, owner).start(started, ALLOWED)
 
 
-async def test_a_repeatable_tool_that_was_interrupted_runs_again_when_asked_again(
-    tmp_path: Path,
-) -> None:
-    async with interrupted(tmp_path, "count") as rig:
-        assert await rig.pipeline.recover() == 1
-        assert rig.engine.runs["count"] == 0
-        assert as_ran(await rig.pipeline.run(call("r1", "count"))).ok
-        assert rig.engine.runs["count"] == 1
-        kinds = [record["kind"] for record in await records(rig, "r1")]
-        assert kinds == ["decision", "outcome", "decision", "result"]
+async def test_a_repeatable_tool_that_was_interrupted_runs_again_when_asked_again(rig: Rig) -> None:
+    await left_unfinished(rig, "count")
+    assert await rig.pipeline.recover() == 1
+    assert rig.engine.runs["count"] == 0
+    assert as_ran(await rig.pipeline.run(call("r1", "count"))).ok
+    assert rig.engine.runs["count"] == 1
+    kinds = [record["kind"] for record in await records(rig, "r1")]
+    assert kinds == ["decision", "outcome", "decision", "result"]
+
+
+async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(rig: Rig) -> None:
+    await left_unfinished(rig, "count")
+    await rig.pipeline.recover()
+    closed = "  - {id: stop, deny: count, match: any, reason: Closed}\n"
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + closed, parse_shell=TreeSitterShellParser())
+    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert rig.engine.runs["count"] == 0
+
+
+async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
+    started = await left_unfinished(rig, "count")
+    await rig.pipeline.recover()
+    taken = replace(started, version=started.version + 1)
+    await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
+    with pytest.raises(Conflict):
+        await ledger_of(rig, "b").start(taken, ALLOWED, again=True)
+
+
+async def test_a_call_that_was_approved_is_never_run_again(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    approval = await rig.approvals.get(pending.approval_id)
+    started = Started("count", "run", "step", AGENT, "e", Level.READ, ALLOWED)
+
+    def always(_tool: str, _caller: Caller) -> bool:
+        return True
+
+    assert may_run_again(Entry("f", State.STARTED, "here", started), is_repeatable=always)
+    approved = msgspec.structs.replace(started, approval=approval)
+    assert not may_run_again(Entry("f", State.STARTED, "here", approved), is_repeatable=always)
 
 
 async def test_without_recovery_a_call_nobody_waits_for_is_settled_when_asked_again(
-    tmp_path: Path,
+    rig: Rig,
 ) -> None:
-    async with interrupted(tmp_path, "fail") as rig:
-        output = as_ran(await rig.pipeline.run(call("r1", "fail")))
-        assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
-        assert rig.engine.runs["fail"] == 0
+    await left_unfinished(rig, "fail")
+    output = as_ran(await rig.pipeline.run(call("r1", "fail")))
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert rig.engine.runs["fail"] == 0
 
 
-async def test_a_call_that_another_process_runs_is_waited_for(tmp_path: Path) -> None:
-    async with interrupted(tmp_path, "fail", owner="there") as rig:
-        assert await rig.pipeline.recover() == 1
-    async with open_rig(tmp_path, owner="here") as rig:
-        assert await rig.pipeline.recover() == 0
-        output = as_ran(await rig.pipeline.run(call("r1", "fail")))
-        assert output.outcome is Outcome.MAY_HAVE_EXECUTED
-        assert rig.engine.runs["fail"] == 0
+async def test_a_call_that_another_process_runs_is_left_to_it_and_waited_for(rig: Rig) -> None:
+    started = await left_unfinished(rig, "fail", owner="there")
+    assert await rig.pipeline.recover() == 0
+    waiting = asyncio.create_task(rig.pipeline.run(call("r1", "fail")))
+    await asyncio.sleep(0)
+    await ledger_of(rig, "there").finish(started, ALLOWED, ToolOutput(0, stdout="from there"))
+    assert as_ran(await asyncio.wait_for(waiting, 10)).stdout == "from there"
+    assert rig.engine.runs["fail"] == 0
+
+
+@pytest.mark.requirement("003/policy/redirects")
+async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: Rig) -> None:
+    asking = "  - {id: look, ask: http.fetch, match: any, reason: Look first}\n"
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + asking, parse_shell=TreeSitterShellParser())
+    rig.web.answers |= {
+        "http://a.example.com/": page("", status=302, location="/there"),
+        "http://a.example.com/there": page("", status=302, location="http://b.example.com/"),
+    }
+    request = call("r1", "http.fetch", url="http://a.example.com/")
+    pending = await rig.pipeline.run(request)
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    assert not as_ran(await rig.pipeline.run(request)).ok
+    asked = [one.url for one in rig.web.asked]
+    assert asked == ["http://a.example.com/", "http://a.example.com/there"]
 
 
 @pytest.mark.requirement("003/response/output-capped")

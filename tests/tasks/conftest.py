@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
-
 from toolgate.adapters.chromium import KNOWN
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.tasks.catalog import load_templates

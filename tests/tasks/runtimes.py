@@ -123,5 +123,5 @@ async def get(toolset: Toolset, run_id: str) -> Answer:
 async def until(condition: Any, *, within_s: float = 5.0) -> None:
     """Wait for something to become true, and no longer than that."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not condition():
             await asyncio.sleep(0.005)

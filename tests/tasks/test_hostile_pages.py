@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
-
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from tests.tasks.runtimes import (
     LOCAL,
     Gate,
@@ -16,7 +17,6 @@ from tests.tasks.runtimes import (
     run,
     until,
 )
-
 from toolgate.domain.errors import Conflict
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,

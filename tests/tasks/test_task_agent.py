@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.tasks.runtimes import LOCAL, a_toolset, instant
 from tests.tasks.site import Site
-
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.domain.tools import Level, Outcome, ToolRequest

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.tasks.runtimes import get, run, until
 from tests.tasks.site import Site
-
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed

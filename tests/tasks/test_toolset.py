@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.tasks.runtimes import (
     LOCAL,
     REMOTE,
@@ -18,7 +19,6 @@ from tests.tasks.runtimes import (
     run,
     until,
 )
-
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.tasks.catalog import load_templates

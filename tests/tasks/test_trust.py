@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
 from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
-
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts

@@ -19,7 +19,6 @@ INSTALL: Final = "apt-get install --no-install-recommends chromium-headless-shel
 FLAGS: Final = (
     "--disable-back-forward-cache",
     "--disable-features=SpareRendererForSitePerProcess,MediaRouter,OptimizationHints,Translate",
-    "--enable-blink-features=ComputedAccessibilityInfo",  # role and name as the tree has them
     "--disable-background-networking",  # nothing that no page asked for leaves the machine
     "--disable-component-update",
     "--disable-sync",

@@ -95,24 +95,35 @@ class LocalDispatcher:
         while True:
             self._earlier.clear()
             try:
-                await self._handle_due()
+                failed = await self._handle_due()
                 due = await self._journal.next_due()
             except Exception:
                 log.exception("deadlines_failed")
-                await asyncio.sleep(RETRY_S)
-                continue
+                failed, due = True, None
             self._sleeping_until = due
             left = LONGEST_SLEEP_S if due is None else (due - self._clock.now_ms()) / 1000
+            left = min(max(left, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)
+            if failed:  # what could not be handled stays due: look again, but not at once
+                await asyncio.sleep(RETRY_S)
+                continue
             try:
-                async with asyncio.timeout(min(max(left, SHORTEST_SLEEP_S), LONGEST_SLEEP_S)):
+                async with asyncio.timeout(left):
                     await self._earlier.wait()
             except TimeoutError:
                 continue
 
-    async def _handle_due(self) -> None:
+    async def _handle_due(self) -> bool:
+        """Hand each row that is due to its handler; whether one of them failed."""
+        failed = False
         for row in await self._journal.due(until=self._clock.now_ms()):
             handle = self._on_due.get(row.collection)
             if handle is None:
                 log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
+                failed = True
                 continue
-            await handle(row)
+            try:
+                await handle(row)
+            except Exception:
+                log.exception("deadline_failed collection=%s key=%s", row.collection, row.key)
+                failed = True
+        return failed

@@ -9,7 +9,9 @@
   const words = wanted.split(" ");
   const shown = (element) => !element.checkVisibility || element.checkVisibility({ visibilityProperty: true });
   const score = (element) => {
-    const names = [element.computedName, element.getAttribute("aria-label"), element.labels && element.labels[0] && element.labels[0].innerText,
+    const by = element.getAttribute("aria-labelledby");
+    const named = by ? by.split(/\s+/).map((id) => document.getElementById(id)).filter(Boolean).map((one) => one.innerText).join(" ") : "";
+    const names = [named, element.getAttribute("aria-label"), element.labels && element.labels[0] && element.labels[0].innerText,
       kind === "field" ? "" : element.innerText, element.getAttribute("placeholder"), element.getAttribute("title"),
       element.tagName === "INPUT" && kind !== "field" ? element.value : ""].map(tidy);
     const hints = [element.name, element.id, element.getAttribute("autocomplete"), element.getAttribute("rel"), element.type, element.getAttribute("data-testid")].map(tidy);

@@ -6,7 +6,7 @@ result comes back as a line `NAME: output`.
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from toolgate.ports.agents import (
@@ -57,7 +57,7 @@ class ScriptAgent:
     repeats_itself = True
     remembers = False
 
-    async def turn(self, transcript: Transcript) -> AsyncIterator[Step]:
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
         """Go on behind the call that the last turn ended with."""
         script = list(pieces(transcript.message.content))
         taken = len(transcript.turns)

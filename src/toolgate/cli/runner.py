@@ -21,7 +21,7 @@ from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL, make_sandbox
 from toolgate.adapters.sandbox_egress import SandboxEgress
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.adapters.web_guard import Guard, GuardedWeb
-from toolgate.bootstrap import configure_logs
+from toolgate.bootstrap.installation import configure_logs
 from toolgate.cli.options import with_settings
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.domain.errors import Misconfigured

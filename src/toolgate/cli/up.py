@@ -1,30 +1,11 @@
 """`toolgate up`: everything in one process."""
 
-import asyncio
-import gc
-import json
-import signal
-import sys
-
 import click
-import uvloop
 
 from toolgate import settings as table
-from toolgate.bootstrap import start_everything
+from toolgate.bootstrap.roles import start_everything
 from toolgate.cli.options import with_settings
-
-
-async def _serve(settings: table.Settings) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopped.set)
-    installation = await start_everything(settings)
-    gc.freeze()  # what was made at start lives on; the collector need not look at it again
-    sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
-    sys.stdout.flush()
-    await stopped.wait()
-    await installation.stop()
+from toolgate.cli.serving import serve
 
 
 @click.command()
@@ -35,4 +16,4 @@ def command(settings: table.Settings) -> None:
     Prints one JSON line with every URL once it is ready; everything else goes to stderr. Stops
     cleanly on Ctrl-C and SIGTERM.
     """
-    uvloop.run(_serve(settings))
+    serve(start_everything, settings)

@@ -289,13 +289,14 @@ class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
 
 
 class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
-    """`deadline_ts` is ours: when the approval expires."""
+    """`deadline_ts` (when the approval expires) and `reason` (why a person is asked) are ours."""
 
     approval_id: str
     tool_call_id: str
     tool_name: str
     args_summary: str
     deadline_ts: UnixMs = 0
+    reason: str = ""
 
 
 class Error(SessionEvent, tag="error", kw_only=True):

@@ -350,6 +350,7 @@ class ApprovalRequired(Event, tag="approval_required", kw_only=True):
     tool_name: str
     args_summary: str
     deadline_ts: UnixMs = 0
+    reason: str = ""
 
 
 class Error(Event, tag="error", kw_only=True):

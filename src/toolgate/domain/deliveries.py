@@ -34,6 +34,16 @@ class Delivery:
     members: dict[str, Any] = field(default_factory=dict)
 
 
+def run_started(fact: RunStarted) -> Delivery:
+    members = {
+        "request_id": fact.request_id,
+        "run_id": fact.run_id,
+        "session_id": fact.session_id,
+        "agent_id": fact.agent_id,
+    }
+    return Delivery(RUN_STARTED, fact.run_id, _without_empty(members))
+
+
 def delta(run_id: str, text: str) -> Delivery:
     return Delivery(DELTA, run_id, {"run_id": run_id, "text": text})
 
@@ -51,6 +61,16 @@ def tool_request(run: RunState, call: CallState) -> Delivery:
         "deadline_ts": call.deadline,
     }
     return Delivery(TOOL_REQUEST, run.run_id, members)
+
+
+def call_settled(run: RunState, call: CallState) -> Delivery:
+    return state(run.run_id, run.status, {"tool_call_id": call.call_id, "status": call.status})
+
+
+def failure(run_id: str, *, code: str, message: str, request_id: str = "") -> Delivery:
+    """How a run ends badly."""
+    members = {"request_id": request_id, "run_id": run_id, "code": code, "message": message}
+    return Delivery(ERROR, run_id, _without_empty(members))
 
 
 def approval_required(
@@ -72,15 +92,12 @@ def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delive
     """What follows from a fact by itself; the seed's appendix A fixes which facts stay silent."""
     match fact:
         case RunStarted():
-            members = {
-                "request_id": fact.request_id,
-                "run_id": fact.run_id,
-                "session_id": fact.session_id,
-                "agent_id": fact.agent_id,
-            }
-            return [Delivery(RUN_STARTED, fact.run_id, members)]
+            return [run_started(fact)]
         case CallMoved(to=CallStatus.DISPATCHED, client=True):
             return [tool_request(after, after.call(fact.call_id))]
+        case CallMoved(client=True) if after.open_calls and after.call(fact.call_id).ended:
+            # The run does not go on yet, so that nothing else would tell the other devices.
+            return [call_settled(after, after.call(fact.call_id))]
         case RunEnded(status=RunStatus.DONE):
             return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
         case RunEnded(status=RunStatus.CANCELLED):
@@ -92,13 +109,14 @@ def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delive
 
 
 def _failure(after: RunState) -> Delivery:
-    members = {
-        "request_id": after.request_id,
-        "run_id": after.run_id,
-        "code": after.code,
-        "message": after.message,
-    }
-    return Delivery(ERROR, after.run_id, members)
+    return failure(
+        after.run_id, code=after.code, message=after.message, request_id=after.request_id
+    )
+
+
+def _without_empty(members: dict[str, Any]) -> dict[str, Any]:
+    """As Go's `omitempty` does with ids that are not there."""
+    return {name: value for name, value in members.items() if value or not name.endswith("_id")}
 
 
 def _usage(after: RunState) -> dict[str, int]:

@@ -53,6 +53,11 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunBegun:
+    """A worker has taken the run up for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedCall:
     call_id: str
     tool: str
@@ -86,7 +91,7 @@ class RunEnded:
     message: str = ""
 
 
-Fact = RunStarted | TurnEnded | CallMoved | RunEnded
+Fact = RunStarted | RunBegun | TurnEnded | CallMoved | RunEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class RunState:
     role: str
     content: str
     started_at: int
-    status: RunStatus = RunStatus.RUNNING
+    status: RunStatus = RunStatus.CREATED
     turns: tuple[PastTurn, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -140,6 +145,11 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Take up a run that nobody has worked on yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndTurn:
     text: str
     calls: tuple[PlannedCall, ...]
@@ -157,6 +167,7 @@ class MoveCall:
     approval_id: str = ""
     output: str = ""
     error_code: str = ""
+    through: tuple[CallStatus, ...] = ()  # the statuses it passes on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +180,7 @@ class End:
     now: int
 
 
-Command = EndTurn | MoveCall | End
+Command = Begin | EndTurn | MoveCall | End
 
 
 def decide(state: RunState, command: Command) -> list[Fact]:
@@ -177,6 +188,10 @@ def decide(state: RunState, command: Command) -> list[Fact]:
     if state.ended:
         raise Conflict(f"run {state.run_id} has ended: {state.status}")
     match command:
+        case Begin():
+            if state.status is not RunStatus.CREATED:
+                raise Conflict(f"run {state.run_id} has begun already")
+            return [RunBegun()]
         case EndTurn():
             return _end_turn(state, command)
         case MoveCall():
@@ -190,25 +205,33 @@ def decide(state: RunState, command: Command) -> list[Fact]:
 def _end_turn(state: RunState, command: EndTurn) -> list[Fact]:
     if state.open_calls:
         raise Conflict(f"run {state.run_id} waits for its tool calls")
+    begun: list[Fact] = [RunBegun()] if state.status is RunStatus.CREATED else []
     ended = TurnEnded(command.text, command.calls, command.prompt_tokens, command.completion_tokens)
-    return [ended] if command.calls else [ended, RunEnded(RunStatus.DONE, command.now)]
+    done = [] if command.calls else [RunEnded(RunStatus.DONE, command.now)]
+    return [*begun, ended, *done]
 
 
 def _move_call(state: RunState, command: MoveCall) -> list[Fact]:
     call = state.call(command.call_id)
-    if command.to not in CALL_TRANSITIONS[call.status]:
-        raise Conflict(f"tool call {call.call_id} is {call.status}, it cannot become {command.to}")
-    return [
-        CallMoved(
-            command.call_id,
-            command.to,
-            client=command.client or call.client,
-            deadline=command.deadline or call.deadline,
-            approval_id=command.approval_id or call.approval_id,
-            output=command.output,
-            error_code=command.error_code,
+    facts: list[Fact] = []
+    status = call.status
+    for to in (*command.through, command.to):
+        if to not in CALL_TRANSITIONS[status]:
+            raise Conflict(f"tool call {call.call_id} is {call.status}, it cannot become {to}")
+        last = to is command.to
+        facts.append(
+            CallMoved(
+                command.call_id,
+                to,
+                client=command.client or call.client,
+                deadline=command.deadline or call.deadline,
+                approval_id=command.approval_id or call.approval_id,
+                output=command.output if last else "",
+                error_code=command.error_code if last else "",
+            )
         )
-    ]
+        status = to
+    return facts
 
 
 def begin(fact: RunStarted) -> RunState:
@@ -233,6 +256,8 @@ def reduce(state: RunState | None, fact: Fact) -> RunState:
             return begin(fact)
         case _ if state is None:
             raise Conflict("a run begins with its start")
+        case RunBegun():
+            return replace(state, status=RunStatus.RUNNING, seq=state.seq + 1)
         case TurnEnded():
             calls = tuple(CallState(call.call_id, call.tool, call.args) for call in fact.calls)
             return _with_status(

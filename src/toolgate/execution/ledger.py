@@ -276,6 +276,8 @@ class Ledger:
             "device": caller.device,
             "user": caller.user,
             "agent": caller.agent,
+            "role": caller.role,
+            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
         return self.evidence.prepare(

@@ -38,7 +38,7 @@ from toolgate.execution.recovery import may_run_again, recover
 from toolgate.execution.routing import Routing
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Operation
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ class Settled:
 class _Running:
     """One run that equal requests share. It can be stopped while its tool runs, and then only."""
 
-    def __init__(self) -> None:
+    def __init__(self, started: Started) -> None:
+        self.started = started
         self.task: asyncio.Task[Settled | Waiting]
         self.waiting = 0
         self.in_tool = False
@@ -105,8 +106,10 @@ class Pipeline:
         self._deadline_s = deadline_s
         self._running: dict[tuple[str, str], _Running] = {}
 
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
-        return _answer(await self.settle(request, update=update))
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
+        return _answer(await self.settle(request, update=update, started=started))
 
     async def check(self, request: ToolRequest) -> Answer:
         return _answer(await self.settle(request, released=True))
@@ -122,14 +125,19 @@ class Pipeline:
                 return _not_yet(call, approval)
 
     async def settle(
-        self, request: ToolRequest, *, update: Update = no_update, released: bool = False
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        released: bool = False,
     ) -> Settled | Waiting:
         """Equal requests that arrive together share one run; the last to leave stops it."""
         call = self._take(request)
         key = (call.id, call.fingerprint)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running()
+            running = self._running[key] = _Running(started)
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
@@ -308,6 +316,7 @@ class Pipeline:
                 running.in_tool = True
                 if running.stopped:
                     return failed("Cancelled")
+                await running.started()
                 output = await engine.run(call.request, update=shown)
             if fed and (rest := stream.close()):
                 update(rest)

@@ -78,6 +78,13 @@ class Routing:
         known = self.describe(request.tool, request.caller)
         return known.level if known is not None else Level.WRITE
 
+    def known_level(self, tool: str) -> Level | None:
+        """The level of a tool that somebody here runs; None for one that nobody does."""
+        request = ToolRequest("", tool, {})
+        if self.engine_for(request) is self._unknown:
+            return None
+        return self.level_of(request)
+
     def is_repeatable(self, tool: str, caller: Caller) -> bool:
         """Whether a tool may be run again when it is not known to have run."""
         known = self.describe(tool, caller)

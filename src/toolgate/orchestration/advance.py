@@ -5,29 +5,42 @@ Nothing is kept between two calls of `advance`: all it needs is in the journal.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from toolgate.domain import deliveries
-from toolgate.domain.errors import Conflict, Fenced, NotFound, ToolgateError
-from toolgate.domain.runs import EndTurn, MoveCall, PastTurn, PlannedCall, RunState, RunStatus
+from toolgate.domain.errors import Conflict, Fenced, NotFound, Refused, ToolgateError
+from toolgate.domain.runs import (
+    Begin,
+    EndTurn,
+    MoveCall,
+    PastTurn,
+    PlannedCall,
+    RunState,
+    RunStatus,
+)
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import OUTPUT_LIMIT, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports import agents, pipeline
 from toolgate.ports.agents import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
-from toolgate.ports.journal import Append, Fence, Journal
+from toolgate.ports.journal import Append, Fence, Journal, Put
 
 log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
-
-AgentFor = Callable[[str], Agent]
+REFUSALS: Final = {
+    "blocked": CallStatus.BLOCKED,
+    "rejected": CallStatus.REJECTED,
+    "approval_timeout": CallStatus.TIMEOUT,
+}
+DECISIONS: Final = {"rejected": "reject", "approval_timeout": "expired"}
+ATTEMPTS: Final = 10  # how often a step is taken anew when someone else moved the run first
 
 
 @dataclass(slots=True)
@@ -74,6 +87,13 @@ class Voice:
             if self._unsaid:
                 self._writing = asyncio.create_task(self._write())
 
+    async def close(self) -> None:
+        """Leave no write behind that nobody waits for."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+            if not self._writing.cancelled():
+                self._writing.exception()  # whoever waits for it has been told, or is gone
+
     async def check(self) -> None:
         """Raise what went wrong in an earlier write."""
         if self._writing is not None and self._writing.done():
@@ -95,7 +115,6 @@ class Voice:
 @dataclass(slots=True)
 class Advance:
     runs: Runs
-    agent_for: AgentFor
     session_tools: SessionTools
     conversations: Conversations
 
@@ -108,7 +127,7 @@ class Advance:
             await self._fail(run_id, failed.code, failed.message)
         except NotFound as missing:
             await self._fail(run_id, "orchestrator_error", str(missing))
-        except ToolgateError:
+        except Exception:
             log.exception("run_failed run_id=%s", run_id)
             await self._fail(run_id, "internal_error", "the run could not go on")
 
@@ -116,34 +135,47 @@ class Advance:
         await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
 
     async def _advance(self, run_id: str) -> None:
-        state = await self.runs.state(run_id)
+        state = await records.load(self.runs.journal, run_id)
+        if state is None:
+            log.info("run_unknown run_id=%s", run_id)
+            return
         interrupted = True  # by what, only the journal knows: an earlier owner, a restart, no one
+        surprises = 0
         while not state.ended:
-            if state.open_calls:
-                moved = await self._move_calls(state)
-                if moved is None:
-                    return  # every open call waits for someone else
-                state = moved
-            elif len(state.turns) >= MAX_TURNS:
-                raise AgentFailed("too_many_turns", f"no end after {MAX_TURNS} turns")
-            else:
-                state = await self._take_turn(state, interrupted=interrupted)
-                interrupted = False
+            try:
+                if state.open_calls:
+                    moved = await self._move_calls(state)
+                    if moved is None:
+                        return  # every open call waits for someone else
+                    state = moved
+                elif len(state.turns) >= MAX_TURNS:
+                    raise AgentFailed("too_many_turns", f"no end after {MAX_TURNS} turns")
+                else:
+                    state = await self._take_turn(state, interrupted=interrupted)
+                    interrupted = False
+            except Fenced:
+                raise
+            except Conflict:
+                surprises += 1
+                if surprises > ATTEMPTS:
+                    raise
+                state = await self.runs.state(run_id)
 
     async def _take_turn(self, state: RunState, *, interrupted: bool) -> RunState:
-        agent = self.agent_for(state.agent_id)
+        agent = await self.runs.agents.find(state.agent_id)
+        if state.status is RunStatus.CREATED:
+            state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
         journal = self.runs.journal
         before = await journal.epoch(records.fence_name(state.run_id))
         voice = Voice(journal, state, before + 1, skip=0)
-        if interrupted and before:
-            delivered = await self._delivered(state)
-            if delivered and agent.repeats_itself:
-                voice.skip = delivered
-            elif delivered:
-                await voice.note(Note("RUNNING", {"resumed": True}))
-        transcript = await self._transcript(state, remembers=agent.remembers)
-        end = await self._listen(agent, transcript, voice)
-        await voice.flush()
+        try:
+            if interrupted and before:
+                await self._go_on(state, agent, voice)
+            transcript = await self._transcript(state, remembers=agent.remembers)
+            end = await self._listen(agent, transcript, voice)
+            await voice.flush()
+        finally:
+            await voice.close()
         calls = tuple(
             PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
         )
@@ -154,22 +186,28 @@ class Advance:
             end.usage.completion_tokens,
             self.runs.clock.now_ms(),
         )
-        try:
-            return await self.runs.apply(state.run_id, command, seen=state)
-        except Conflict:
-            return await self.runs.state(state.run_id)
+        return await self.runs.apply(state.run_id, command, seen=state)
+
+    async def _go_on(self, state: RunState, agent: Agent, voice: Voice) -> None:
+        """A turn that was interrupted is taken again: skip what was said, or say that it is anew."""
+        delivered = await self._delivered(state)
+        if delivered and agent.repeats_itself:
+            voice.skip = delivered
+        elif delivered:
+            await voice.note(Note("RUNNING", {"resumed": True, "retracted_characters": delivered}))
 
     async def _listen(self, agent: Agent, transcript: Transcript, voice: Voice) -> agents.EndTurn:
-        async for step in agent.turn(transcript):
-            match step:
-                case Say():
-                    await voice.say(step)
-                case Note():
-                    await voice.note(step)
-                case agents.EndTurn():
-                    return step
-                case _:
-                    assert_never(step)
+        async with aclosing(agent.turn(transcript)) as steps:
+            async for step in steps:
+                match step:
+                    case Say():
+                        await voice.say(step)
+                    case Note():
+                        await voice.note(step)
+                    case agents.EndTurn():
+                        return step
+                    case _:
+                        assert_never(step)
         return agents.EndTurn()
 
     async def _delivered(self, state: RunState) -> int:
@@ -196,22 +234,26 @@ class Advance:
             message=agents.Said(state.role, state.content),
             turns=[_turn(turn) for turn in state.turns],
             tools=offered,
+            context=state.context,
         )
 
     async def _move_calls(self, state: RunState) -> RunState | None:
         """Move the open calls on, all at once; None where none of them moved."""
-        movable = [call for call in state.open_calls if call.status is not CallStatus.DISPATCHED]
-        movable += [
+        movable = [
             call
             for call in state.open_calls
-            if call.status is CallStatus.DISPATCHED and not call.client
+            if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
         ]
-        moved = await asyncio.gather(*(self._move(state, call) for call in movable))
+        moved = await asyncio.gather(
+            *(self._move(state, call) for call in movable), return_exceptions=True
+        )
+        for outcome in moved:
+            if isinstance(outcome, BaseException):
+                raise outcome
         return await self.runs.state(state.run_id) if any(moved) else None
 
     async def _move(self, state: RunState, call: CallState) -> bool:
         """Take one call as far as it goes; whether it got anywhere."""
-        is_client = await self._is_client(state.session_id, call.tool)
         request = ToolRequest(
             request_id=call.call_id,
             tool=call.tool,
@@ -220,47 +262,88 @@ class Advance:
             run_id=state.run_id,
             step_id=call.call_id,
         )
-        run_id = state.run_id
-        if call.status is CallStatus.CREATED:
-            await self.runs.apply(run_id, MoveCall(call.call_id, CallStatus.POLICY_CHECKED))
-        answer = await (
-            self.runs.pipeline.check(request) if is_client else self.runs.pipeline.run(request)
-        )
+        is_client = call.client or await self._is_client(state, call.tool)
+        answer = await self._ask(state, call, request, is_client=is_client)
         match answer:
             case pipeline.Pending():
-                return await self._wait_for_person(state, call, answer)
+                return await self._wait_for_person(state, call, answer, is_client=is_client)
             case pipeline.Denied():
-                await self._refuse(run_id, call, answer)
+                await self._refuse(state.run_id, call, answer)
             case pipeline.Ran() if is_client:
-                deadline = self.runs.clock.now_ms() + self.runs.limits.tool_ms
-                to_device = MoveCall(
-                    call.call_id, CallStatus.DISPATCHED, client=True, deadline=deadline
-                )
-                await self.runs.apply(run_id, to_device, told=self._released(state, call))
+                await self._send_to_device(state, call)
             case pipeline.Ran(output):
-                if call.status is not CallStatus.DISPATCHED:
-                    go = MoveCall(call.call_id, CallStatus.DISPATCHED)
-                    await self.runs.apply(run_id, go, told=self._released(state, call))
-                text = output.stdout if output.ok else (output.stderr or output.stdout)
-                await self.runs.apply(
-                    run_id,
-                    MoveCall(
-                        call.call_id,
-                        CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED,
-                        output=text[:OUTPUT_LIMIT],
-                        error_code="" if output.ok else "tool_failed",
-                    ),
-                )
+                await self._end(state, call, output)
             case _:
                 assert_never(answer)
         return True
 
+    async def _ask(
+        self, state: RunState, call: CallState, request: ToolRequest, *, is_client: bool
+    ) -> pipeline.Answer:
+        async def started() -> None:
+            running = MoveCall(
+                call.call_id,
+                CallStatus.RUNNING,
+                through=_up_to(call, CallStatus.DISPATCHED),
+            )
+            try:
+                await self.runs.apply(state.run_id, running, told=self._released(state, call))
+            except Conflict as late:
+                raise Refused(str(late)) from late  # the run has ended: the tool must not run
+
+        try:
+            if is_client:
+                return await self.runs.pipeline.check(request)
+            running = call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING)
+            if running:  # from before an interruption: the pipeline knows what came of it
+                return await self.runs.pipeline.run(request)
+            return await self.runs.pipeline.run(request, started=started)
+        except Conflict:
+            raise
+        except ToolgateError as failed:
+            log.warning("tool_unavailable call_id=%s error=%s", call.call_id, failed)
+            outcome = Outcome.MAY_HAVE_EXECUTED
+            return pipeline.Ran(ToolOutput(1, stderr=str(failed), outcome=outcome))
+
+    async def _send_to_device(self, state: RunState, call: CallState) -> None:
+        to_device = MoveCall(
+            call.call_id,
+            CallStatus.DISPATCHED,
+            client=True,
+            deadline=self.runs.clock.now_ms() + self.runs.limits.tool_ms,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
+        )
+        await self.runs.apply(state.run_id, to_device, told=self._released(state, call))
+
+    async def _end(self, state: RunState, call: CallState, output: ToolOutput) -> None:
+        """What came of a tool that ran here; a known answer may come without a start of ours."""
+        call = (await self.runs.state(state.run_id)).call(call.call_id)
+        through = () if call.status is CallStatus.RUNNING else _up_to(call, CallStatus.DISPATCHED)
+        told = self._released(state, call)
+        await self.runs.apply(
+            state.run_id,
+            MoveCall(
+                call.call_id,
+                CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED,
+                output=_text(output)[:OUTPUT_LIMIT],
+                error_code="" if output.ok else "tool_failed",
+                through=through,
+            ),
+            told=told,
+        )
+
     async def _wait_for_person(
-        self, state: RunState, call: CallState, answer: pipeline.Pending
+        self, state: RunState, call: CallState, answer: pipeline.Pending, *, is_client: bool
     ) -> bool:
         if call.status is CallStatus.WAITING_APPROVAL:
             return False
-        wait = MoveCall(call.call_id, CallStatus.WAITING_APPROVAL, approval_id=answer.approval_id)
+        wait = MoveCall(
+            call.call_id,
+            CallStatus.WAITING_APPROVAL,
+            approval_id=answer.approval_id,
+            client=is_client,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
+        )
         told = deliveries.approval_required(
             state.run_id,
             approval_id=answer.approval_id,
@@ -270,21 +353,25 @@ class Advance:
             reason=answer.reason,
             due=answer.expires_at,
         )
-        await self.runs.apply(state.run_id, wait, told=[told])
+        line = records.ApprovalLine(state.run_id, state.session_id, call.call_id, told.members)
+        row = Put(records.RUN_APPROVALS, answer.approval_id, records.encode(line))
+        await self.runs.apply(state.run_id, wait, told=[told], besides=[row])
         return True
 
     async def _refuse(self, run_id: str, call: CallState, answer: pipeline.Denied) -> None:
-        status = {
-            "blocked": CallStatus.BLOCKED,
-            "rejected": CallStatus.REJECTED,
-            "approval_timeout": CallStatus.TIMEOUT,
-        }[answer.code]
-        refused = MoveCall(call.call_id, status, output=answer.reason, error_code=answer.code)
-        told = (
-            [deliveries.state(run_id, RunStatus.RUNNING, {"decision": "reject"})]
-            if answer.code == "rejected"
-            else []
+        status = REFUSALS[answer.code]
+        waited = call.status is CallStatus.WAITING_APPROVAL
+        if not waited:
+            status = CallStatus.BLOCKED  # nobody was asked under this state of the run
+        refused = MoveCall(
+            call.call_id,
+            status,
+            output=answer.reason,
+            error_code=answer.code,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
         )
+        decision = {"approval_id": call.approval_id, "decision": DECISIONS.get(answer.code, "")}
+        told = [deliveries.state(run_id, RunStatus.RUNNING, decision)] if waited else []
         await self.runs.apply(run_id, refused, told=told)
 
     def _released(self, state: RunState, call: CallState) -> list[deliveries.Delivery]:
@@ -293,8 +380,33 @@ class Advance:
             return [deliveries.state(state.run_id, RunStatus.RUNNING)]
         return []
 
-    async def _is_client(self, session_id: str, tool: str) -> bool:
-        return any(offered.name == tool for offered in await self.session_tools.of(session_id))
+    async def _is_client(self, state: RunState, tool: str) -> bool:
+        """A tool of the session's devices, unless this installation has one of that name."""
+        here = self.runs.pipeline.visible_tools(caller_of(state))
+        if any(offered.name == tool for offered in here):
+            return False
+        return any(
+            offered.name == tool for offered in await self.session_tools.of(state.session_id)
+        )
+
+
+def _up_to(call: CallState, status: CallStatus) -> tuple[CallStatus, ...]:
+    """The statuses between where a call is and the one after `status`."""
+    way = (CallStatus.POLICY_CHECKED, CallStatus.DISPATCHED)
+    if call.status is CallStatus.CREATED:
+        return way[: way.index(status) + 1]
+    if call.status in (CallStatus.POLICY_CHECKED, CallStatus.WAITING_APPROVAL):
+        return way[1 : way.index(status) + 1]
+    return ()
+
+
+def _text(output: ToolOutput) -> str:
+    """What an agent is told of a tool's output."""
+    if not output.ok:
+        return output.stderr or output.stdout
+    if output.stdout or output.data is None:
+        return output.stdout
+    return records.encode(output.data).decode()
 
 
 def caller_of(state: RunState) -> Caller:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.deliveries import DELTA, RUN_STARTED
+from toolgate.domain.deliveries import DELTA
 from toolgate.orchestration import records
 from toolgate.ports.agents import Said
 from toolgate.ports.journal import Journal
@@ -52,15 +52,12 @@ class Conversations:
         return turns[::-1]
 
     async def _earlier_runs(self, session_id: str, *, before: str) -> list[str]:
-        """Newest first. Starts are found by walking back; a page of deltas costs one read."""
-        found: list[str] = []
-        stream = records.session_stream(session_id)
-        number: int | None = None
-        while len(found) < HISTORY_RUNS:
-            events = await self.journal.read_back(stream, before=number, limit=500)
-            if not events:
-                break
-            starts = [one.subject for one in events if one.type == RUN_STARTED]
-            found += [run for run in starts if run != before]
-            number = events[-1].seq
-        return found[:HISTORY_RUNS]
+        """Newest first; ids sort by the time they were made."""
+        rows = await self.journal.scan(
+            records.SESSION_RUNS,
+            after=records.session_key(session_id, before),
+            limit=HISTORY_RUNS,
+            newest_first=True,
+        )
+        owners = [records.session_and_run(row.key) for row in rows]
+        return [run for owner, run in owners if owner == session_id]

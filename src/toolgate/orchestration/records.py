@@ -2,8 +2,10 @@
 
 `run/<id>` holds a run's facts; `session/<id>` holds what the session's devices are told, numbered
 for them; both change in one commit. The rows beside them can be read without a replay: `runs` (one
-line per run), `open_runs` (those a restart must pick up), `requests` (what was asked before),
-`calls` (which run a tool call belongs to; its `due` is the call's deadline).
+line per run), `session_runs` (a session's runs, by session and age), `open_runs` (those a restart
+must pick up; `due` is the agent's deadline), `requests` (what was asked before), `calls` (which run a
+tool call belongs to; `due` is the call's deadline), `run_approvals` (which call an approval is for,
+and how it was asked for).
 """
 
 from collections.abc import Sequence
@@ -15,21 +17,25 @@ from toolgate.domain.deliveries import Delivery
 from toolgate.domain.runs import (
     CallMoved,
     Fact,
+    RunBegun,
     RunEnded,
     RunStarted,
     RunState,
     TurnEnded,
     reduce,
 )
-from toolgate.ports.journal import Append, Event, Journal, NewEvent
+from toolgate.ports.journal import Append, Event, Journal, NewEvent, Row
 
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
 REQUESTS: Final = "requests"
 CALLS: Final = "calls"
+SESSION_RUNS: Final = "session_runs"
+RUN_APPROVALS: Final = "run_approvals"
 
 FACTS: Final[dict[str, type[Fact]]] = {
     "run_started": RunStarted,
+    "run_begun": RunBegun,
     "turn_ended": TurnEnded,
     "call_moved": CallMoved,
     "run_ended": RunEnded,
@@ -60,12 +66,21 @@ class CallLine(msgspec.Struct, frozen=True):
     session_id: str
 
 
+class ApprovalLine(msgspec.Struct, frozen=True):
+    run_id: str
+    session_id: str
+    call_id: str
+    told: dict[str, Any]  # the members of the `approval_required` that asked for it
+
+
 decode_members: Final = msgspec.json.Decoder(dict[str, Any]).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
 decode_call_line: Final = msgspec.json.Decoder(CallLine).decode
+decode_approval_line: Final = msgspec.json.Decoder(ApprovalLine).decode
 
 PREVIEW_CHARACTERS: Final = 120
+PAGE: Final = 200  # rows read at a time
 
 
 def run_stream(run_id: str) -> str:
@@ -82,6 +97,16 @@ def fence_name(run_id: str) -> str:
 
 def request_key(session_id: str, request_id: str) -> str:
     return f"{session_id}/{request_id}"
+
+
+def session_key(session_id: str, run_id: str) -> str:
+    """The key of a row that is found by its session; a run's id holds no slash."""
+    return f"{session_id}/{run_id}"
+
+
+def session_and_run(key: str) -> tuple[str, str]:
+    session_id, _, run_id = key.rpartition("/")
+    return session_id, run_id
 
 
 def fact_events(run_id: str, facts: Sequence[Fact]) -> list[NewEvent]:
@@ -113,6 +138,23 @@ def run_line(state: RunState) -> bytes:
             total_tokens=state.prompt_tokens + state.completion_tokens,
         )
     )
+
+
+async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
+    """The runs of a session that have a row in a collection kept by session, oldest first."""
+    prefix = session_key(session_id, "")
+    found: list[str] = []
+    after = prefix
+    while rows := await journal.scan(collection, after=after, limit=PAGE):
+        found += [run for owner, run in map(_owner, rows) if owner == session_id]
+        after = rows[-1].key
+        if len(rows) < PAGE or not after.startswith(prefix):
+            break
+    return found
+
+
+def _owner(row: Row) -> tuple[str, str]:
+    return session_and_run(row.key)
 
 
 async def load(journal: Journal, run_id: str) -> RunState | None:

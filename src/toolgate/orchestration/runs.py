@@ -4,6 +4,7 @@ Every change is compare-and-set: decided on the state as read, committed at the 
 at, and decided anew where someone else was first.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,7 +27,10 @@ from toolgate.domain.runs import (
 from toolgate.domain.toolcalls import CallState, CallStatus
 from toolgate.domain.tools import Tool
 from toolgate.orchestration import records
+from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.session_tools import SessionTools
+from toolgate.ports import pipeline
+from toolgate.ports.bus import Bus, Subscription
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Dispatcher
 from toolgate.ports.ids import NewId
@@ -34,9 +38,17 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Journal, Operat
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import ToolPipeline
 
+log = logging.getLogger(__name__)
+
 REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per session, 24 h"
 FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
+PAGE: Final = 50  # runs in a list, unless told otherwise
+VERDICTS: Final = {
+    pipeline.APPROVED: "APPROVED",
+    pipeline.REJECTED: "REJECTED",
+    pipeline.EXPIRED: "EXPIRED",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +69,13 @@ class Runs:
     pipeline: ToolPipeline
     clock: Clock
     new_id: NewId
-    knows_agent: Callable[[str], bool]
+    agents: Agents
     session_tools: SessionTools
+    redact: Callable[[str], str] = str  # what a person or a device says is kept without secrets
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
-        if not self.knows_agent(invocation.agent_id):
-            raise NotFound("agent", invocation.agent_id)
+        await self.agents.find(invocation.agent_id)
         known = await self._known_request(invocation)
         if known:
             return known
@@ -76,7 +88,7 @@ class Runs:
             user_id=invocation.user_id,
             request_id=invocation.request_id,
             role=invocation.role,
-            content=invocation.content,
+            content=self.redact(invocation.content),
             at=now,
             context=invocation.context,
         )
@@ -86,12 +98,8 @@ class Runs:
             Append(records.run_stream(run_id), records.fact_events(run_id, [started]), 0),
             records.delivery_append(invocation.session_id, told),
             Put(records.RUNS, run_id, records.run_line(state), expected=0),
-            Put(
-                records.OPEN_RUNS,
-                run_id,
-                records.encode(invocation.session_id),
-                due=now + self.limits.agent_ms,
-            ),
+            self._open_row(state, due=now + self.limits.agent_ms),
+            Put(records.SESSION_RUNS, records.session_key(invocation.session_id, run_id), b"null"),
         ]
         if invocation.request_id:
             key = records.request_key(invocation.session_id, invocation.request_id)
@@ -109,6 +117,9 @@ class Runs:
         self.dispatcher.wake_at(now + self.limits.agent_ms)
         self.dispatcher.dispatch(run_id)
         return run_id
+
+    def knows_agent(self, agent_id: str) -> bool:
+        return self.agents.knows(agent_id)
 
     async def _known_request(self, invocation: Invocation) -> str:
         if not invocation.request_id:
@@ -130,23 +141,32 @@ class Runs:
         *,
         told: Sequence[Delivery] = (),
         seen: RunState | None = None,
+        besides: Sequence[Operation] = (),
+        durable: bool = True,
     ) -> RunState:
         """Decide a command on the run's state and commit what follows; Conflict where too late.
 
-        `told` is what the devices hear besides what the facts themselves say.
+        `told` is what the devices hear besides what the facts themselves say, and `besides` what
+        is committed with it.
         """
         state = seen if seen is not None else await self.state(run_id)
         while True:
             facts = decide(state, command)
             try:
-                return await self._commit(state, facts, told)
+                return await self._commit(state, facts, told, besides, durable=durable)
             except Fenced:
                 raise
             except Conflict:
                 state = await self.state(run_id)
 
     async def _commit(
-        self, state: RunState, facts: Sequence[Fact], told: Sequence[Delivery]
+        self,
+        state: RunState,
+        facts: Sequence[Fact],
+        told: Sequence[Delivery],
+        besides: Sequence[Operation],
+        *,
+        durable: bool,
     ) -> RunState:
         run_id, before = state.run_id, state
         heard: list[Delivery] = []
@@ -166,14 +186,32 @@ class Runs:
             operations.append(records.delivery_append(state.session_id, [*told, *heard]))
         if state.status is not before.status:
             operations.append(Put(records.RUNS, run_id, records.run_line(state)))
+            operations.extend(self._agent_time(before, state))
         if state.ended:
-            operations.append(Delete(records.OPEN_RUNS, run_id))
+            key = records.session_key(state.session_id, run_id)
+            operations.append(Delete(records.OPEN_RUNS, key))
             operations.append(Fence(records.fence_name(run_id), FINAL_EPOCH))
-        await self.journal.commit(*operations)
-        for call in state.open_calls:
+        await self.journal.commit(*operations, *besides, durable=durable)
+        for call in () if state.ended else state.open_calls:
             if call.deadline:
                 self.dispatcher.wake_at(call.deadline)
         return state
+
+    def _open_row(self, state: RunState, *, due: int | None) -> Put:
+        key = records.session_key(state.session_id, state.run_id)
+        return Put(records.OPEN_RUNS, key, b"null", due=due)
+
+    def _agent_time(self, before: RunState, after: RunState) -> list[Operation]:
+        """A person's time is not the agent's: its clock stops, and starts anew when they have spoken."""
+        waited = before.status is RunStatus.PAUSED_WAITING_APPROVAL
+        waits = after.status is RunStatus.PAUSED_WAITING_APPROVAL
+        if after.ended or waited == waits:
+            return []
+        if waits:
+            return [self._open_row(after, due=None)]
+        due = self.clock.now_ms() + self.limits.agent_ms
+        self.dispatcher.wake_at(due)
+        return [self._open_row(after, due=due)]
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
@@ -186,15 +224,23 @@ class Runs:
             raise Conflict(f"tool call {call_id} does not run on a device")
         await self.end_call(owner.run_id, call_id, ok=ok, result=result, error=error)
 
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        """Nobody was there to take a tool request."""
+        offline = {"code": "client_offline", "message": "the client is not connected"}
+        await self.end_call(run_id, call_id, ok=False, result=None, error=offline)
+
     async def end_call(
         self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any
     ) -> CallState:
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
-            move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output[:OUTPUT_LIMIT])
+            output = self.redact(output)[:OUTPUT_LIMIT]
+            move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output)
         else:
             code, message = _error_parts(error)
-            move = MoveCall(call_id, CallStatus.FAILED, output=message, error_code=code)
+            move = MoveCall(
+                call_id, CallStatus.FAILED, output=self.redact(message), error_code=code
+            )
         state = await self.apply(run_id, move)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)
@@ -217,16 +263,40 @@ class Runs:
         decided_by: str,
     ) -> None:
         """A person's word; the pipeline keeps it, and the run that waits for it goes on."""
-        state = await self.state(run_id)
-        if session_id and state.session_id != session_id:
+        line = await self.find_approval(approval_id)
+        if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
             raise NotFound("approval", approval_id)
-        waiting = [call for call in state.calls if call.approval_id == approval_id]
-        if not waiting:
+        try:
+            await self.pipeline.decide_approval(
+                approval_id, approve=approve, decided_by=decided_by, reason=reason
+            )
+        except Conflict:  # someone else was first: all are told the same
+            stands = await self.verdict(approval_id)
+            raise Conflict(f"approval {approval_id} is {stands.lower()} already") from None
+        self.dispatcher.dispatch(line.run_id)
+
+    async def find_approval(self, approval_id: str) -> records.ApprovalLine:
+        row = await self.journal.get(records.RUN_APPROVALS, approval_id)
+        if row is None:
             raise NotFound("approval", approval_id)
-        await self.pipeline.decide_approval(
-            approval_id, approve=approve, decided_by=decided_by, reason=reason
-        )
-        self.dispatcher.dispatch(run_id)
+        return records.decode_approval_line(row.value)
+
+    async def verdict(self, approval_id: str) -> str:
+        """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
+        events = await self.journal.read_back(pipeline.APPROVALS, subject=approval_id, limit=1)
+        return VERDICTS.get(events[0].type, "PENDING") if events else "PENDING"
+
+    def watch_approvals(self, bus: Bus) -> Subscription:
+        """Hear of decisions that came by another door, and let their runs go on."""
+
+        def heard(events: Sequence[Event]) -> None:
+            for event in events:
+                if event.type in VERDICTS:
+                    run_id = records.decode_members(event.data).get("run_id")
+                    if isinstance(run_id, str) and run_id:
+                        self.dispatcher.dispatch(run_id)
+
+        return bus.subscribe(pipeline.APPROVALS, heard)
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         state = await self.state(run_id)
@@ -245,16 +315,13 @@ class Runs:
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""
-        state = await self.state(row.key)
-        waiting = state.status is RunStatus.PAUSED_WAITING_APPROVAL
-        if waiting:  # a person's time is not the agent's
-            later = self.clock.now_ms() + self.limits.agent_ms
-            await self.journal.commit(Put(records.OPEN_RUNS, row.key, row.value, due=later))
-            self.dispatcher.wake_at(later)
-            return
-        await self.end(
-            row.key, RunStatus.FAILED, code="agent_timeout", message="the agent took too long"
-        )
+        _, run_id = records.session_and_run(row.key)
+        try:
+            await self.end(
+                run_id, RunStatus.FAILED, code="agent_timeout", message="the agent took too long"
+            )
+        except NotFound:
+            await self.journal.commit(Delete(row.collection, row.key))
 
     async def on_call_deadline(self, row: Row) -> None:
         """The row of a call is due: no device has answered in time."""
@@ -273,13 +340,27 @@ class Runs:
         await self.journal.commit(Delete(row.collection, row.key))
 
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
-        """The runs that have not ended, oldest first, each with its session."""
+        """The runs that have not ended, each with its session."""
+        if session_id:
+            runs = await records.runs_of(self.journal, records.OPEN_RUNS, session_id)
+            return [(run_id, session_id) for run_id in runs]
         found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            found.extend((row.key, records.decode_text(row.value)) for row in rows)
+            owners = (records.session_and_run(row.key) for row in rows)
+            found.extend((run_id, owner) for owner, run_id in owners)
             after = rows[-1].key
-        return [one for one in found if not session_id or one[1] == session_id]
+        return found
+
+    async def list_runs(self, *, before: str = "", limit: int = PAGE) -> list[records.RunLine]:
+        """All runs, newest first; the next page is `before` the last one's id."""
+        rows = await self.journal.scan(records.RUNS, after=before, limit=limit, newest_first=True)
+        return [records.decode_run_line(row.value) for row in rows]
+
+    async def hear(self, session_id: str, delivery: Delivery) -> None:
+        """An event that another orchestrator pushed; its run is not one of ours."""
+        durable = delivery.type != deliveries.DELTA
+        await self.journal.commit(records.delivery_append(session_id, [delivery]), durable=durable)
 
     async def session_of(self, run_id: str) -> str:
         row = await self.journal.get(records.RUNS, run_id)
@@ -304,22 +385,8 @@ class Runs:
         return told
 
     async def _approval_told(self, state: RunState, call: CallState) -> Delivery:
-        """As it was told when it was asked for: that event is kept as long as the run is open."""
-        stream = records.session_stream(state.session_id)
-        for event in await self.journal.read_back(stream, subject=state.run_id):
-            if event.type == deliveries.APPROVAL_REQUIRED:
-                members = records.decode_members(event.data)
-                if members.get("approval_id") == call.approval_id:
-                    return Delivery(event.type, state.run_id, members)
-        return deliveries.approval_required(
-            state.run_id,
-            approval_id=call.approval_id,
-            call_id=call.call_id,
-            tool=call.tool,
-            summary="",
-            reason="",
-            due=0,
-        )
+        line = await self.find_approval(call.approval_id)
+        return Delivery(deliveries.APPROVAL_REQUIRED, state.run_id, line.told)
 
     async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
         """What the run's session was told of it, past a session number."""
@@ -333,7 +400,7 @@ def _call_rows(before: RunState, after: RunState) -> list[Operation]:
     had = {call.call_id: call for turn in before.turns[-1:] for call in turn.calls}
     rows: list[Operation] = []
     for call in after.calls:
-        due = None if call.ended else (call.deadline or None)
+        due = None if call.ended or after.ended else (call.deadline or None)
         old = had.get(call.call_id)
         old_due = None if old is None or old.ended else (old.deadline or None)
         if old is None or due != old_due:

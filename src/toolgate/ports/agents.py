@@ -4,9 +4,9 @@ It keeps nothing between turns, so a run that waits costs nothing and a run that
 takes its turn again.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolgate.domain.tools import JsonValue, Tool
 
@@ -38,6 +38,7 @@ class Transcript:
     message: Said
     turns: Sequence["Turn"]  # what this run has already done
     tools: Sequence[Tool]
+    context: Mapping[str, Any] = field(default_factory=dict)  # what the caller gave with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +108,6 @@ class Agent(Protocol):
         """Whether it wants the session's earlier runs in its transcript."""
         ...
 
-    def turn(self, transcript: Transcript) -> AsyncIterator[Step]: ...
+    def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        """Closing it stops the agent."""
+        ...

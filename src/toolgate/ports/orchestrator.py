@@ -53,6 +53,10 @@ class Orchestrator(Protocol):
         """What the session's devices can run, in place of what they could before."""
         ...
 
+    async def hear(self, session_id: str, delivery: Delivery) -> None:
+        """Take an event that was pushed for a session, into the session's stream."""
+        ...
+
     async def session_of(self, run_id: str) -> str:
         """The session a run belongs to; raises NotFound."""
         ...

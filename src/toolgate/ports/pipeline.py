@@ -1,8 +1,8 @@
 """The one way in which a tool is ever run, as those who want a tool run see it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
@@ -35,11 +35,27 @@ class Pending:
 
 
 Answer = Ran | Denied | Pending
+Started = Callable[[], Awaitable[None]]  # let through, and about to run
+
+APPROVALS: Final = "approvals"  # the stream that tells of approvals; an event's subject is the id
+APPROVED: Final = "approval_approved"
+REJECTED: Final = "approval_rejected"
+EXPIRED: Final = "approval_expired"
+
+
+async def not_told() -> None:
+    """For callers that need not know when a tool starts."""
 
 
 class ToolPipeline(Protocol):
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
-        """Run a tool call; the same request again gives the same answer and runs nothing twice."""
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
+        """Run a tool call; the same request again gives the same answer and runs nothing twice.
+
+        `started` is awaited once the call is let through, durably, and before the tool runs.
+        Cancelling the task stops the tool.
+        """
         ...
 
     async def check(self, request: ToolRequest) -> Answer:

@@ -48,7 +48,9 @@ class Sessions:
 
     async def reopen(self, session_id: str) -> BrowserSession:
         """The same session in a new browser, empty, after the old one died."""
-        known = self._open[session_id]
+        known = self._open.get(session_id)
+        if known is None:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
         await known.session.close()
         known.session = await self._browser.open(trust=known.trust)
         return known.session
@@ -82,8 +84,11 @@ class Sessions:
             log.info("session_closed session_id=%s", session_id)
 
     def client_gone(self, client: str) -> None:
-        """Close the client's sessions unless it comes back within the grace."""
-        if any(known.client == client for known in self._open.values()):
+        """Close what was kept for the client unless it comes back within the grace.
+
+        A session that belongs to a run ends with its run.
+        """
+        if self._kept_for(client):
             self._leaving[client] = asyncio.ensure_future(self._close_all_of(client))
 
     def client_back(self, client: str) -> None:
@@ -113,8 +118,15 @@ class Sessions:
     async def _close_all_of(self, client: str) -> None:
         await asyncio.sleep(self._grace_s)
         self._leaving.pop(client, None)
-        for session_id in [key for key, known in self._open.items() if known.client == client]:
+        for session_id in self._kept_for(client):
             await self.close(session_id)
+
+    def _kept_for(self, client: str) -> list[str]:
+        return [
+            session_id
+            for session_id, known in self._open.items()
+            if known.client == client and known.kept
+        ]
 
     def _close_unwanted(self, opening: asyncio.Future[BrowserSession]) -> None:
         """The run was canceled while its session was being opened."""

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.engines import EVERY, ISOLATING, engine, sandbox_of
 
+from tests.engines import EVERY, ISOLATING, engine, sandbox_of
 from toolgate.ports.sandbox import Sandbox, Session, SessionKey, SessionSpec
 
 __all__ = ["engine"]

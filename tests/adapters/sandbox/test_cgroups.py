@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.engines import need
 
+from tests.engines import need
 from toolgate.adapters import cgroups
 from toolgate.domain.errors import Unavailable
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.engines import sandbox_of
 
+from tests.engines import sandbox_of
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.sandbox_sessions import Sessions

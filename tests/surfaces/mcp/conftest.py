@@ -16,10 +16,10 @@ import pytest_asyncio
 import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
+
 from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
-
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
@@ -103,7 +103,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     )
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     async with asyncio.timeout(10):
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        while not server.started:
             await asyncio.sleep(0.01)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True

@@ -14,10 +14,10 @@ import aiohttp
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from mcp import Client
+
 from tests.surfaces.mcp.conftest import Connect, Served, call, stdio_server
 from tests.tasks.runtimes import until
 from tests.tasks.site import Site
-
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskStatus
 

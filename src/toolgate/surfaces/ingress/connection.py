@@ -7,20 +7,37 @@ the pace of its reader). It begins by catching up, and goes back to it when its 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 import msgspec
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import (
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSProtocolError,
+    WSTransport,
+)
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
 from toolgate.domain.deliveries import DELTA
 from toolgate.domain.errors import NotFound, ToolgateError
+from toolgate.domain.tools import Tool
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Event, Journal
 from toolgate.ports.orchestrator import Orchestrator
-from toolgate.surfaces.ingress.conversation import Close, Conversation, Effect, Forward, Open, Send
+from toolgate.surfaces.ingress.conversation import (
+    Close,
+    Conversation,
+    Effect,
+    Forward,
+    Open,
+    Send,
+    error,
+)
 from toolgate.surfaces.ingress.dispatch import client_tools, dispatch
 from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame
 from toolgate.surfaces.ingress.hub import Channel, Hub
@@ -41,6 +58,7 @@ class Options:
     hello_wait_ms: int = wire.HELLO_WAIT_MS
     max_queued_messages: int = wire.MAX_QUEUED_MESSAGES
     max_queued_bytes: int = wire.MAX_QUEUED_BYTES
+    max_connections_of_user: int = 10_000  # ours: one user must not take every socket
 
 
 class Parts(Protocol):
@@ -61,8 +79,9 @@ class Parts(Protocol):
 class Connection(WSListener):
     def __init__(self, parts: Parts) -> None:
         super().__init__()
-        self.heard_at = parts.clock.monotonic()
-        self.pinged_at = self.heard_at
+        self.ponged_at = parts.clock.monotonic()
+        self.pinged_at = self.ponged_at
+        self.tools: tuple[Tool, ...] = ()
         self._parts = parts
         self._conversation = Conversation(api_key=parts.options.api_key)
         self._transport: WSTransport | None = None
@@ -70,6 +89,8 @@ class Connection(WSListener):
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._pieces_binary = False
+        self._reading = True
+        self._closing = False
         self._worker: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
@@ -89,12 +110,16 @@ class Connection(WSListener):
         self._deadline = asyncio.get_running_loop().call_later(wait, self._hello_overdue)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        self.heard_at = self._parts.clock.monotonic()
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "no extension was agreed on")
         match frame.msg_type:
+            case WSMsgType.PONG:
+                self.ponged_at = self._parts.clock.monotonic()
             case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
                 self._collect(frame)
             case WSMsgType.CLOSE:
-                transport.send_close(WSCloseCode.OK)
+                if not transport.is_close_frame_sent:
+                    transport.send_close(WSCloseCode.OK)
                 transport.disconnect()
             case _:
                 return
@@ -109,7 +134,7 @@ class Connection(WSListener):
             if task is not None:
                 task.cancel()
         if self._channel is not None:
-            self._parts.hub.leave(self._conversation.session_id, self)
+            self._parts.hub.leave(self._conversation.session_id, self._conversation.user_id, self)
 
     def pause_writing(self) -> None:
         """The socket is full: what comes now waits in the journal, for a bounded time."""
@@ -142,18 +167,28 @@ class Connection(WSListener):
             self.pinged_at = now
             self._transport.send_ping()
 
-    def close(self, code: CloseCode, reason: str) -> None:
+    def close(self, code: CloseCode, reason: str, *, linger_s: float = CLOSING_S) -> None:
+        """Say goodbye; who has not answered it after `linger_s` is cut off."""
         transport = self._transport
-        if transport is None:
+        if transport is None or self._closing:
             return
+        self._closing = True
         self._conversation.state = ConnectionState.CLOSED
         self._live = False
+        for task in (self._reader, self._worker):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         transport.send(WSMsgType.CLOSE, code.to_bytes(2, "big") + reason.encode())
-        asyncio.get_running_loop().call_later(CLOSING_S, transport.disconnect)
+        asyncio.get_running_loop().call_later(linger_s, transport.disconnect, False)
 
     def _collect(self, frame: WSFrame) -> None:
         """Put a message together from its frames; the conversation sees whole ones only."""
-        if frame.msg_type is not WSMsgType.CONTINUATION:
+        if self._closing:
+            return
+        goes_on = frame.msg_type is WSMsgType.CONTINUATION
+        if goes_on is not bool(self._pieces):
+            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a fragment out of place")
+        if not goes_on:
             self._pieces_binary = frame.msg_type is WSMsgType.BINARY
         self._pieces_size += frame.payload_size
         if self._pieces_size > self._parts.options.max_message_bytes:
@@ -165,7 +200,8 @@ class Connection(WSListener):
         message = None if self._pieces_binary else b"".join(self._pieces)
         self._pieces, self._pieces_size = [], 0
         self._inbox.append(message)
-        if len(self._inbox) >= INBOX and self._transport is not None:
+        if len(self._inbox) >= INBOX and self._reading and self._transport is not None:
+            self._reading = False
             self._transport.underlying_transport.pause_reading()
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -174,16 +210,28 @@ class Connection(WSListener):
         """The client's messages, one after the other."""
         while self._inbox:
             message = self._inbox.popleft()
-            if len(self._inbox) == INBOX - 1 and self._transport is not None:
+            if not self._reading and len(self._inbox) < INBOX and self._transport is not None:
+                self._reading = True
+                self.ponged_at = self._parts.clock.monotonic()  # its pongs waited with the rest
                 self._transport.underlying_transport.resume_reading()
             now = self._parts.clock.now_ms()
-            effects = (
-                self._conversation.receive_binary(now=now)
-                if message is None
-                else self._conversation.receive(message, now=now)
-            )
-            for effect in effects:
-                await self._perform(effect)
+            try:
+                for effect in self._understand(message, now):
+                    await self._perform(effect)
+            except Exception:
+                log.exception("message_failed session_id=%s", self._conversation.session_id)
+                failed = error(ErrorCode.INTERNAL_ERROR, "the ingress failed", now)
+                self._write(wire.encode(failed.message))
+
+    def _understand(self, message: bytes | None, now: int) -> list[Effect]:
+        if message is None:
+            return self._conversation.receive_binary(now=now)
+        return self._conversation.receive(message, now=now)
+
+    @property
+    def listens(self) -> bool:
+        """Whether we read what it sends; a pong cannot be missed while we do not."""
+        return self._reading
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
@@ -209,6 +257,9 @@ class Connection(WSListener):
 
     async def _open(self, hello: wire.Hello) -> None:
         parts = self._parts
+        if parts.hub.count_of_user(hello.user_id) >= parts.options.max_connections_of_user:
+            self.close(CloseCode.TRY_AGAIN_LATER, "too many connections of this user")
+            return
         last_seq = None if isinstance(hello.last_seq, msgspec.UnsetType) else hello.last_seq
         try:
             opening = await parts.sessions.open(
@@ -217,9 +268,7 @@ class Connection(WSListener):
                 last_seq=last_seq,
                 epoch=hello.epoch,
             )
-            tools = client_tools(hello)
-            if tools:
-                await parts.orchestrator.register_tools(opening.session_id, tools)
+            await self._register(opening.session_id, client_tools(hello))
         except NotFound as missing:
             await self._refuse(ErrorCode.SESSION_NOT_FOUND, str(missing), hello)
             return
@@ -231,6 +280,20 @@ class Connection(WSListener):
             self._deadline.cancel()
             self._deadline = None
         await self._begin(opening)
+
+    async def _register(self, session_id: str, tools: Sequence[Tool] | None) -> None:
+        """The session can do what its devices can do together; the latest word on a tool stands."""
+        if tools is None:
+            return
+        self.tools = tuple(tools)
+        others = (
+            tool
+            for device in self._parts.hub.connections(session_id)
+            if isinstance(device, Connection)
+            for tool in device.tools
+        )
+        together = {tool.name: tool for tool in (*others, *tools)}
+        await self._parts.orchestrator.register_tools(session_id, list(together.values()))
 
     async def _refuse(self, code: ErrorCode, why: str, hello: wire.Hello) -> None:
         now = self._parts.clock.now_ms()
@@ -248,8 +311,10 @@ class Connection(WSListener):
             epoch=parts.journal.vouches_since,
             now=now,
         )
+        if self._transport is None:  # it left while we looked
+            return
         self._cursor = opening.after
-        self._channel = parts.hub.join(opening.session_id, self)
+        self._channel = parts.hub.join(opening.session_id, self._conversation.user_id, self)
         for effect in effects:
             await self._perform(effect)
         if opening.snapshot:
@@ -300,9 +365,10 @@ class Connection(WSListener):
         if transport is None:
             return
         log.info("slow_consumer session_id=%s", self._conversation.session_id)
-        self.close(CloseCode.SLOW_CONSUMER, "too slow")
+        # What it was given before the goodbye stands in front of it: leave time to read that.
+        linger_s = self._parts.options.write_wait_ms / 1000
+        self.close(CloseCode.SLOW_CONSUMER, "too slow", linger_s=linger_s)
 
     def _hello_overdue(self) -> None:
         for effect in self._conversation.hello_overdue():
-            if isinstance(effect, Close):
-                self.close(effect.code, effect.reason)
+            self.close(effect.code, effect.reason)

@@ -68,6 +68,8 @@ class Conversation:
                 assert_never(message)
 
     def receive_binary(self, *, now: int) -> list[Effect]:
+        if self.state is ConnectionState.CLOSED:
+            return []
         return [error(ErrorCode.INVALID_MESSAGE, "$: messages are text, not binary", now)]
 
     def opened(
@@ -84,7 +86,7 @@ class Conversation:
         self.user_id = ""
         return [error(code, message, now, request_id=request_id)]
 
-    def hello_overdue(self) -> list[Effect]:
+    def hello_overdue(self) -> list[Close]:
         if self.state is not ConnectionState.CREATED:
             return []
         self.state = ConnectionState.CLOSED
@@ -129,7 +131,6 @@ class Conversation:
         )
 
     def _unreadable(self, unreadable: Exception, now: int) -> Send:
-        """Before hello even nonsense is first of all not a hello."""
         return error(ErrorCode.INVALID_MESSAGE, f"{field_of(unreadable)}: {unreadable}", now)
 
 

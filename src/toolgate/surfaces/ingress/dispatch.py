@@ -1,7 +1,10 @@
 """A client's command becomes a call of the orchestrator; what goes wrong becomes an `error`."""
 
 import logging
+from collections.abc import Sequence
 from typing import assert_never
+
+import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
@@ -93,8 +96,11 @@ async def _call(
             assert_never(message)
 
 
-def client_tools(hello: wire.Hello) -> list[Tool]:
-    """The tools that a device says it can run; a device without any leaves the others' alone."""
+def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
+    """The tools that a device says it can run; None where it says nothing of tools."""
+    meta = hello.client_meta
+    if not isinstance(meta, wire.ClientMeta) or isinstance(meta.tools, msgspec.UnsetType):
+        return None
     return [
         Tool(
             name=tool.name,

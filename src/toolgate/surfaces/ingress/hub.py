@@ -7,6 +7,7 @@ it from the journal later.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -32,7 +33,7 @@ class Listener(Protocol):
     def deliver(self, event: Event, data: bytes) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Channel:
     connections: set[Listener] = field(default_factory=set)
     last_seq: int = 0  # the highest number the bus has told of since the channel was made
@@ -44,37 +45,51 @@ class Hub:
         self._window = resume_window_ms / 1000
         self._channels: dict[str, Channel] = {}
         self._active_at: dict[str, int] = {}
-        self._away: dict[str, asyncio.Task[None]] = {}
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._away: dict[str, asyncio.TimerHandle] = {}
+        self._untaken: set[asyncio.TimerHandle] = set()
+        self._users: Counter[str] = Counter()
+        self._work: set[asyncio.Task[None]] = set()
         self._subscription = bus.subscribe(None, self._heard)
+        self._closed = False
         self.on_gone: Gone | None = None
         self.on_undelivered: Undelivered | None = None
         self.delivered = 0
 
-    def join(self, session_id: str, connection: Listener) -> Channel:
+    def join(self, session_id: str, user_id: str, connection: Listener) -> Channel:
         stream = stream_of(session_id)
-        channel = self._channels.setdefault(stream, Channel())
+        channel = self._channels.get(stream)
+        if channel is None:
+            channel = self._channels[stream] = Channel()
         channel.connections.add(connection)
+        self._users[user_id] += 1
         self.touch(session_id)
         away = self._away.pop(session_id, None)
         if away is not None:
             away.cancel()
         return channel
 
-    def leave(self, session_id: str, connection: Listener) -> None:
+    def leave(self, session_id: str, user_id: str, connection: Listener) -> None:
         stream = stream_of(session_id)
         channel = self._channels.get(stream)
-        if channel is None:
+        if channel is None or connection not in channel.connections:
             return
         channel.connections.discard(connection)
+        self._users[user_id] -= 1
+        if not self._users[user_id]:
+            del self._users[user_id]
         if not channel.connections:
             del self._channels[stream]
             self.expect(session_id)
 
     def expect(self, session_id: str) -> None:
-        """Nobody is there: give the session its window to come back, then let it go."""
-        if session_id not in self._away and not self.is_online(session_id):
-            self._away[session_id] = asyncio.create_task(self._let_go(session_id))
+        """Nobody is there: give the session its window to come back, then let it go.
+
+        After a restart this is said anew for every session with open runs.
+        """
+        if self._closed or session_id in self._away or self.is_online(session_id):
+            return
+        loop = asyncio.get_running_loop()
+        self._away[session_id] = loop.call_later(self._window, self._let_go, session_id)
 
     def touch(self, session_id: str) -> None:
         self._active_at[session_id] = self._clock.now_ms()
@@ -83,15 +98,25 @@ class Hub:
         return self._active_at.get(session_id)
 
     def count(self, session_id: str) -> int:
+        return len(self.connections(session_id))
+
+    def connections(self, session_id: str) -> set[Listener]:
         channel = self._channels.get(stream_of(session_id))
-        return len(channel.connections) if channel else 0
+        return channel.connections if channel else set()
+
+    def count_of_user(self, user_id: str) -> int:
+        return self._users.get(user_id, 0)
 
     def is_online(self, session_id: str) -> bool:
         return stream_of(session_id) in self._channels
 
     def close(self) -> None:
+        """From now on who leaves is not given up: the process stops, not the session."""
+        self._closed = True
         self._subscription.close()
-        for task in (*self._away.values(), *self._waiting):
+        for timer in (*self._away.values(), *self._untaken):
+            timer.cancel()
+        for task in self._work:
             task.cancel()
 
     def _heard(self, events: Sequence[Event]) -> None:
@@ -104,23 +129,37 @@ class Hub:
                 for connection in tuple(channel.connections):
                     connection.deliver(event, data)
             elif event.type == TOOL_REQUEST and event.stream.startswith(SESSION_PREFIX):
-                self._start(self._wait_for_taker(event))
+                self._wait_for_taker(event)
+
+    def _wait_for_taker(self, event: Event) -> None:
+        def give_up() -> None:
+            self._untaken.discard(timer)
+            session_id = event.stream.removeprefix(SESSION_PREFIX)
+            if not self.is_online(session_id) and self.on_undelivered is not None:
+                self._start(self.on_undelivered(session_id, event))
+
+        timer = asyncio.get_running_loop().call_later(self._window, give_up)
+        self._untaken.add(timer)
+
+    def _let_go(self, session_id: str) -> None:
+        self._away.pop(session_id, None)
+        if self.is_online(session_id):
+            return
+        self._active_at.pop(session_id, None)
+        if self.on_gone is not None:
+            log.info("session_gone session_id=%s", session_id)
+            self._start(self.on_gone(session_id))
 
     def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        task = asyncio.create_task(_awaited(work))
+        self._work.add(task)
+        task.add_done_callback(self._ended)
 
-    async def _wait_for_taker(self, event: Event) -> None:
-        session_id = event.stream.removeprefix(SESSION_PREFIX)
-        await asyncio.sleep(self._window)
-        if not self.is_online(session_id) and self.on_undelivered is not None:
-            await self.on_undelivered(session_id, event)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("hub_work_failed", exc_info=task.exception())
 
-    async def _let_go(self, session_id: str) -> None:
-        await asyncio.sleep(self._window)
-        self._away.pop(session_id, None)
-        self._active_at.pop(session_id, None)
-        if not self.is_online(session_id) and self.on_gone is not None:
-            log.info("session_gone session_id=%s", session_id)
-            await self.on_gone(session_id)
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

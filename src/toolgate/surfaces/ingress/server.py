@@ -24,14 +24,14 @@ from toolgate import asgi
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Conflict, NotFound, ToolgateError
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Append, Event, Journal, NewEvent
+from toolgate.ports.journal import Event, Journal
 from toolgate.ports.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
-from toolgate.surfaces.ingress.sessions import Sessions, stream_of
+from toolgate.surfaces.ingress.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,8 @@ class Ingress:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        """Say goodbye to everyone; whoever was here may come back to the next process."""
+        self.hub.close()
         if self._server is not None:
             self._server.close()
         if self._heart is not None:
@@ -90,7 +92,6 @@ class Ingress:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self._empty.wait()
-        self.hub.close()
 
     def joined(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -127,7 +128,7 @@ class Ingress:
             await asyncio.sleep(min(interval, wait) / SWEEPS)
             now = self.clock.monotonic()
             for connection in tuple(self.connections):
-                if now - connection.heard_at > wait:
+                if connection.listens and now - connection.ponged_at > wait:
                     connection.close(CloseCode.PONG_TIMEOUT, "no pong")
                 elif now - connection.pinged_at >= interval:
                     connection.ping(now)
@@ -147,23 +148,22 @@ class Ingress:
             "code": wire.ErrorCode.CLIENT_OFFLINE.value,
             "message": f"session {session_id} has no active connections",
         }
-        await self.orchestrator.submit_result(
-            request.tool_call_id,
-            session_id=session_id,
-            run_id=event.subject,
-            ok=False,
-            result=None,
-            error=offline,
-        )
+        with contextlib.suppress(Conflict, NotFound):  # someone else was first
+            await self.orchestrator.submit_result(
+                request.tool_call_id,
+                session_id=session_id,
+                run_id=event.subject,
+                ok=False,
+                result=None,
+                error=offline,
+            )
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""
         session_id = session_id or await self.orchestrator.session_of(event.run_id)
         if not self.hub.is_online(session_id):
             return False
-        delivery = delivery_of(event)
-        new = NewEvent(delivery.type, wire.encode(delivery.members), delivery.run_id)
-        await self.journal.commit(Append(stream_of(session_id), [new]))
+        await self.orchestrator.hear(session_id, delivery_of(event))
         return True
 
     def internal_app(self) -> Starlette:
@@ -197,6 +197,9 @@ class Ingress:
             taken = await self.push(asked.session_id, asked.event)
         except NotFound as missing:
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, str(missing))
+        except ToolgateError:
+            log.exception("push_failed session_id=%s", asked.session_id)
+            return _refusal(500, wire.ErrorCode.INTERNAL_ERROR, "the event cannot be taken now")
         if not taken:
             why = f"session {asked.session_id} has no active connections"
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, why)
@@ -211,7 +214,10 @@ class Ingress:
                 session_id=session_id,
                 online=self.hub.is_online(session_id),
                 connection_count=self.hub.count(session_id),
-                last_activity_at=self.hub.last_activity(session_id),
+                last_activity_at=(
+                    self.hub.last_activity(session_id)
+                    or await self.sessions.last_activity(session_id)
+                ),
             )
         )
 

@@ -62,6 +62,15 @@ class Sessions:
             )
         return Opening(session_id, resumed=True, last_seq=head.last, after=last_seq, snapshot=False)
 
+    async def last_activity(self, session_id: str) -> int | None:
+        """When something last happened in a session; None where there is no such session."""
+        row = await self.journal.get(SESSIONS, session_id)
+        latest = await self.journal.read_back(stream_of(session_id), limit=1)
+        times = [event.at for event in latest]
+        if row is not None:
+            times.append(_decode(row.value).created_at)
+        return max(times, default=None)
+
     async def _make(self, user_id: str) -> Opening:
         session_id = self.new_id("sess")
         row = msgspec.json.encode(SessionRow(user_id, self.clock.now_ms()))

@@ -1,11 +1,12 @@
 """The orchestrator's internal API: start runs, feed them, stop them, read them."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,7 +27,9 @@ from toolgate.domain.errors import (
 )
 from toolgate.domain.runs import RunState
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.orchestration.records import session_stream
+from toolgate.domain.tools import Level, Tool
+from toolgate.orchestration.agents import External
+from toolgate.orchestration.records import ApprovalLine, session_stream
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -35,6 +38,8 @@ from toolgate.ports.journal_follow import follow
 from toolgate.ports.orchestrator import Invocation
 
 log = logging.getLogger(__name__)
+
+AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id}"
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     Invalid: wire.ErrorCode.INVALID_REQUEST,
@@ -52,6 +57,7 @@ class OrchestratorApi:
     bus: Bus
     clock: Clock
     internal_token: str = ""
+    push: Callable[[str, str], None] | None = None  # tell a remote ingress of a run's events
     _started: float = 0.0
 
     def app(self) -> Starlette:
@@ -65,6 +71,10 @@ class OrchestratorApi:
                 Route(wire.CANCEL_PATH, self._cancel, methods=["POST"]),
                 Route(wire.RUN_PATH, self._run, methods=["GET"]),
                 Route(wire.RUN_EVENTS_PATH, self._events, methods=["GET"]),
+                Route(wire.AGENTS_PATH, self._agents, methods=["GET"]),
+                Route(wire.AGENTS_PATH, self._register_agent, methods=["POST"]),
+                Route(AGENT_PATH, self._remove_agent, methods=["DELETE"]),
+                Route(wire.SESSION_TOOLS_PATH, self._register_tools, methods=["POST", "PUT"]),
                 Route(wire.HEALTH_PATH, self._health, methods=["GET"]),
             ],
             exception_handlers={
@@ -76,6 +86,7 @@ class OrchestratorApi:
 
     async def _invoke(self, request: Request) -> Response:
         self._authorize(request)
+        streams = wire.EVENT_STREAM_TYPE in request.headers.get("accept", "")
         asked: wire.InvokeRequest = wire.decode_invoke(await asgi.read_body(request))
         context = given(asked.context, {})
         run_id = await self.runs.invoke(
@@ -89,8 +100,10 @@ class OrchestratorApi:
                 context=context,
             )
         )
-        if wire.EVENT_STREAM_TYPE in request.headers.get("accept", ""):
+        if streams:
             return asgi.event_stream(self._stream(run_id, asked.session_id, after=0))
+        if self.push is not None:
+            self.push(run_id, asked.session_id)
         return asgi.Json(wire.InvokeAccepted(run_id, asked.session_id, asked.agent_id))
 
     async def _submit(self, request: Request) -> Response:
@@ -115,17 +128,20 @@ class OrchestratorApi:
         self._authorize(request)
         approval_id = request.path_params["approval_id"]
         asked: wire.ApprovalDecide = wire.decode_decide(await asgi.read_body(request))
-        approve = asked.decision is wire.Decision.APPROVE
-        await self.runs.decide_approval(
-            approval_id,
-            session_id="",
-            run_id="",
-            approve=approve,
-            reason=asked.reason,
-            decided_by=asked.decided_by,
-        )
-        status = wire.ApprovalStatus.APPROVED if approve else wire.ApprovalStatus.REJECTED
-        return asgi.Json({"approval_id": approval_id, "status": status})
+        line = await self.runs.find_approval(approval_id)
+        try:
+            await self.runs.decide_approval(
+                approval_id,
+                session_id="",
+                run_id="",
+                approve=asked.decision is wire.Decision.APPROVE,
+                reason=asked.reason,
+                decided_by=asked.decided_by or "orchestrator",
+            )
+        except Conflict:  # someone else was first: what was decided stands, and all are told it
+            log.info("decided_already approval_id=%s", approval_id)
+        verdict = wire.ApprovalStatus(await self.runs.verdict(approval_id))
+        return asgi.Json(_approval_view(approval_id, line, verdict))
 
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
@@ -153,7 +169,13 @@ class OrchestratorApi:
 
     async def _stream(self, run_id: str, session_id: str, *, after: int) -> AsyncIterator[bytes]:
         """The events of one run, until its last."""
-        batches = follow(self.runs.journal, self.bus, session_stream(session_id), after=after)
+        stream = session_stream(session_id)
+        first = await self.runs.journal.read(stream, after=after, subject=run_id, limit=1)
+        if first:  # what the session was told before is not read at all
+            after = first[0].seq - 1
+        elif (await self.runs.state(run_id)).ended:
+            return
+        batches = follow(self.runs.journal, self.bus, stream, after=after)
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
@@ -163,6 +185,42 @@ class OrchestratorApi:
                     yield asgi.server_sent_event(data, event=event.type, event_id=str(event.seq))
                     if event.type in ENDS:
                         return
+
+    async def _agents(self, request: Request) -> Response:
+        self._authorize(request)
+        agents = self.runs.agents
+        views = [wire.AgentView(name, "builtin") for name in agents.builtin]
+        views += [_agent_view(agent) for agent in await agents.external()]
+        return asgi.Json({"agents": views})
+
+    async def _register_agent(self, request: Request) -> Response:
+        self._authorize(request)
+        asked: wire.RegisterAgent = decode_agent(await asgi.read_body(request))
+        agent = External(asked.agent_id, asked.endpoint, asked.description, asked.auth_token)
+        await self.runs.agents.register(agent)
+        return asgi.Json(_agent_view(agent), status_code=201)
+
+    async def _remove_agent(self, request: Request) -> Response:
+        self._authorize(request)
+        await self.runs.agents.remove(request.path_params["agent_id"])
+        return asgi.Json({"ok": True})
+
+    async def _register_tools(self, request: Request) -> Response:
+        self._authorize(request)
+        asked: wire.RegisterTools = decode_tools(await asgi.read_body(request))
+        named = [wire.ClientTool(one) if isinstance(one, str) else one for one in asked.tools]
+        tools = [
+            Tool(
+                name=tool.name,
+                description=tool.description,
+                level=Level(tool.level),
+                schema=given(tool.input_schema, {"type": "object"}),
+                repeatable=tool.repeatable,
+            )
+            for tool in named
+        ]
+        await self.runs.register_tools(request.path_params["session_id"], tools)
+        return asgi.Json({"ok": True})
 
     async def _health(self, _: Request) -> Response:
         uptime = int(self.clock.monotonic() - self._started)
@@ -185,6 +243,10 @@ class OrchestratorApi:
 
     async def _too_large(self, _: Request, failed: Exception) -> Response:
         return _refusal(wire.ErrorCode.INVALID_REQUEST, str(failed), status=413)
+
+
+decode_agent: Final = msgspec.json.Decoder(wire.RegisterAgent).decode
+decode_tools: Final = msgspec.json.Decoder(wire.RegisterTools).decode
 
 
 class Unauthorized(ToolgateError):
@@ -212,6 +274,31 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
         deadline_ts=call.deadline,
         error={"code": call.error_code, "message": call.output} if call.error_code else UNSET,
         result=call.output if call.status is CallStatus.SUCCEEDED else UNSET,
+    )
+
+
+def _approval_view(
+    approval_id: str, line: ApprovalLine, verdict: wire.ApprovalStatus
+) -> wire.ApprovalView:
+    return wire.ApprovalView(
+        approval_id=approval_id,
+        run_id=line.run_id,
+        tool_call_id=line.call_id,
+        status=verdict,
+        tool_name=str(line.told.get("tool_name", "")),
+        args_summary=str(line.told.get("args_summary", "")),
+        reason=str(line.told.get("reason", "")),
+        deadline_ts=int(line.told.get("deadline_ts", 0)),
+    )
+
+
+def _agent_view(agent: External) -> wire.AgentView:
+    return wire.AgentView(
+        agent_id=agent.agent_id,
+        kind="external",
+        description=agent.description,
+        endpoint=agent.endpoint,
+        has_auth_token=bool(agent.auth_token),
     )
 
 

@@ -1,0 +1,118 @@
+"""Agents that someone else runs, reached by `POST {endpoint}/invoke`; they answer with SSE."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from toolgate.adapters import sse
+from toolgate.contracts import orchestrator_v1 as wire
+from toolgate.contracts.wire import UNREADABLE, given
+from toolgate.orchestration.agents import External
+from toolgate.ports.agents import AgentFailed, EndTurn, Note, Say, Step, Transcript, Usage
+
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 60.0  # silence; the run's own deadline bounds the whole
+FAILED: Final = wire.ErrorCode.AGENT_FAILED.value
+NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class HttpAgents:
+    """All external agents, over one pool of connections."""
+
+    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
+        self._http: aiohttp.ClientSession | None = None
+
+    def agent(self, external: External) -> "HttpAgent":
+        if self._http is None:
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_S, sock_read=self._answer_s
+            )
+            self._http = aiohttp.ClientSession(timeout=timeout)
+        return HttpAgent(external, self._http)
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAgent:
+    external: External
+    http: aiohttp.ClientSession
+
+    @property
+    def repeats_itself(self) -> bool:
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        request = wire.AgentRequest(
+            run_id=transcript.run_id,
+            session_id=transcript.session_id,
+            agent_id=transcript.agent_id,
+            message=wire.Message(transcript.message.role, transcript.message.content),
+            history=[wire.Message(said.role, said.content) for said in transcript.history],
+            context=dict(transcript.context),
+        )
+        headers = {
+            wire.HEADER_ACCEPT: wire.EVENT_STREAM_TYPE,
+            "Content-Type": "application/json",
+        }
+        if self.external.auth_token:
+            headers[wire.HEADER_AUTHORIZATION] = f"Bearer {self.external.auth_token}"
+        url = self.external.endpoint.rstrip("/") + wire.AGENT_INVOKE_SUFFIX
+        try:
+            async with self.http.post(url, data=wire.encode(request), headers=headers) as response:
+                if response.status != 200:
+                    raise AgentFailed(FAILED, f"the agent answered {response.status}")
+                if response.content_type != wire.EVENT_STREAM_TYPE:
+                    raise AgentFailed(FAILED, "the agent's answer is not a stream of events")
+                async for event in sse.events(response.content.iter_any()):
+                    step = _step(event)
+                    yield step
+                    if isinstance(step, EndTurn):
+                        return
+        except NETWORK as failed:
+            raise AgentFailed(FAILED, f"the agent cannot be reached: {_why(failed)}") from failed
+        except sse.TooLong as long:
+            raise AgentFailed(FAILED, "the agent sent an event without end") from long
+        raise AgentFailed(FAILED, "the agent broke off before its end")
+
+
+def _step(event: sse.SseEvent) -> Step:
+    try:
+        members = msgspec.json.decode(event.data)
+        if isinstance(members, dict) and "type" not in members:
+            members["type"] = event.event
+        message = msgspec.convert(members, wire.AnyAgentEvent)
+    except (*UNREADABLE, msgspec.ValidationError) as unreadable:
+        raise AgentFailed(FAILED, "the agent sent what cannot be read") from unreadable
+    match message:
+        case wire.Delta(text=text):
+            return Say(text)
+        case wire.State(state=name):
+            detail = given(message.detail, {})
+            return Note(name, detail if isinstance(detail, dict) else {"detail": detail})
+        case wire.Error(code=code, message=why):
+            raise AgentFailed(code, why)
+        case _:
+            return EndTurn(usage=_usage(message))
+
+
+def _usage(done: wire.Done) -> Usage:
+    if isinstance(done.usage, msgspec.UnsetType):
+        return Usage()
+    prompt, completion = given(done.usage.prompt_tokens, 0), given(done.usage.completion_tokens, 0)
+    total = given(done.usage.total_tokens, prompt + completion)
+    return Usage(prompt, completion or max(0, total - prompt))
+
+
+def _why(failed: BaseException) -> str:
+    return str(failed) or type(failed).__name__

@@ -1,0 +1,220 @@
+"""The agent that asks a model: OpenAI, Anthropic, or any URL that speaks OpenAI's chat format.
+
+One request to the model is one turn; the tools it wants come back as calls that the pipeline
+decides on. The libraries are heavy and an extra, so they are imported with the first turn.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from toolgate.domain.tools import Tool
+from toolgate.ports.agents import (
+    AgentFailed,
+    Call,
+    EndTurn,
+    Say,
+    Step,
+    ToolAnswer,
+    Transcript,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model
+
+log = logging.getLogger(__name__)
+
+FAILED: Final = "agent_failed"
+INSTRUCTIONS: Final = (
+    "You are a helpful assistant. Use the tools you are given when they help. A tool call may be"
+    " refused by policy or by a person; then say so and go on without it."
+)
+ATTEMPTS: Final = 4
+FIRST_PAUSE_S: Final = 1.0  # after a rate limit that names no time; doubled each time
+LONGEST_PAUSE_S: Final = 30.0
+PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class LlmAgent:
+    """`model` is `openai:NAME`, `anthropic:NAME` or `URL#NAME`; `base_url` is for the first two."""
+
+    model: str
+    base_url: str = ""
+    api_key: str = ""
+    first_pause_s: float = FIRST_PAUSE_S
+
+    @property
+    def repeats_itself(self) -> bool:
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        if not self.model:
+            raise AgentFailed(FAILED, "TOOLGATE_MODEL is not set; no model to ask")
+        try:
+            pydantic_ai = await asyncio.to_thread(_import)
+        except ImportError as missing:
+            raise AgentFailed(FAILED, "the assistant needs the extra toolgate[llm]") from missing
+        model = pydantic_ai.model(self.model, base_url=self.base_url, api_key=self.api_key)
+        names = {_safe(tool.name): tool.name for tool in transcript.tools}
+        messages = pydantic_ai.messages(transcript)
+        for attempt in range(ATTEMPTS):
+            spoke = False
+            try:
+                async for step in pydantic_ai.ask(model, messages, transcript.tools, names):
+                    spoke = True
+                    yield step
+                return
+            except pydantic_ai.errors as failed:
+                pause = self._pause(failed, attempt, spoke=spoke)
+                if pause is None:
+                    raise AgentFailed(FAILED, f"the model failed: {_short(failed)}") from failed
+                log.info("model_retry attempt=%d pause_s=%.1f", attempt + 1, pause)
+                await asyncio.sleep(pause)
+
+    def _pause(self, failed: Exception, attempt: int, *, spoke: bool) -> float | None:
+        """How long to wait before asking again; None where that would not help."""
+        status = getattr(failed, "status_code", None)
+        if spoke or attempt + 1 == ATTEMPTS or (status is not None and status not in PASSING):
+            return None
+        headers = getattr(failed, "headers", None) or {}
+        try:
+            asked = float(headers.get("retry-after", ""))
+        except ValueError:
+            asked = self.first_pause_s * 2**attempt
+        return min(asked, LONGEST_PAUSE_S)
+
+
+def _safe(name: str) -> str:
+    """Models take fewer characters in a tool's name than we do."""
+    return _UNSAFE.sub("__", name)[:64]
+
+
+def _short(failed: Exception) -> str:
+    return str(failed).splitlines()[0][:300] if str(failed) else type(failed).__name__
+
+
+def _import() -> "_PydanticAi":
+    return _PydanticAi()
+
+
+class _PydanticAi:
+    """The one place that knows the library."""
+
+    def __init__(self) -> None:
+        from pydantic_ai import direct, exceptions, messages, models, tools  # noqa: PLC0415 - heavy
+
+        self._direct, self._messages, self._models, self._tools = direct, messages, models, tools
+        self.errors = (exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior)
+
+    def model(self, name: str, *, base_url: str, api_key: str) -> "Model":
+        kind, _, rest = name.partition(":")
+        if kind == "anthropic":
+            from anthropic import AsyncAnthropic  # noqa: PLC0415 - heavy
+            from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - heavy
+            from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415 - heavy
+
+            anthropic = AsyncAnthropic(
+                base_url=base_url or None, max_retries=0, api_key=api_key or None
+            )
+            return AnthropicModel(rest, provider=AnthropicProvider(anthropic_client=anthropic))
+        if kind in ("http", "https"):
+            base_url, _, rest = name.partition("#")
+            api_key = api_key or "none"
+        elif kind != "openai":
+            raise AgentFailed(FAILED, f"TOOLGATE_MODEL {name!r} names no provider that we know")
+        from openai import AsyncOpenAI, OpenAIError  # noqa: PLC0415 - heavy
+        from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - heavy
+        from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - heavy
+
+        try:
+            openai = AsyncOpenAI(base_url=base_url or None, max_retries=0, api_key=api_key or None)
+        except OpenAIError as keyless:
+            raise AgentFailed(FAILED, "OPENAI_API_KEY is not set") from keyless
+        return OpenAIChatModel(rest or "default", provider=OpenAIProvider(openai_client=openai))
+
+    def messages(self, transcript: Transcript) -> "list[ModelMessage]":
+        m = self._messages
+        told: list[ModelMessage] = []
+        for said in (*transcript.history, transcript.message):
+            if said.role == "assistant":
+                told.append(m.ModelResponse(parts=[m.TextPart(said.content)]))
+            else:
+                prompt = m.UserPromptPart(said.content)
+                told.append(m.ModelRequest(parts=[prompt], instructions=INSTRUCTIONS))
+        for turn in transcript.turns:
+            calls = [
+                m.ToolCallPart(_safe(answer.tool), dict(answer.args), tool_call_id=answer.call_id)
+                for answer in turn.answers
+            ]
+            text = [m.TextPart(turn.text)] if turn.text else []
+            told.append(m.ModelResponse(parts=[*text, *calls]))
+            returns = [
+                m.ToolReturnPart(_safe(answer.tool), _told(answer), tool_call_id=answer.call_id)
+                for answer in turn.answers
+            ]
+            told.append(m.ModelRequest(parts=returns, instructions=INSTRUCTIONS))
+        return told
+
+    async def ask(
+        self,
+        model: "Model",
+        messages: "list[ModelMessage]",
+        tools: Sequence[Tool],
+        names: dict[str, str],
+    ) -> AsyncGenerator[Step, None]:
+        m = self._messages
+        offered = [
+            self._tools.ToolDefinition(
+                name=_safe(tool.name),
+                description=tool.description or tool.name,
+                parameters_json_schema=dict(tool.schema) or {"type": "object", "properties": {}},
+            )
+            for tool in tools
+        ]
+        parameters = self._models.ModelRequestParameters(function_tools=offered)
+        async with self._direct.model_request_stream(
+            model, messages, model_request_parameters=parameters
+        ) as stream:
+            async for event in stream:
+                if isinstance(event, m.PartStartEvent) and isinstance(event.part, m.TextPart):
+                    text = event.part.content
+                elif isinstance(event, m.PartDeltaEvent) and isinstance(
+                    event.delta, m.TextPartDelta
+                ):
+                    text = event.delta.content_delta
+                else:
+                    continue
+                if text:
+                    yield Say(text)
+            response = stream.get()
+        calls = [
+            Call(names.get(part.tool_name, part.tool_name), _arguments(part))
+            for part in response.parts
+            if isinstance(part, m.ToolCallPart)
+        ]
+        usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
+        yield EndTurn(calls, usage)
+
+
+def _arguments(part: Any) -> dict[str, Any]:
+    try:
+        return dict(part.args_as_dict())
+    except ValueError as bad:
+        raise AgentFailed(
+            FAILED, f"the model's arguments for {part.tool_name} are no JSON"
+        ) from bad
+
+
+def _told(answer: ToolAnswer) -> str:
+    return answer.output if answer.ok else f"error {answer.error_code}: {answer.output}"

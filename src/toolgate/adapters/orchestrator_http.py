@@ -1,0 +1,465 @@
+"""The orchestrator behind HTTP, for an ingress that runs alone: ours, or any that knows the seed.
+
+It answers an invoke with a stream of events (SSE) or with JSON, and then pushes them; both end in
+the ingress's own journal, from which clients are served as everywhere.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from toolgate.adapters import orchestrator_http_records as rows
+from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow, WaitingRow
+from toolgate.adapters.sse import SseEvent, SseParser, TooLong
+from toolgate.contracts import orchestrator_v1 as wire
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.domain import deliveries
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Conflict, Invalid, NotFound, ToolgateError, Unavailable
+from toolgate.domain.tools import Tool
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Row
+from toolgate.ports.orchestrator import Invocation
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 10.0  # how long any answer, or the first event of a stream, may take
+CONNECT_S: Final = 5.0
+BODY_LIMIT: Final = 1_000_000
+RESUMES: Final = 5  # how often a stream that broke off is taken up again
+RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
+CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
+RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
+NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
+VERDICTS: Final = {
+    wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
+    wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
+}
+_NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
+
+
+class Garbage(Exception):
+    """What the orchestrator said is not of the contract."""
+
+
+@dataclass(slots=True)
+class HttpOrchestrator:
+    url: str
+    runs: RemoteRuns
+    new_id: NewId
+    token: str = ""
+    answer_s: float = ANSWER_S
+    _http: aiohttp.ClientSession | None = None
+    _asking: dict[tuple[str, str], asyncio.Task[str]] = field(default_factory=dict)
+    _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
+    _cancelling: set[str] = field(default_factory=set)
+
+    async def start(self) -> None:
+        """Open for business, and go on with the streams that a restart cut off."""
+        headers = {wire.HEADER_AUTHORIZATION: f"Bearer {self.token}"} if self.token else {}
+        self._http = aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            connector=aiohttp.TCPConnector(limit=0),
+        )
+        for run_id, _ in await self.runs.open_runs():
+            run = await self.runs.find(run_id)
+            if not run.pushed:
+                self._read_on(run_id, run, None, [])
+
+    async def stop(self) -> None:
+        tasks = [*self._reading.values(), *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+
+    async def invoke(self, invocation: Invocation) -> str:
+        known = await self.runs.asked(invocation.session_id, invocation.request_id)
+        if known:
+            return known
+        key = (invocation.session_id, invocation.request_id or self.new_id("ask"))
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.create_task(self._invoke(invocation))
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _invoke(self, invocation: Invocation) -> str:
+        body = wire.InvokeRequest(
+            session_id=invocation.session_id,
+            agent_id=invocation.agent_id,
+            message=wire.Message(invocation.role, invocation.content),
+            request_id=invocation.request_id,
+            context={**invocation.context, "user_id": invocation.user_id},
+        )
+        run = RunRow(invocation.session_id, invocation.agent_id, invocation.request_id)
+        response = await self._post(wire.INVOKE_PATH, body, accept=wire.EVENT_STREAM_TYPE)
+        if response.content_type == wire.EVENT_STREAM_TYPE:
+            return await self._begin_stream(run, response)
+        async with response:
+            answer = await self._json(response)
+        run_id = answer.get("run_id")
+        if not isinstance(run_id, str) or not run_id:
+            raise Unavailable("the orchestrator's answer has no run_id")
+        run = msgspec.structs.replace(run, pushed=True)
+        await self.runs.begin(run_id, run, [_run_started(run_id, run)])
+        return run_id
+
+    async def _begin_stream(self, run: RunRow, response: aiohttp.ClientResponse) -> str:
+        """Wait for the first event; the rest is read on by a task of its own."""
+        parser = SseParser()
+        try:
+            async with asyncio.timeout(self.answer_s):
+                first, more = await _first_events(response, parser)
+            told = _delivery(first)
+        except (*NETWORK, Garbage, TooLong) as failed:
+            response.close()
+            raise Unavailable(f"the orchestrator's stream cannot be read: {failed!r}") from failed
+        run_id = told.run_id
+        if not run_id and told.type == deliveries.ERROR:
+            response.close()
+            raise Unavailable(str(told.members.get("message", "the orchestrator failed")))
+        run_id = run_id or self.new_id("run")
+        started = [_run_started(run_id, run)]
+        if told.type != deliveries.RUN_STARTED:
+            more = [first, *more]
+        run = msgspec.structs.replace(run, last_id=first.event_id)
+        await self.runs.begin(run_id, run, started)
+        self._read_on(run_id, run, (response, parser), more)
+        return run_id
+
+    def _read_on(
+        self,
+        run_id: str,
+        run: RunRow,
+        opened: tuple[aiohttp.ClientResponse, SseParser] | None,
+        heard: Sequence[SseEvent],
+    ) -> None:
+        task = asyncio.create_task(self._read(run_id, run, opened, heard), name=f"read {run_id}")
+        self._reading[run_id] = task
+        task.add_done_callback(lambda _: self._reading.pop(run_id, None))
+
+    async def _read(
+        self,
+        run_id: str,
+        run: RunRow,
+        opened: tuple[aiohttp.ClientResponse, SseParser] | None,
+        heard: Sequence[SseEvent],
+    ) -> None:
+        """A run's events, to their end; a stream that breaks off is taken up again where it can be."""
+        why = "the orchestrator's stream broke off"
+        failures = 0
+        while failures < RESUMES:
+            try:
+                if opened is None:
+                    opened = await self._reopen(run_id, run)
+                async for batch in _batches(*opened, heard):
+                    failures = 0
+                    told, garbage = _told(run_id, batch)
+                    run = await self.runs.tell(run_id, run, told, last_id=batch[-1].event_id)
+                    if run.ended:
+                        return
+                    if garbage is not None:
+                        raise garbage
+            except (Garbage, TooLong) as garbage:
+                why = f"the orchestrator's stream cannot be read: {garbage}"
+                break
+            except (*NETWORK, ToolgateError) as failed:
+                log.warning("stream_broken run_id=%s error=%r", run_id, failed)
+            finally:
+                if opened is not None:
+                    opened[0].close()
+            opened, heard = None, ()
+            if not run.last_id:
+                break  # it does not number its events: nobody could say where to go on
+            await asyncio.sleep(RESUME_PAUSE_S * 2**failures)
+            failures += 1
+        if run_id in self._cancelling:
+            return  # whoever cancels it tells how it ended
+        ended = deliveries.failure(
+            run_id, code="orchestrator_error", message=why, request_id=run.request_id
+        )
+        await self.runs.tell(run_id, run, [ended])
+
+    async def _reopen(self, run_id: str, run: RunRow) -> tuple[aiohttp.ClientResponse, SseParser]:
+        path = wire.RUN_EVENTS_PATH.format(run_id=run_id)
+        url = f"{self.url}{path}?{wire.AFTER_PARAMETER}={run.last_id or 0}"
+        assert self._http is not None
+        async with asyncio.timeout(self.answer_s):
+            response = await self._http.get(
+                url, headers={wire.HEADER_ACCEPT: wire.EVENT_STREAM_TYPE}
+            )
+        if response.status != 200 or response.content_type != wire.EVENT_STREAM_TYPE:
+            response.close()
+            raise Unavailable(f"the orchestrator answered {response.status}")
+        return response, SseParser()
+
+    async def hear(self, session_id: str, delivery: Delivery) -> None:
+        """An event that the orchestrator pushed. It may come before its invoke was answered."""
+        asking = [task for key, task in self._asking.items() if key[0] == session_id]
+        if asking:
+            await asyncio.wait(asking, timeout=self.answer_s)
+        try:
+            run = await self.runs.find(delivery.run_id)
+        except NotFound:
+            run = RunRow(session_id, pushed=True)
+            if delivery.type in deliveries.ENDS or not delivery.run_id:
+                await self.runs.tell(delivery.run_id, run, [delivery])
+            else:
+                await self.runs.begin(delivery.run_id, run, [delivery])
+            return
+        if run.session_id != session_id:
+            raise NotFound("run", delivery.run_id)
+        if delivery.type == deliveries.RUN_STARTED or delivery.run_id in self._reading:
+            return  # the client has been told, or will be by the stream
+        await self.runs.tell(delivery.run_id, run, [delivery])
+
+    async def submit_result(
+        self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
+    ) -> None:
+        row, found = await self.runs.waiting(
+            rows.CALLS, call_id, session_id=session_id, run_id=run_id
+        )
+        if (await self.runs.find(found.run_id)).ended:
+            raise Conflict(f"run {found.run_id} has ended")
+        await self.runs.settle(row, found)
+        status = "SUCCEEDED" if ok else "FAILED"
+        body: dict[str, Any] = {"status": status}
+        body |= {"result": result} if ok else {"error": error or "the tool failed"}
+        try:
+            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=call_id), body)
+        except Unavailable:
+            await self.runs.unsettle(row, due=row.due)
+            raise
+        stands = answer.get("status", status)
+        if stands != status:
+            raise Conflict(f"tool call {call_id} is {stands}")
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        session_id: str,
+        run_id: str,
+        approve: bool,
+        reason: str,
+        decided_by: str,
+    ) -> None:
+        row, found = await self.runs.waiting(
+            rows.APPROVALS, approval_id, session_id=session_id, run_id=run_id
+        )
+        if found.settled:
+            raise Conflict(f"approval {approval_id} is {found.verdict.lower()} already")
+        deciding = self._deciding.get(approval_id)
+        if deciding is not None:  # someone of ours was first: what comes of it stands
+            stands = await asyncio.shield(deciding)
+            raise Conflict(f"approval {approval_id} is {stands.lower()} already")
+        decision = wire.Decision.APPROVE if approve else wire.Decision.REJECT
+        body = wire.ApprovalDecide(decision, reason, decided_by)
+        deciding = asyncio.create_task(self._decide(row, found, body))
+        self._deciding[approval_id] = deciding
+        deciding.add_done_callback(lambda _: self._deciding.pop(approval_id, None))
+        stands = await asyncio.shield(deciding)
+        if stands != VERDICTS[decision]:
+            raise Conflict(f"approval {approval_id} is {stands.lower()} already")
+
+    async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
+        """Hand a decision over; the verdict that stands."""
+        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=row.key), body)
+        stands = str(answer.get("status", VERDICTS[body.decision]))
+        await self.runs.settle(row, found, verdict=stands)
+        return stands
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        run = await self.runs.of_session(run_id, session_id)
+        if run.ended:
+            return
+        self._cancelling.add(run_id)
+        try:
+            with contextlib.suppress(NotFound):
+                await self._ask(wire.CANCEL_PATH.format(run_id=run_id), {})
+            reading = self._reading.get(run_id)
+            if reading is not None:
+                await asyncio.wait([reading], timeout=CANCELLED_S)
+                reading.cancel()
+        finally:
+            self._cancelling.discard(run_id)
+        run = await self.runs.find(run_id)
+        cancelled = [
+            deliveries.state(run_id, "CANCELLED"),
+            deliveries.failure(run_id, code="cancelled", message=reason, request_id=run.request_id),
+        ]
+        await self.runs.tell(run_id, run, cancelled)
+
+    async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+        named: list[wire.ClientTool | str] = [
+            wire.ClientTool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=dict(tool.schema),
+                level=wire.Level(tool.level),
+                repeatable=tool.repeatable,
+            )
+            for tool in tools
+        ]
+        path = wire.SESSION_TOOLS_PATH.format(session_id=session_id)
+        try:
+            await self._ask(path, wire.RegisterTools(named))
+        except (NotFound, Invalid, Unavailable) as failed:
+            log.warning("tools_not_registered session_id=%s error=%s", session_id, failed)
+
+    async def session_of(self, run_id: str) -> str:
+        return (await self.runs.find(run_id)).session_id
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        return await self.runs.open_runs(session_id)
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        return await self.runs.snapshot(session_id)
+
+    async def on_call_deadline(self, row: Row) -> None:
+        """A device did not answer in time: the orchestrator is told, and told again where away."""
+        timeout = {"code": wire.ErrorCode.TOOL_TIMEOUT.value, "message": "no result in time"}
+        try:
+            await self.submit_result(
+                row.key, session_id="", run_id="", ok=False, result=None, error=timeout
+            )
+        except Unavailable:
+            await self.runs.unsettle(row, due=self.runs.clock.now_ms() + RETRY_MS)
+        except ToolgateError as settled:
+            log.info("deadline_moot call_id=%s why=%s", row.key, settled)
+            await self.runs.unsettle(row, due=None)
+
+    async def _ask(self, path: str, body: Any) -> Mapping[str, Any]:
+        response = await self._post(path, body)
+        async with response:
+            return await self._json(response)
+
+    async def _post(
+        self, path: str, body: Any, *, accept: str = "application/json"
+    ) -> aiohttp.ClientResponse:
+        """An answer of 2xx; anything else is raised as what it means."""
+        assert self._http is not None
+        headers = {wire.HEADER_ACCEPT: accept, "Content-Type": "application/json"}
+        try:
+            async with asyncio.timeout(self.answer_s):
+                response = await self._http.post(
+                    self.url + path, data=wire.encode(body), headers=headers
+                )
+                if response.status < 300:
+                    return response
+                refusal = await response.content.read(BODY_LIMIT)
+                response.close()
+        except NETWORK as failed:
+            raise Unavailable("the orchestrator does not answer") from failed
+        raise _refused(response.status, refusal, path)
+
+    async def _json(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+        try:
+            async with asyncio.timeout(self.answer_s):
+                body = await response.content.read(BODY_LIMIT)
+            answer = msgspec.json.decode(body) if body.strip() else {}
+        except (*NETWORK, *UNREADABLE) as failed:
+            raise Unavailable("the orchestrator's answer cannot be read") from failed
+        if not isinstance(answer, dict):
+            raise Unavailable("the orchestrator's answer is not an object")
+        return answer
+
+
+def _refused(status: int, body: bytes, path: str) -> ToolgateError:
+    """A refusal in our own words is told on; any other is the orchestrator's failure."""
+    with contextlib.suppress(*UNREADABLE):
+        refusal = msgspec.json.decode(body, type=wire.Refusal)
+        match refusal.error:
+            case wire.ErrorCode.NOT_FOUND:
+                return NotFound("what was asked for:", refusal.message)
+            case wire.ErrorCode.CONFLICT:
+                return Conflict(refusal.message)
+            case wire.ErrorCode.INVALID_REQUEST:
+                return Invalid(refusal.message)
+            case _:
+                pass
+    if status == 404 and path != wire.INVOKE_PATH:
+        return NotFound("what was asked for at", path)
+    if status == 409:
+        return Conflict("the orchestrator says that someone else was first")
+    return Unavailable(f"the orchestrator answered {status}")
+
+
+async def _first_events(
+    response: aiohttp.ClientResponse, parser: SseParser
+) -> tuple[SseEvent, list[SseEvent]]:
+    async for chunk in response.content.iter_any():
+        heard = parser.feed(chunk)
+        if heard:
+            return heard[0], heard[1:]
+    heard = parser.finish()
+    if not heard:
+        raise Garbage("a stream without an event")
+    return heard[0], heard[1:]
+
+
+async def _batches(
+    response: aiohttp.ClientResponse, parser: SseParser, heard: Sequence[SseEvent]
+) -> AsyncIterator[Sequence[SseEvent]]:
+    """What arrived together is committed together."""
+    if heard:
+        yield heard
+    async for chunk in response.content.iter_any():
+        if batch := parser.feed(chunk):
+            yield batch
+    if batch := parser.finish():
+        yield batch
+
+
+def _delivery(event: SseEvent) -> Delivery:
+    """An event of the stream; its type may stand in the data, or only in the event's name."""
+    try:
+        members = msgspec.json.decode(event.data)
+        if not isinstance(members, dict):
+            raise Garbage("an event that is not an object")
+        kind = members.get("type") or event.event
+        model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
+        if model is None:
+            raise Garbage(f"an event of no known type: {kind!r}"[:100])
+        run_id = str(msgspec.convert({"run_id": "", **members, "type": kind}, model).run_id)
+    except (*UNREADABLE, msgspec.ValidationError) as unreadable:
+        raise Garbage(str(unreadable)) from unreadable
+    for given_here in _NOT_OURS:
+        members.pop(given_here, None)
+    if kind == deliveries.DONE:
+        members.setdefault("usage", {})
+    return Delivery(kind, run_id, members)
+
+
+def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
+    """What a batch says of a run, up to where it cannot be read any more."""
+    told: list[Delivery] = []
+    for event in batch:
+        try:
+            one = _delivery(event)
+        except Garbage as garbage:
+            return told, garbage
+        if one.type != deliveries.RUN_STARTED:
+            told.append(Delivery(one.type, run_id, {**one.members, "run_id": run_id}))
+    return told, None
+
+
+def _run_started(run_id: str, run: RunRow) -> Delivery:
+    members = {
+        "request_id": run.request_id,
+        "run_id": run_id,
+        "session_id": run.session_id,
+        "agent_id": run.agent_id,
+    }
+    named = {name: value for name, value in members.items() if value}
+    return Delivery(deliveries.RUN_STARTED, run_id, named)

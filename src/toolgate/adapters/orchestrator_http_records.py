@@ -1,0 +1,197 @@
+"""What a lone ingress keeps of runs that another process works on.
+
+The session's stream, as everywhere; and rows: `remote_runs` (whose run it is, how far its stream was
+read), `remote_open` (those that have not ended, by session), `remote_calls` (which tool calls wait
+for a device; `due` is their deadline) and `remote_approvals`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from toolgate.domain import deliveries
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Conflict, NotFound
+from toolgate.orchestration import records
+from toolgate.ports.clock import Clock
+from toolgate.ports.dispatcher import Dispatcher
+from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
+
+RUNS: Final = "remote_runs"
+OPEN: Final = "remote_open"
+CALLS: Final = "remote_calls"
+APPROVALS: Final = "remote_approvals"
+REQUEST_KEPT_MS: Final = 24 * 3_600_000
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    session_id: str
+    agent_id: str = ""
+    request_id: str = ""
+    pushed: bool = False  # its events come by push, not by a stream that we read
+    ended: bool = False
+    last_id: str = ""  # where to go on reading, as its orchestrator counts
+
+
+class WaitingRow(msgspec.Struct, frozen=True):
+    """A tool call or an approval that waits for the session's client."""
+
+    run_id: str
+    session_id: str
+    settled: bool = False
+    verdict: str = ""  # how an approval was decided
+
+
+_decode_run: Final = msgspec.json.Decoder(RunRow).decode
+_decode_waiting: Final = msgspec.json.Decoder(WaitingRow).decode
+encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class RemoteRuns:
+    journal: Journal
+    clock: Clock
+    dispatcher: Dispatcher
+
+    async def find(self, run_id: str) -> RunRow:
+        row = await self.journal.get(RUNS, run_id)
+        if row is None:
+            raise NotFound("run", run_id)
+        return _decode_run(row.value)
+
+    async def of_session(self, run_id: str, session_id: str) -> RunRow:
+        run = await self.find(run_id)
+        if session_id and run.session_id != session_id:
+            raise NotFound("run", run_id)
+        return run
+
+    async def asked(self, session_id: str, request_id: str) -> str:
+        """The run that this request started; empty where it is new."""
+        if not request_id:
+            return ""
+        key = records.request_key(session_id, request_id)
+        row = await self.journal.get(records.REQUESTS, key)
+        return "" if row is None else records.decode_text(row.value)
+
+    async def begin(self, run_id: str, run: RunRow, told: Sequence[Delivery]) -> None:
+        """Write down that a run has started, in the commit that tells its session."""
+        operations: list[Operation] = [
+            Put(OPEN, records.session_key(run.session_id, run_id), b"null")
+        ]
+        if run.request_id:
+            key = records.request_key(run.session_id, run.request_id)
+            due = self.clock.now_ms() + REQUEST_KEPT_MS
+            operations.append(
+                Put(records.REQUESTS, key, records.encode(run_id), due=due, expected=0)
+            )
+        await self._commit(run_id, run, told, operations, durable=True)
+
+    async def tell(
+        self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
+    ) -> RunRow:
+        """Give events of a run to its session; nothing follows its end."""
+        if run.ended or not told:
+            return run
+        ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
+        if ends:
+            told = told[: ends[0] + 1]
+        run = msgspec.structs.replace(run, ended=bool(ends), last_id=last_id or run.last_id)
+        operations: list[Operation] = []
+        if run.ended:
+            operations.append(Delete(OPEN, records.session_key(run.session_id, run_id)))
+        durable = any(one.type != deliveries.DELTA for one in told)
+        await self._commit(run_id, run, told, operations, durable=durable)
+        return run
+
+    async def _commit(
+        self,
+        run_id: str,
+        run: RunRow,
+        told: Sequence[Delivery],
+        operations: Sequence[Operation],
+        *,
+        durable: bool,
+    ) -> None:
+        rows = [row for one in told for row in self._waiting(run_id, run, one)]
+        await self.journal.commit(
+            records.delivery_append(run.session_id, told),
+            Put(RUNS, run_id, encode(run)),
+            *operations,
+            *rows,
+            durable=durable,
+        )
+        for row in rows:
+            if row.due is not None:
+                self.dispatcher.wake_at(row.due)
+
+    def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
+        waiting = encode(WaitingRow(run_id, run.session_id))
+        if told.type == deliveries.TOOL_REQUEST:
+            due = told.members.get("deadline_ts") or None
+            return [Put(CALLS, told.members["tool_call_id"], waiting, due=due)]
+        if told.type == deliveries.APPROVAL_REQUIRED:
+            return [Put(APPROVALS, told.members["approval_id"], waiting)]
+        return []
+
+    async def waiting(
+        self, collection: str, key: str, *, session_id: str, run_id: str
+    ) -> tuple[Row, WaitingRow]:
+        """What waits for this session's client under this id; another's is NotFound."""
+        kind = "tool call" if collection == CALLS else "approval"
+        row = await self.journal.get(collection, key)
+        if row is None:
+            raise NotFound(kind, key)
+        found = _decode_waiting(row.value)
+        if (session_id and found.session_id != session_id) or (run_id and found.run_id != run_id):
+            raise NotFound(kind, key)
+        return row, found
+
+    async def settle(self, row: Row, found: WaitingRow, *, verdict: str = "") -> None:
+        """First writer wins; Conflict for the rest."""
+        if found.settled:
+            raise Conflict(f"{row.key} has been settled already")
+        settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
+        await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
+
+    async def unsettle(self, row: Row, *, due: int | None) -> None:
+        """It could not be handed over: it waits as before."""
+        await self.journal.commit(Put(row.collection, row.key, row.value, due=due))
+        if due is not None:
+            self.dispatcher.wake_at(due)
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        if session_id:
+            runs = await records.runs_of(self.journal, OPEN, session_id)
+            return [(run_id, session_id) for run_id in runs]
+        found: list[tuple[str, str]] = []
+        after = ""
+        while rows := await self.journal.scan(OPEN, after=after):
+            owners = (records.session_and_run(row.key) for row in rows)
+            found.extend((run_id, owner) for owner, run_id in owners)
+            after = rows[-1].key
+        return found
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        """Where the session's open runs stand, as far as this ingress was told."""
+        told: list[Delivery] = []
+        for run_id, _ in await self.open_runs(session_id):
+            events = await self.journal.read_back(
+                records.session_stream(session_id), subject=run_id
+            )
+            states = [one for one in events if one.type == deliveries.STATE]
+            name = records.decode_members(states[0].data)["state"] if states else "RUNNING"
+            told.append(deliveries.state(run_id, name))
+            for event in reversed(events):
+                collection, member = {
+                    deliveries.TOOL_REQUEST: (CALLS, "tool_call_id"),
+                    deliveries.APPROVAL_REQUIRED: (APPROVALS, "approval_id"),
+                }.get(event.type, ("", ""))
+                if not collection:
+                    continue
+                members = records.decode_members(event.data)
+                row = await self.journal.get(collection, members[member])
+                if row is not None and not _decode_waiting(row.value).settled:
+                    told.append(Delivery(event.type, run_id, members))
+        return told

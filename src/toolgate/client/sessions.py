@@ -1,0 +1,331 @@
+"""Talk to agents from Python: a session that survives its connections.
+
+    async with connect("ws://127.0.0.1:8090/ws", user_id="me") as session:
+        async for event in session.invoke("hello", agent_id="echo"):
+            ...
+
+Events are the messages of the ingress contract. A connection that breaks is opened again, what was
+missed is replayed, and nothing is told twice.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from toolgate.client.sockets import Closed, Socket, open_socket
+from toolgate.client.toolbox import Toolbox
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.contracts.ingress_v1 import CloseCode
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[wire.ApprovalRequired], Awaitable[bool]]
+Sleep = Callable[[float], Awaitable[None]]
+
+HELLO_S: Final = 10.0
+HEARD: Final = 1000  # event ids that are remembered beside the number of the last
+FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
+
+
+class Refused(Exception):
+    """The server said no; `code` is its error code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Disconnected(Exception):
+    """The connection is gone and could not be had again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How to come back: the seed's RECONNECT_CONFIG. `retries=None` never gives up."""
+
+    initial_s: float = wire.RECONNECT.initial_delay_ms / 1000
+    longest_s: float = wire.RECONNECT.max_delay_ms / 1000
+    multiplier: float = wire.RECONNECT.multiplier
+    retries: int | None = wire.RECONNECT.max_retries
+
+    def pauses(self) -> Iterable[float]:
+        endless = (
+            min(self.initial_s * self.multiplier**attempt, self.longest_s)
+            for attempt in itertools.count()
+        )
+        return itertools.islice(endless, self.retries)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One invocation, and what was heard of it and not yet read."""
+
+    invoke: wire.AgentInvoke
+    events: asyncio.Queue[wire.AnySessionEvent | Exception] = field(default_factory=asyncio.Queue)
+    run_id: str = ""
+
+
+@dataclass(slots=True)
+class Session:
+    """Made by `connect`."""
+
+    url: str
+    user_id: str
+    api_key: str = ""
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    decide: Decide | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    sleep: Sleep = asyncio.sleep
+    session_id: str = ""
+    last_seq: int = 0
+    epoch: str = ""
+    connections: int = 0  # how often it was connected
+    _socket: Socket | None = None
+    _keeper: asyncio.Task[None] | None = None
+    _work: set[asyncio.Task[None]] = field(default_factory=set)
+    _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
+    _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
+    _results: dict[str, wire.ToolResult] = field(default_factory=dict)  # not known to have arrived
+    _heard: deque[str] = field(default_factory=lambda: deque(maxlen=HEARD))
+    _over: Exception | None = None
+
+    async def open(self) -> None:
+        """Connect and say hello; raises Refused or Disconnected."""
+        try:
+            await self._connect()
+        except Closed as closed:
+            raise Disconnected(str(closed)) from closed
+        self._keeper = asyncio.create_task(self._keep(), name="toolgate session")
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._keeper, *self._work) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._socket is not None:
+            await self._socket.close()
+        self._end(Disconnected("the session was closed"))
+
+    async def invoke(
+        self, content: str, *, agent_id: str, request_id: str = "", role: str = "user"
+    ) -> AsyncIterator[wire.AnySessionEvent]:
+        """Ask an agent; every event of the run, the last one `Done` or `Error`."""
+        if self._over is not None:
+            raise self._over
+        request_id = request_id or f"req_{secrets.token_hex(8)}"
+        message = wire.Message(role, content)
+        run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
+        self._asked[request_id] = run
+        self._say(run.invoke)
+        try:
+            while True:
+                event = await run.events.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+                if isinstance(event, wire.Done | wire.Error):
+                    return
+        finally:
+            self._asked.pop(request_id, None)
+            self._runs.pop(run.run_id, None)
+
+    async def ask(self, content: str, *, agent_id: str) -> str:
+        """The whole of an agent's answer; raises Refused where the run ends badly."""
+        said: list[str] = []
+        async for event in self.invoke(content, agent_id=agent_id):
+            if isinstance(event, wire.Delta):
+                said.append(event.text)
+            elif isinstance(event, wire.Error):
+                raise Refused(event.code, event.message)
+        return "".join(said)
+
+    def approve(self, asked: wire.ApprovalRequired, *, reason: str = "") -> None:
+        self._decide(asked, wire.Decision.APPROVE, reason)
+
+    def reject(self, asked: wire.ApprovalRequired, *, reason: str = "") -> None:
+        self._decide(asked, wire.Decision.REJECT, reason)
+
+    def cancel(self, run_id: str) -> None:
+        self._say(wire.CancelRun(_now(), run_id))
+
+    def _decide(self, asked: wire.ApprovalRequired, decision: wire.Decision, reason: str) -> None:
+        self._say(wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason))
+
+    def _say(self, message: wire.AnyClientMessage) -> None:
+        """Now, where there is a connection; what must not be lost is said again by the next."""
+        if self._socket is not None and self._socket.is_open:
+            with contextlib.suppress(Closed):
+                self._socket.send(wire.encode(message))
+
+    async def _connect(self) -> None:
+        socket = await open_socket(self.url)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                socket.send(wire.encode(self._hello()))
+                ack = wire.decode_server(await socket.receive())
+        except TimeoutError as silent:
+            await socket.close()
+            raise Closed(1006, "no answer to hello") from silent
+        except BaseException:
+            await socket.close()
+            raise
+        if not isinstance(ack, wire.HelloAck):
+            await socket.close()
+            assert isinstance(ack, wire.Error)
+            raise Refused(ack.code, ack.message)
+        if not ack.resumed:
+            self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
+        self.session_id, self.epoch = ack.session_id, ack.epoch
+        self._socket = socket
+        self.connections += 1
+        for run in self._asked.values():
+            if not run.run_id:
+                self._say(run.invoke)  # the same request_id is the same run
+        for result in self._results.values():
+            self._say(result)
+
+    def _hello(self) -> wire.Hello:
+        tools: list[wire.ClientTool | str] = [*self.toolbox.described]
+        return wire.Hello(
+            ts=_now(),
+            user_id=self.user_id,
+            api_key=self.api_key,
+            client_meta=wire.ClientMeta(app="toolgate.client", tools=tools),
+            session_id=self.session_id,
+            last_seq=self.last_seq if self.session_id else msgspec.UNSET,
+            epoch=self.epoch,
+        )
+
+    async def _keep(self) -> None:
+        """Read what comes; connect again when it ends."""
+        try:
+            while True:
+                why = await self._read()
+                if why.code in FINAL:
+                    raise Disconnected(str(why))
+                await self._reconnect(why)
+        except (Disconnected, Refused) as over:
+            self._end(over)
+
+    async def _read(self) -> Closed:
+        assert self._socket is not None
+        try:
+            while True:
+                self._take(wire.decode_server(await self._socket.receive()))
+        except Closed as closed:
+            return closed
+
+    async def _reconnect(self, why: Closed) -> None:
+        for pause in self.backoff.pauses():
+            log.info("reconnecting session_id=%s pause_s=%.1f", self.session_id, pause)
+            await self.sleep(pause)
+            try:
+                await self._connect()
+            except Closed as again:
+                why = again
+            else:
+                return
+        raise Disconnected(str(why))
+
+    def _take(self, message: wire.AnyServerMessage) -> None:
+        if isinstance(message, wire.HelloAck) or self._is_known(message):
+            return
+        run = self._runs.get(message.run_id) or self._asked.get(message.request_id)
+        if isinstance(message, wire.RunStarted) and run is not None:
+            run.run_id = message.run_id
+            self._runs[message.run_id] = run
+        if isinstance(message, wire.Error) and not message.seq:
+            log.warning("refused code=%s message=%s", message.code, message.message)
+            if run is None or run.run_id:
+                return  # about a result or a decision that came too late, not the run's end
+        elif message.run_id:
+            self._forget_results(message)
+        if isinstance(message, wire.ToolRequest) and message.tool_name in self.toolbox:
+            self._start(self._run_tool(message))
+        if isinstance(message, wire.ApprovalRequired) and self.decide is not None:
+            self._start(self._ask_person(message))
+        if run is not None:
+            run.events.put_nowait(message)
+
+    def _is_known(self, event: wire.AnySessionEvent) -> bool:
+        """Whether it was heard before, on this connection or an earlier one."""
+        if event.event_id and event.event_id in self._heard:
+            return True
+        if event.event_id:
+            self._heard.append(event.event_id)
+        if not event.seq:
+            return False
+        if event.seq <= self.last_seq:
+            return True
+        self.last_seq = event.seq
+        return False
+
+    def _forget_results(self, event: wire.AnySessionEvent) -> None:
+        """A run that goes on has had its results."""
+        if not isinstance(event, wire.ToolRequest | wire.State):
+            gone = [call for call, one in self._results.items() if one.run_id == event.run_id]
+            for call_id in gone:
+                del self._results[call_id]
+
+    async def _run_tool(self, request: wire.ToolRequest) -> None:
+        result = await self.toolbox.run(request, now=_now())
+        self._results[request.tool_call_id] = result
+        self._say(result)
+
+    async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
+        assert self.decide is not None
+        if await self.decide(asked):
+            self.approve(asked)
+        else:
+            self.reject(asked)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    def _end(self, why: Exception) -> None:
+        self._over = self._over or why
+        for run in self._asked.values():
+            run.events.put_nowait(why)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    user_id: str,
+    api_key: str = "",
+    session_id: str = "",
+    toolbox: Toolbox | None = None,
+    decide: Decide | None = None,
+    backoff: Backoff | None = None,
+) -> AsyncIterator[Session]:
+    """A session with an ingress; with `session_id`, an earlier one of this user's."""
+    session = Session(
+        url,
+        user_id,
+        api_key,
+        toolbox=toolbox or Toolbox(),
+        decide=decide,
+        backoff=backoff or Backoff(),
+        session_id=session_id,
+    )
+    await session.open()
+    try:
+        yield session
+    finally:
+        await session.close()

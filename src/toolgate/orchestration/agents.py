@@ -1,0 +1,79 @@
+"""The agents that can be invoked: the built-in ones, and external ones registered by their URL."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from toolgate.domain.errors import Conflict, Invalid, NotFound
+from toolgate.ports.agents import Agent
+from toolgate.ports.journal import Delete, Journal, Put
+
+AGENTS: Final = "agents"
+
+
+class External(msgspec.Struct, frozen=True):
+    """An agent that someone else runs; its token is kept here and shown to nobody."""
+
+    agent_id: str
+    endpoint: str
+    description: str = ""
+    auth_token: str = ""
+
+
+_decode: Final = msgspec.json.Decoder(External).decode
+
+
+@dataclass(slots=True)
+class Agents:
+    journal: Journal
+    builtin: Mapping[str, Agent]
+    reach: Callable[[External], Agent]
+    _known: dict[str, External] = field(default_factory=dict)
+
+    async def load(self) -> None:
+        """Know the external agents from the start."""
+        for agent in await self.external():
+            self._known[agent.agent_id] = agent
+
+    def knows(self, agent_id: str) -> bool:
+        return agent_id in self.builtin or agent_id in self._known
+
+    async def find(self, agent_id: str) -> Agent:
+        """Raises NotFound."""
+        agent = self.builtin.get(agent_id)
+        if agent is not None:
+            return agent
+        known = self._known.get(agent_id)
+        if known is None:
+            row = await self.journal.get(AGENTS, agent_id)
+            if row is None:
+                raise NotFound("agent", agent_id)
+            known = _decode(row.value)
+        return self.reach(known)
+
+    async def register(self, agent: External) -> None:
+        """Add an external agent, or change it; a built-in one's name is taken."""
+        if agent.agent_id in self.builtin:
+            raise Conflict(f"agent {agent.agent_id} is built in")
+        parts = urlsplit(agent.endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise Invalid("endpoint must be an http or https URL", field="endpoint")
+        await self.journal.commit(Put(AGENTS, agent.agent_id, msgspec.json.encode(agent)))
+        self._known[agent.agent_id] = agent
+
+    async def remove(self, agent_id: str) -> None:
+        if await self.journal.get(AGENTS, agent_id) is None:
+            raise NotFound("agent", agent_id)
+        await self.journal.commit(Delete(AGENTS, agent_id))
+        self._known.pop(agent_id, None)
+
+    async def external(self) -> list[External]:
+        found: list[External] = []
+        after = ""
+        while rows := await self.journal.scan(AGENTS, after=after):
+            found += [_decode(row.value) for row in rows]
+            after = rows[-1].key
+        return found
