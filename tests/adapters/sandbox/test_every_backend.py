@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.engines import need, sandbox_of
 
+from tests.engines import need, sandbox_of
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
 from toolgate.adapters.sandbox_choice import make_sandbox
 from toolgate.adapters.sandbox_docker import DockerSandbox

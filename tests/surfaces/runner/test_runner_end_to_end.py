@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.engines import sandbox_of
 
+from tests.engines import sandbox_of
 from toolgate import asgi
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
