@@ -38,7 +38,7 @@ CONCURRENCY: Final = 5
 CALLS: Final = 300
 LOCAL: Final = Call(Asker(Trust.LOCAL, "bench"))
 LOOK: Final = {
-    "pageInfo": True,
+    "pageInfo": False,  # text is what is compared
     "content": True,
     "sections": True,
     "maxElements": 50,
@@ -147,7 +147,11 @@ async def read_ours(toolset: Toolset, urls: list[str]) -> list[str]:
         "run_task_template",
         {
             "templateId": "batch_extract_pages",
-            "inputs": {"urls": urls, "concurrency": CONCURRENCY},
+            "inputs": {
+                "urls": urls,
+                "concurrency": CONCURRENCY,
+                "extract": {"pageInfo": LOOK["pageInfo"]},
+            },
             "options": {"mode": "sync"},
         },
         LOCAL,

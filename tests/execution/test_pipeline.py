@@ -22,6 +22,7 @@ from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavail
 from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import OPEN
 from toolgate.execution.audit import AuditQuery
 from toolgate.execution.calls import EXECUTING, Call, Entry, Started, State, described
 from toolgate.execution.ledger import Ledger
@@ -170,6 +171,7 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
         assert await rig.journal.due(until=clock.now_ms()) == []
         told = await rig.journal.read("approvals", subject="run_r1")
         assert [event.type for event in told] == ["asked", "expired"]
+        assert await rig.journal.scan(OPEN) == []
         with pytest.raises(Conflict):
             await rig.pipeline.decide_approval(
                 pending.approval_id, approve=True, decided_by="u", reason=""
@@ -253,6 +255,7 @@ async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
     [
         (Unavailable("gone"), Outcome.MAY_HAVE_EXECUTED),
         (Refused("no"), Outcome.NOT_STARTED),
+        (NotFound("target", "x"), Outcome.NOT_STARTED),
         (RuntimeError("a defect"), Outcome.MAY_HAVE_EXECUTED),
     ],
 )

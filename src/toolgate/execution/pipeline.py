@@ -15,7 +15,14 @@ import msgspec
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval, ApprovalStatus
-from toolgate.domain.errors import Conflict, Invalid, Refused, ToolgateError, Unavailable
+from toolgate.domain.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Refused,
+    ToolgateError,
+    Unavailable,
+)
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.redaction import Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
@@ -322,7 +329,7 @@ class Pipeline:
                 update(rest)
         except TimeoutError:
             output = failed(f"No end after {self._deadline_s} s", outcome=Outcome.MAY_HAVE_EXECUTED)
-        except (Invalid, Refused) as refused:
+        except (Invalid, Refused, NotFound) as refused:
             output = failed(str(refused))
         except ToolgateError as unavailable:
             output = failed(str(unavailable), outcome=Outcome.MAY_HAVE_EXECUTED)
@@ -350,6 +357,8 @@ def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
     data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
+    if stdout is output.stdout and stderr is output.stderr and data is None:
+        return output
     return replace(
         output,
         stdout=stdout,
