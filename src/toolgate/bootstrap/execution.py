@@ -13,7 +13,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
@@ -134,7 +134,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         version=VERSION,
         holds_secret=lambda text: redactor.text(text) != text,
     )
-    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await open_browser_tasks(settings, installation, core, blobs)
