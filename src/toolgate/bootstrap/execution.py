@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.egress_proxy import EgressProxy
@@ -18,7 +19,7 @@ from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile, load_policy
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
