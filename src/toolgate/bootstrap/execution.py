@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
-from toolgate.domain.tools import Caller, Level
+from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
@@ -97,6 +97,7 @@ class Execution:
     upstreams: Upstreams
     simulation: Simulation
     tasks: Toolset
+    browser_tools: Sequence[Tool]
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -181,6 +182,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         upstreams,
         simulation,
         tasks,
+        in_browser.tools(),
     )
 
 
