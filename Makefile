@@ -37,6 +37,7 @@ check: setup  ## Types, lint, import rules, drawn pages
 	$(BIN)/lint-imports
 	$(BIN)/python tools/arch_map.py --check
 	$(BIN)/python tools/conformance.py --check
+	$(BIN)/python tools/reference.py --check
 
 bench: $(BENCH_STAMP)  ## Measure the budgets, side by side
 	$(BIN)/python -m bench
@@ -45,7 +46,9 @@ map: setup  ## Draw docs/architecture-map.md from the imports
 	$(BIN)/python tools/arch_map.py
 
 docs: setup  ## Draw the pages that come from the code
-	$(BIN)/python tools/conformance.py
+	$(BIN)/python tools/conformance.py --settle
+	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/arch_map.py
 
 format: setup  ## Format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -1,6 +1,7 @@
 """What a commit and a read cost, beside bare SQLite on the same disk, and as the journal grows."""
 
 import asyncio
+import itertools
 import random
 import sqlite3
 import tempfile
@@ -23,55 +24,75 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.journal_sqlite_schema import migrate
+from toolgate.adapters.journal_sqlite_writer import Limits
 from toolgate.ports.journal import Append, NewEvent, Put
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
 WRITERS: Final = 32
+EACH: Final = 20
+SEGMENT: Final = Limits().segment
 PER_STREAM: Final = 100
 
 
 class BareSqlite:
-    """One commit per event, with nothing around it: the same tables, log and durability."""
+    """One commit per event, with nothing around it: the same tables, log and durability.
+
+    It writes the same events as the writers do, in turn: runs of 20 in each of 32 sessions.
+    """
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         migrate(self._connection)
-        self._connection.execute("INSERT INTO streams VALUES (1, 'a', 0)")
         self._position = 0
 
     def commit(self) -> None:
+        before, session = divmod(self._position, WRITERS)
+        segment = before // SEGMENT * WRITERS + session + 1
+        subject = f"run_{before // EACH * WRITERS + session:026}"
         self._position += 1
-        event = (self._position, 1, self._position, "delta", 1_700_000_000_000, "run_1", DATA)
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", event)
-        self._connection.execute("COMMIT")
+        event = (self._position, segment, before + 1, "delta", 1_700_000_000_000, subject, DATA)
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        if before % SEGMENT == 0:
+            new = (segment, f"session_{session}", before + 1)
+            execute("INSERT INTO segments VALUES (?, ?, ?)", new)
+        execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", event)
+        execute("COMMIT")
 
 
 async def opened(path: Path) -> SqliteJournal:
     return await SqliteJournal.open(path, clock=SystemClock(), bus=LocalBus())
 
 
-async def commit(journal: SqliteJournal, stream: str, *, durable: bool = True) -> None:
-    await journal.commit(Append(stream, [NewEvent("delta", DATA, "run_1")]), durable=durable)
+async def commit(
+    journal: SqliteJournal, stream: str, *, subject: str = "run_1", durable: bool = True
+) -> None:
+    await journal.commit(Append(stream, [NewEvent("delta", DATA, subject)]), durable=durable)
 
 
 async def beside_bare_sqlite(home: Path) -> list[Result]:
     journal = await opened(home / "ours" / "journal.sqlite3")
     bare = BareSqlite(home / "bare.sqlite3")
-    each = 20
 
-    async def write(stream: str) -> None:
-        for _ in range(each):
-            await commit(journal, stream)
+    runs = itertools.count()
+
+    async def write(stream: str, subject: str) -> None:
+        for _ in range(EACH):
+            await commit(journal, stream, subject=subject)
 
     async def ours_together() -> Cost:
-        work = [write(f"s{n}") for n in range(WRITERS)]
-        return (await timed_async(lambda: asyncio.gather(*work))).each(each * WRITERS)
+        # A run of some events, in each of many sessions, at the same time.
+        work = [write(f"session_{n}", f"run_{next(runs):026}") for n in range(WRITERS)]
+        return (await timed_async(lambda: asyncio.gather(*work))).each(EACH * WRITERS)
 
     async def bare_in_a_row() -> Cost:
-        return timed(lambda: [bare.commit() for _ in range(100)]).each(100)
+        return timed(bare_for_a_while).each(160)
+
+    def bare_for_a_while() -> None:
+        for _ in range(160):
+            bare.commit()
 
     together = await interleave_async({"ours": ours_together, "bare": bare_in_a_row}, rounds=15)
 
@@ -112,7 +133,7 @@ async def grown(path: Path, events: int) -> SqliteJournal:
         names = [f"session:{n}" for n in range(start, min(start + 100, streams))]
         for _ in range(PER_STREAM // 10):
             await journal.commit(
-                *(Append(name, [NewEvent("delta", DATA, "run_1")] * 10) for name in names),
+                *(Append(name, [NewEvent("delta", DATA, f"run_{name}")] * 10) for name in names),
                 durable=False,
             )
         await journal.commit(*(Put("runs", name, DATA) for name in names), durable=False)
@@ -131,13 +152,15 @@ async def as_it_grows(home: Path) -> list[Result]:
         return f"session:{chance.randrange(sizes[size] // PER_STREAM)}"
 
     works: dict[str, Callable[[SqliteJournal, str], Awaitable[object]]] = {
-        "append": lambda journal, stream: commit(journal, stream),
-        "append, unsynced": lambda journal, stream: commit(journal, stream, durable=False),
+        "append": lambda journal, stream: commit(journal, stream, subject=f"run_{stream}"),
+        "append, unsynced": lambda journal, stream: commit(
+            journal, stream, subject=f"run_{stream}", durable=False
+        ),
         "read 50 events after a number": lambda journal, stream: journal.read(
             stream, after=30, limit=50
         ),
         "read the newest 20 of a subject": lambda journal, stream: journal.read_back(
-            stream, limit=20, subject="run_1"
+            stream, limit=20, subject=f"run_{stream}"
         ),
         "read 100 of all streams": lambda journal, _: journal.read_all(
             after=chance.randrange(900), limit=100

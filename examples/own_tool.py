@@ -27,7 +27,11 @@ async def agree(asked: ApprovalRequired) -> bool:
 
 async def main(url: str) -> None:
     async with connect(url, user_id="me", toolbox=toolbox, decide=agree) as session:
-        print(await session.ask('I ask: [[tool:payments.quote {"item": "the gate"}]]', agent_id="script"))
+        print(
+            await session.ask(
+                'I ask: [[tool:payments.quote {"item": "the gate"}]]', agent_id="script"
+            )
+        )
 
 
 asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "ws://127.0.0.1:8090/ws"))

@@ -94,12 +94,13 @@ class _Server(uvicorn.Server):
 class Listener:
     """One HTTP listener on a socket that is bound already."""
 
-    def __init__(self, app: App, bound: socket.socket) -> None:
+    def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
         config = uvicorn.Config(
             app,
             loop="none",
             http="httptools",
-            ws="none",
+            ws="websockets-sansio" if websockets else "none",
+            ws_max_size=DEFAULT_BODY_LIMIT,
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -125,7 +126,8 @@ class Listener:
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
     """A listening socket; Misconfigured, naming the setting, where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # Named, because asyncio turns Nagle's delay off only for sockets whose protocol it can see.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

@@ -168,6 +168,23 @@ class Settings:
     agent_timeout_ms: int = _setting(
         "AGENT_TIMEOUT_MS", 300_000, "How long an agent may take.", _whole(1, 86_400_000)
     )
+    gateway_rate: int = _setting(
+        "GATEWAY_RATE", 60, "Commands a minute, per device.", _whole(1, 1_000_000)
+    )
+    gateway_auto_approve: str = _setting(
+        "GATEWAY_AUTO_APPROVE", "off", "Pair devices of this machine unasked.", _one_of("on", "off")
+    )
+    allowed_hosts: str = _setting(
+        "ALLOWED_HOSTS", "", "Names the gateway may be called by, with commas; * is any.", _text
+    )
+    heartbeat: str = _setting("HEARTBEAT", "@every 1m", "A cron line; empty: none.", _text)
+    schedule_file: str = _setting("SCHEDULE_FILE", "", "Cron entries, as YAML.", _text)
+    mcp_file: str = _setting("MCP_FILE", "", "MCP servers upstream: JSON, mcpServers.", _text)
+    search_provider: str = _setting(
+        "SEARCH_PROVIDER", "", "Of web.search: searxng or brave.", _one_of("", "searxng", "brave")
+    )
+    search_url: str = _setting("SEARCH_URL", "", "Where the SearXNG is.", _url("http", "https"))
+    search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", Secret)
     policy_file: str = _setting("POLICY_FILE", "", "The policy. Unset: the one we ship.", _text)
     database_url: str = _setting(
         "DATABASE_URL", "", "PostgreSQL. Unset: SQLite in home.", _url("postgresql", "postgres")

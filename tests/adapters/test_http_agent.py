@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+
 from tests.e2e.ways import TOGETHER, installed
 
 requirement = pytest.mark.requirement

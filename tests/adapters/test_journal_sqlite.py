@@ -189,7 +189,7 @@ async def test_too_many_waiting_commits_are_refused_instead_of_piled_up(
         answers = await asyncio.gather(
             *(journal.commit(Append("a", [said("")])) for _ in range(8)), return_exceptions=True
         )
-        assert [isinstance(answer, Unavailable) for answer in answers] == [False] * 5 + [True] * 3
+        assert [isinstance(answer, Unavailable) for answer in answers] == [False] * 6 + [True] * 2
         await journal.commit(Append("a", [said("")]))
 
 

@@ -98,7 +98,7 @@ class TwoJournals(RuleBasedStateMachine):
             self.home / "journal.sqlite3",
             clock=self.clock,
             bus=self.buses["sqlite"],
-            limits=Limits(batch=3, remembered=2, forgotten_at_once=2),
+            limits=Limits(batch=3, remembered=2, forgotten_at_once=2, segment=3),
         )
 
     @rule(together=st.lists(commits, min_size=1, max_size=5), durable=st.booleans())

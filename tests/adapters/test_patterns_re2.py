@@ -1,13 +1,7 @@
 """Every secret, however it is written, is found; and nothing that is left gives it away."""
 
 import base64
-import html
-import json
 import logging
-import random
-import re
-import string
-import urllib.parse
 from collections.abc import Callable
 from io import StringIO
 
@@ -15,56 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.adapters.secret_writing import ENCODINGS, make_secrets
 from toolgate.adapters.logging_redaction import RedactingFilter
 from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
 from toolgate.domain.errors import Invalid
-from toolgate.domain.redaction import MASK, UNCHECKED, Redactor
-
-ENCODINGS: dict[str, Callable[[str], str]] = {
-    "plain": str,
-    "hex": lambda s: s.encode().hex(),
-    "HEX": lambda s: s.encode().hex().upper(),
-    "base64": lambda s: base64.b64encode(s.encode()).decode(),
-    "base64 unpadded": lambda s: base64.b64encode(s.encode()).decode().rstrip("="),
-    "base64url": lambda s: base64.urlsafe_b64encode(s.encode()).decode(),
-    "percent": lambda s: urllib.parse.quote(s, safe=""),
-    "percent, lower case": lambda s: lower_percent(urllib.parse.quote(s, safe="")),
-    "form": urllib.parse.quote_plus,
-    "every byte": lambda s: "".join(f"%{b:02x}" for b in s.encode()),
-    "twice": lambda s: urllib.parse.quote(urllib.parse.quote(s, safe=""), safe=""),
-    "json": lambda s: json.dumps(s)[1:-1],
-    "json twice": lambda s: json.dumps(json.dumps(s))[1:-1],
-    "unicode escapes": lambda s: re.sub("(....)", r"\\u\1", s.encode("utf-16-be").hex()),
-    "json in a query": lambda s: urllib.parse.quote(json.dumps(s)[1:-1]),
-    "html": html.escape,
-}
-
-
-def lower_percent(text: str) -> str:
-    return re.sub("%..", lambda match: match[0].lower(), text)
-
-
-def make_secrets(count: int) -> list[str]:
-    chance = random.Random(20260214)
-    alphabets = [
-        string.ascii_letters + string.digits,
-        string.ascii_letters + string.digits + "!#$%^&*()+/=?~ \"'<>\\",
-        string.hexdigits.lower(),
-        "äöü漢字🙂" + string.ascii_lowercase,
-    ]
-    made = []
-    for number in range(count):
-        alphabet = alphabets[number % len(alphabets)]
-        text = "".join(chance.choice(alphabet) for _ in range(chance.randrange(8, 48)))
-        made.append(f"s{text}e")
-    return made
-
+from toolgate.domain.redaction import MASK, UNCHECKED
 
 SECRETS = make_secrets(500)
 PATTERN_SET = SecretPatterns(SECRETS)
-REDACTOR = Redactor(PATTERN_SET.find, unfinished=PATTERN_SET.unfinished)
+REDACTOR = PATTERN_SET.redactor()
 NOTHING_KNOWN = SecretPatterns()
-BLIND = Redactor(NOTHING_KNOWN.find, unfinished=NOTHING_KNOWN.unfinished)
+BLIND = NOTHING_KNOWN.redactor()
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -124,6 +79,51 @@ def test_a_secret_split_across_chunks_is_caught(
     assert shown.endswith("end")
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_secret_that_comes_in_small_pieces_is_caught_in_every_encoding(
+    name: str, size: int
+) -> None:
+    for secret in SECRETS[:32]:
+        written = ENCODINGS[name](secret)
+        text = f"out: {written} done\n"
+        stream = REDACTOR.stream()
+        pieces = (text[at : at + size] for at in range(0, len(text), size))
+        shown = "".join(stream.feed(piece) for piece in pieces) + stream.close()
+        assert shown == REDACTOR.text(text), secret
+
+
+def test_base64_that_comes_line_by_line_is_caught() -> None:
+    for secret in SECRETS[:24:2]:
+        raw = secret.encode()
+        for shift in range(38, 60):
+            wrapped = base64.encodebytes(b"x" * shift + raw + b"y" * 60).decode()
+            its_own = wrapped.replace("\n", "")[-(-shift * 8 // 6) : (shift + len(raw)) * 8 // 6]
+            stream = REDACTOR.stream()
+            lines = wrapped.splitlines(keepends=True)
+            shown = "".join(stream.feed(line) for line in lines) + stream.close()
+            assert its_own not in shown.replace("\n", ""), (secret, shift)
+
+
+def test_a_key_block_longer_than_a_stream_holds_back_is_swallowed_to_its_end() -> None:
+    body = "\n".join("MIIEowIBAAKCAQEA" * 4 for _ in range(3000))
+    text = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\nafter\n"
+    for size in (1000, 4096, 70_000):
+        stream = BLIND.stream()
+        pieces = (text[at : at + size] for at in range(0, len(text), size))
+        shown = "".join(stream.feed(piece) for piece in pieces) + stream.close()
+        assert "MIIEow" not in shown, size
+        assert shown.startswith("a\n")
+        assert shown.endswith("after\n")
+        assert len(shown) < 100
+
+
+def test_a_stream_of_plain_lines_is_shown_line_by_line() -> None:
+    stream = REDACTOR.stream()
+    for line in ("building 1 of 3\n", "100% done \\o/\n", "path c:\\new\n", '{"a": 1}\n'):
+        assert stream.feed(line) == line
+
+
 LOOKS = {
     "bearer": ("Bearer abcdef0123456789", "abcdef0123456789"),
     "bearer, lower": ("authorization bearer tok_1234567890", "tok_1234567890"),
@@ -161,13 +161,48 @@ LOOKS = {
 }
 
 
+def looks(*names: str) -> None:
+    for name in names:
+        text, secret = LOOKS[name]
+        clean = BLIND.text(text)
+        assert secret not in clean, name
+        assert MASK in clean
+        assert BLIND.text(clean) == clean, "what is clean stays as it is"
+
+
+@pytest.mark.requirement("003/secrets/bearer")
+def test_a_bearer_token_is_removed() -> None:
+    looks("bearer", "bearer, lower")
+
+
+@pytest.mark.requirement("003/secrets/jwt")
+def test_a_jwt_is_removed() -> None:
+    looks("jwt")
+
+
+@pytest.mark.requirement("003/secrets/pem")
+def test_a_private_key_is_removed_whole_escaped_or_cut_off() -> None:
+    looks("pem", "pem, escaped", "pem, cut off")
+
+
+@pytest.mark.requirement("003/secrets/provider-keys")
+def test_keys_of_known_providers_are_removed() -> None:
+    looks("sk", "stripe", "github", "github app", "github fine", "aws", "slack")
+
+
+@pytest.mark.requirement("003/secrets/url-userinfo")
+def test_the_user_info_of_a_url_is_removed() -> None:
+    looks("userinfo", "userinfo with @")
+
+
+@pytest.mark.requirement("003/secrets/query-tokens")
+def test_tokens_in_a_query_are_removed() -> None:
+    looks("query", "query, signature", "query, key")
+
+
 @pytest.mark.parametrize("name", LOOKS)
 def test_an_unknown_secret_is_found_by_how_it_looks(name: str) -> None:
-    text, secret = LOOKS[name]
-    clean = BLIND.text(text)
-    assert secret not in clean
-    assert MASK in clean
-    assert BLIND.text(clean) == clean, "what is clean stays as it is"
+    looks(name)
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -216,7 +251,7 @@ def test_bytes_that_are_no_utf8_are_searched_all_the_same() -> None:
 
 def test_a_secret_is_known_until_it_is_forgotten_as_often_as_it_was_learnt() -> None:
     patterns = SecretPatterns()
-    redactor = Redactor(patterns.find)
+    redactor = patterns.redactor()
     assert redactor.text("swordfish") == "swordfish"
     patterns.learn("swordfish")
     patterns.learn("swordfish")
@@ -254,6 +289,7 @@ class TestLogs:
         log(logger)
         return out.getvalue()
 
+    @pytest.mark.requirement("003/secrets/audit-events-logs")
     def test_secrets_in_message_arguments_extras_and_tracebacks_are_masked(self) -> None:
         secret = SECRETS[0]
 

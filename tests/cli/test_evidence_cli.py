@@ -16,7 +16,6 @@ from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.cli.main import main
-from toolgate.domain.redaction import Redactor
 from toolgate.execution.audit import AuditEntry, AuditLog
 from toolgate.testing.clock import FakeClock
 
@@ -26,7 +25,7 @@ REF = "requests/r7/tool_result.json"
 async def make_home(home: Path, *, close: bool = True) -> None:
     clock = FakeClock()
     bus = LocalBus()
-    redactor = Redactor(SecretPatterns().find)
+    redactor = SecretPatterns().redactor()
     journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
     log = await EvidenceLog.open(
         TileFiles(home / "evidence"),

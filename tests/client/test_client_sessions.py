@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
 from websockets.asyncio.server import ServerConnection
 
+from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
 from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, connect
 from toolgate.client.toolbox import Toolbox, ToolFailed
 from toolgate.contracts import ingress_v1 as wire

@@ -57,7 +57,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/audit/redacted",
         source="spec gateway.md, One row per command",
         behaviour="No secret is in an audit row.",
-        issue=5,
     ),
     Requirement(
         id="002/audit/fail-closed",

@@ -54,11 +54,29 @@ def test_a_name_that_hides_nothing(name: str) -> None:
     assert REDACTOR.headers([(name, "plain")]) == [(name, "plain")]
 
 
+@pytest.mark.requirement("003/secrets/header-names")
+def test_the_contracts_headers_are_masked_in_any_case_and_form() -> None:
+    for name in (
+        "Authorization", "proxy-authorization", "COOKIE", "Set-Cookie", "x-api-key",
+        "X-Device-Token", "X-Gateway-Token",
+    ):  # fmt: skip
+        assert REDACTOR.headers([(name, "x")]) == [(name, MASK)]
+        assert REDACTOR.value({"headers": {name: "x"}}) == {"headers": {name: MASK}}
+        assert REDACTOR.value({"headers": [[name, "x"]]}) == {"headers": [[name, MASK]]}
+
+
+@pytest.mark.requirement("003/secrets/key-names")
+def test_the_contracts_key_names_are_masked() -> None:
+    names = ["token", "secret", "password", "api_key", "private_key", "mnemonic"]
+    assert REDACTOR.value(dict.fromkeys(names, "x")) == dict.fromkeys(names, MASK)
+
+
 def test_what_has_no_secret_comes_back_uncopied() -> None:
     value: JsonValue = {"a": [1, 2.5, None, True, {"b": "text"}], "tokens": 3}
     assert REDACTOR.value(value) is value
 
 
+@pytest.mark.requirement("003/secrets/key-names")
 def test_a_structure_under_a_sensitive_name_is_masked_whole() -> None:
     assert REDACTOR.value({"credentials": {"user": "a", "n": 1}}) == {"credentials": MASK}
     assert REDACTOR.value({"tokens": ["a", "b"]}) == {"tokens": MASK}

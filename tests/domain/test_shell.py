@@ -13,6 +13,7 @@ from toolgate.domain.shell import (
     Unknown,
     every_command,
     plain_commands,
+    script_of,
 )
 
 
@@ -125,3 +126,12 @@ def test_commands_inside_commands_without_end_are_too_complex() -> None:
     endless = Script((("bash", "-c", "x y"),), None, "")
     with pytest.raises(TooComplex):
         every_command(endless, lambda _: endless)
+
+
+def test_a_reading_is_static_only_where_the_parser_and_the_plain_reading_agree() -> None:
+    listed: tuple[tuple[str, ...], ...] = (("ls",),)
+    assert script_of(listed, plain=listed).argvs == listed
+    assert script_of(listed, plain=(("rm",),)).argvs is None
+    assert script_of(listed, plain=None).argvs is None
+    assert script_of(listed, plain=listed, obstacle="a redirect").argvs is None
+    assert script_of((("time", "ls"),), plain=(("time", "ls"),)).argvs is None

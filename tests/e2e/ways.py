@@ -10,12 +10,8 @@ import aiohttp
 
 from tests.e2e.harness import PATIENCE, Client
 from toolgate import settings as table
-from toolgate.bootstrap import (
-    Installation,
-    start_everything,
-    start_ingress,
-    start_orchestrator,
-)
+from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.surfaces.ingress.server import Ingress
 
 TOGETHER = "together"
@@ -66,7 +62,7 @@ class Running:
 async def eventually(holds: Callable[[], Awaitable[bool]], *, seconds: float = PATIENCE) -> None:
     """Until it holds; a bound, not an expectation."""
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110 - what we wait for is in another process or thread
+        while not await holds():
             await asyncio.sleep(0.01)
 
 

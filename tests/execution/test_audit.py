@@ -13,7 +13,7 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.domain.errors import Conflict, Invalid
-from toolgate.domain.redaction import MASK, Redactor
+from toolgate.domain.redaction import MASK
 from toolgate.execution.audit import (
     CLOCK_SLACK_MS,
     AuditEntry,
@@ -33,7 +33,7 @@ class Audited:
     def __init__(self, journal: SqliteJournal, clock: FakeClock) -> None:
         self.journal = journal
         self.clock = clock
-        self.log = AuditLog(journal, redactor=Redactor(SecretPatterns([SECRET]).find))
+        self.log = AuditLog(journal, redactor=SecretPatterns([SECRET]).redactor())
 
     async def query(self, **parameters: str) -> AuditPage:
         given = {name.rstrip("_"): value for name, value in parameters.items()}
@@ -61,6 +61,9 @@ async def add(audited: Audited, count: int, action: str = "tool.run", **changed:
         await audited.log.record(AuditEntry(**(entry | changed)))  # type: ignore[arg-type]
 
 
+@pytest.mark.requirement("000/audit/row-shape")
+@pytest.mark.requirement("000/audit/created-at")
+@pytest.mark.requirement("000/audit/newest-first")
 async def test_a_row_is_on_the_wire_as_the_contract_has_it(audited: Audited) -> None:
     await audited.log.record(
         AuditEntry(
@@ -101,6 +104,10 @@ async def test_a_row_is_on_the_wire_as_the_contract_has_it(audited: Audited) -> 
     }
 
 
+@pytest.mark.requirement("000/audit/filter-tenant")
+@pytest.mark.requirement("000/audit/filter-workspace")
+@pytest.mark.requirement("000/audit/filter-action")
+@pytest.mark.requirement("000/audit/filter-device-run-decision")
 async def test_filters_are_exact_and_combine(audited: Audited) -> None:
     await add(audited, 2, "tool.run", tenant_id="t1")
     await add(audited, 2, "tool.run", tenant_id="t2", workspace_id="w2")
@@ -118,6 +125,7 @@ async def test_filters_are_exact_and_combine(audited: Audited) -> None:
     assert await audited.ids(tenantId="t") == []
 
 
+@pytest.mark.requirement("000/audit/unknown-action")
 async def test_an_unknown_action_is_no_items_and_no_error(audited: Audited) -> None:
     await add(audited, 3)
     page = await audited.query(action="no.such.action")
@@ -125,6 +133,7 @@ async def test_an_unknown_action_is_no_items_and_no_error(audited: Audited) -> N
     assert page.next_cursor is None
 
 
+@pytest.mark.requirement("000/audit/filter-from-to")
 async def test_from_and_to_are_inclusive(audited: Audited) -> None:
     for _ in range(5):
         await add(audited, 1)
@@ -160,6 +169,8 @@ async def test_a_clock_that_was_set_back_hides_no_row(audited: Audited) -> None:
     assert await audited.ids(from_=format_time(START_MS + 1)) == [6, 5, 4]
 
 
+@pytest.mark.requirement("000/audit/limit-default")
+@pytest.mark.requirement("000/audit/limit-maximum")
 async def test_limit_is_50_unless_told_and_500_at_most(audited: Audited) -> None:
     await asyncio.gather(
         *(audited.log.record(AuditEntry(action="a", actor="b")) for _ in range(510))
@@ -169,6 +180,7 @@ async def test_limit_is_50_unless_told_and_500_at_most(audited: Audited) -> None
     assert len((await audited.query(limit="100000")).items) == 500
 
 
+@pytest.mark.requirement("000/audit/next-cursor")
 async def test_next_cursor_is_there_only_where_more_rows_follow(audited: Audited) -> None:
     await add(audited, 3)
     await add(audited, 2, "other")
@@ -180,6 +192,8 @@ async def test_next_cursor_is_there_only_where_more_rows_follow(audited: Audited
 
 
 @pytest.mark.parametrize("filters", [{}, {"action": "tool.run"}, {"tenantId": "t1"}])
+@pytest.mark.requirement("000/audit/stable-paging")
+@pytest.mark.requirement("000/audit/cursor")
 async def test_paging_is_stable_while_new_rows_arrive(
     audited: Audited, filters: dict[str, str]
 ) -> None:
@@ -207,6 +221,7 @@ async def test_a_row_is_written_with_what_it_is_about_or_not_at_all(audited: Aud
     assert await audited.ids() == [1]
 
 
+@pytest.mark.requirement("002/audit/redacted")
 async def test_secrets_do_not_reach_a_row(audited: Audited) -> None:
     await audited.log.record(
         AuditEntry(

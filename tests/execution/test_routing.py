@@ -29,7 +29,7 @@ def routing() -> Routing:
         [
             on_target(lambda target: TARGETS.get(target) if target else None),
             under_prefix("mcp.search", Named("upstream")),
-            named_tools(Named("builtin"), lambda: BUILT_IN),
+            named_tools(Named("builtin"), BUILT_IN),
         ]
     )
 

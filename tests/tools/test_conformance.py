@@ -1,9 +1,9 @@
 """The page is drawn from manifest and marks, and settling touches nothing but what was proven."""
 
 import pytest
+
 from tests.conformance.marks import Mark
 from tests.conformance.requirement import Requirement
-
 from tools import conformance
 
 OPEN = Requirement(id="000/a/open", source="seed 000 §2", behaviour="One | two.", issue=6)

@@ -15,6 +15,9 @@ from typing import Final
 from toolgate.domain.errors import Unavailable
 
 PERIOD_US: Final = 100_000
+# All sessions together weigh as much as this many ordinary processes; the kernel's default would
+# weigh them as one, and a busy machine would starve them.
+WEIGHT: Final = 8
 V1_NEEDED: Final = ("memory", "pids", "cpu")
 V2_NEEDED: Final = ("memory", "pids", "cpu")
 
@@ -88,7 +91,7 @@ class Cgroups:
         try:
             for folder in group.folders:
                 folder.mkdir()
-                for file, value in self._limits(ceiling).items():
+                for file, value in self.limits(ceiling).items():
                     if (folder / file).exists():
                         (folder / file).write_text(value)
         except OSError as refused:
@@ -96,7 +99,8 @@ class Cgroups:
             raise Unavailable(f"the cgroup {name} cannot be made: {refused}") from refused
         return group
 
-    def _limits(self, ceiling: Ceiling) -> dict[str, str]:
+    def limits(self, ceiling: Ceiling) -> dict[str, str]:
+        """What is written to which file, in the words of the version."""
         if self.version == 2:
             return {
                 "memory.max": str(ceiling.memory_bytes),
@@ -209,6 +213,9 @@ def _made(folders: list[Path]) -> list[Path]:
             control = folder / "cgroup.subtree_control"
             if control.exists():
                 control.write_text(" ".join(f"+{controller}" for controller in V2_NEEDED))
+            for file, value in (("cpu.shares", 1024 * WEIGHT), ("cpu.weight", 100 * WEIGHT)):
+                if (folder / file).exists():
+                    (folder / file).write_text(str(value))
         except OSError as refused:
             raise Unavailable(f"no cgroup can be made at {folder}: {refused}") from refused
     return folders

@@ -1,6 +1,6 @@
 """The engine of the built-in tools: each call gets what it may use, and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from toolgate.domain.tools import Tool, ToolOutput, ToolRequest
@@ -23,6 +23,7 @@ class BuiltInEngine:
         isolation: str,
         permits: Permits,
         version: str,
+        holds_secret: Callable[[str], bool] = lambda _text: False,
     ) -> None:
         self._journal = journal
         self._web = web
@@ -30,6 +31,7 @@ class BuiltInEngine:
         self._isolation = isolation
         self._permits = permits
         self._version = version
+        self._holds_secret = holds_secret
 
     @property
     def ref(self) -> str:
@@ -51,5 +53,6 @@ class BuiltInEngine:
                 isolation=self._isolation,
                 permits=self._permits,
                 update=update,
+                holds_secret=self._holds_secret,
             )
         )

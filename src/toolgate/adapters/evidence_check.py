@@ -5,6 +5,7 @@ It trusts a key and nothing else. What is wrong comes back as sentences; nothing
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,13 @@ from toolgate.adapters.evidence_log import (
     check_content,
     decode_row,
 )
-from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY, TileFiles, first_of
+from toolgate.adapters.evidence_tiles import (
+    CHECKPOINT,
+    PUBLIC_KEY,
+    UNFINISHED,
+    TileFiles,
+    first_of,
+)
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
 from toolgate.adapters.signer_ed25519 import check_signature
 from toolgate.domain import checkpoints, evidence
@@ -185,9 +192,14 @@ class _Walk:
 
     def other_files(self) -> None:
         """What else lies there: partial tiles of earlier checkpoints, which must fit as well."""
-        for path in sorted(self._files.root.rglob("*")):
+        for path in sorted(self._listed()):
             name = path.relative_to(self._files.root).as_posix()
-            if path.is_dir() or name in self._checked or name == CHECKPOINT:
+            if name in self._checked or name == CHECKPOINT:
+                continue
+            if path.parent == self._files.root / UNFINISHED:
+                continue
+            if path.is_symlink():
+                self._wrong(name, "it is no part of the log")
                 continue
             if name == PUBLIC_KEY:
                 if path.read_bytes() != f"{self._key}\n".encode():
@@ -202,7 +214,17 @@ class _Walk:
             except Invalid:
                 self._wrong(name, "it is no part of the log")
                 continue
-            self._earlier(tile, path.read_bytes())
+            with contextlib.suppress(FileNotFoundError):  # a running server has just filled it
+                self._earlier(tile, path.read_bytes())
+
+    def _listed(self) -> Iterator[Path]:
+        """Every file; what a running server removes meanwhile (partial tiles) is no matter."""
+        for directory, _, names in os.walk(self._files.root, onerror=self._unlisted):
+            yield from (Path(directory) / name for name in names)
+
+    def _unlisted(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self._wrong(str(error.filename), error.strerror or "it cannot be listed")
 
     def _bundle(self, tile: Tile) -> None:
         self._checked.add(tile.path)

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import msgspec
@@ -143,9 +144,13 @@ class EvidenceLog:
         """The newest signed checkpoint."""
         return self._checkpoint
 
-    async def store(self, ref: str, value: JsonValue) -> Artifact:
-        _check_ref(ref, self._redactor)
-        content = _canonical(self._redactor.value(value))
+    async def store(self, ref: str, value: JsonValue, *, redacted: bool = False) -> Artifact:
+        if not redacted:
+            value = self._redactor.value(value)
+            if self._redactor.text(ref) != ref:
+                raise Invalid("the ref of an artifact holds a secret", field="ref")
+        _check_ref(ref)
+        content = _canonical(value)
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if len(content) <= self._options.inline_limit:
             return Artifact(ref=ref, digest=digest, size=len(content), inline=content)
@@ -159,28 +164,29 @@ class EvidenceLog:
         *,
         subject: str = "",
         artifacts: Sequence[Artifact] = (),
+        redacted: bool = False,
     ) -> list[Operation]:
-        if _KIND.fullmatch(kind) is None:
+        if not _is_kind(kind):
             raise Invalid(f"not a kind of record: {kind}", field="kind")
-        clean = self._redactor.value({"fields": {**fields}, "subject": subject})
-        if not isinstance(clean, dict) or not isinstance(clean["fields"], dict):
-            clean = {"fields": {"redacted": str(clean)}, "subject": ""}
-        record: dict[str, Any] = {
+        if "" in fields:
+            raise Invalid("a field has a name", field="fields")
+        # The subject goes along as a nameless field, so that one search does for both.
+        clean: dict[str, JsonValue] = {**fields, "": subject}
+        if not redacted:
+            clean = self._redactor.fields(clean)
+        subject = str(clean.pop("", ""))
+        record = {
             "artifacts": {artifact.ref: artifact.digest for artifact in artifacts},
             "at": self._clock.now_ms(),
-            "fields": {
-                name: self._scalar(name, value)
-                for name, value in clean["fields"].items()  # type: ignore[union-attr]
-            },
+            "fields": self._scalars(clean),
             "kind": kind,
-            "subject": clean["subject"],
+            "subject": subject,
             "v": RECORD_VERSION,
         }
         data = _canonical(record)
         if len(data) > ENTRY_LIMIT:
             raise Invalid(f"a record has at most {ENTRY_LIMIT} bytes", field="fields")
-        event = NewEvent(type=kind, data=data, subject=str(clean["subject"]))
-        operations: list[Operation] = [Append(STREAM, [event])]
+        operations: list[Operation] = [Append(STREAM, [NewEvent(kind, data, subject)])]
         for artifact in artifacts:
             operations.append(Put(ARTIFACTS, artifact.ref, _encode_row(artifact), expected=0))
         return operations
@@ -232,17 +238,17 @@ class EvidenceLog:
                 artifacts=contents,
             )
 
-    def _scalar(self, name: str, value: JsonValue) -> Scalar:
-        if _FIELD.fullmatch(name) is None:
-            raise Invalid(f"not a field's name: {name}", field=name)
-        if isinstance(value, str):
-            limit = self._options.text_limit
-            return value if len(value) <= limit else value[: limit - 1] + "…"
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and abs(value) <= LARGEST_INTEGER:
-            return value
-        raise Invalid(f"{name} is neither a text, a whole number, true, false nor null", field=name)
+    def _scalars(self, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        limit = self._options.text_limit
+        for name, value in fields.items():
+            if not _is_field(name):
+                raise Invalid(f"not a field's name: {name}", field=name)
+            if isinstance(value, str):
+                if len(value) > limit:
+                    fields[name] = value[: limit - 1] + "…"
+            elif not _is_plain(value):
+                raise Invalid(f"{name} is no text, whole number, true, false or null", field=name)
+        return fields
 
     def _hear(self, events: Sequence[Event]) -> None:
         self._arrived.extend(events)
@@ -300,6 +306,22 @@ class EvidenceLog:
         self._files.write("checkpoint", note.encode())
         self._checkpoint = note
         return checkpoint
+
+
+@lru_cache(maxsize=1024)
+def _is_field(name: str) -> bool:
+    return _FIELD.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _is_kind(kind: str) -> bool:
+    return _KIND.fullmatch(kind) is not None
+
+
+def _is_plain(value: JsonValue) -> bool:
+    if isinstance(value, int):
+        return abs(value) <= LARGEST_INTEGER
+    return value is None
 
 
 async def _happens(event: asyncio.Event, *, within: float) -> None:
@@ -384,11 +406,9 @@ def _without_surrogates(value: Any) -> Any:
             return value
 
 
-def _check_ref(ref: str, redactor: Redactor) -> None:
+def _check_ref(ref: str) -> None:
     if _REF.fullmatch(ref) is None or ".." in ref or ref.startswith("/"):
         raise Invalid("not the ref of an artifact", field="ref")
-    if redactor.text(ref) != ref:
-        raise Invalid("the ref of an artifact holds a secret", field="ref")
 
 
 def _open(note: str, key: VerifierKey) -> Checkpoint:
@@ -397,6 +417,7 @@ def _open(note: str, key: VerifierKey) -> Checkpoint:
 
 async def _take_up(files: TileFiles, journal: Journal, *, key: VerifierKey, page: int) -> TiledLog:
     """The log as it was left; from the journal where its tiles are lost."""
+    await asyncio.to_thread(files.drop_unfinished)
     note = await asyncio.to_thread(files.checkpoint)
     if note is None:
         return TiledLog(files)

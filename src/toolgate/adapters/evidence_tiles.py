@@ -19,6 +19,7 @@ from toolgate.domain.evidence import HASH_SIZE, HashAt, Tree, leaf_hash
 
 CHECKPOINT: Final = "checkpoint"
 PUBLIC_KEY: Final = "evidence.vkey"
+UNFINISHED: Final = "unfinished"  # files on their way to their place; no part of the log
 
 
 class TileFiles:
@@ -69,7 +70,8 @@ class TileFiles:
         """Put a file in its place whole, or not at all, and on disk."""
         place = self.root / path
         _make_private(place.parent)
-        beside = place.with_name(f".{secrets.token_hex(8)}.new")
+        beside = self.root / UNFINISHED / secrets.token_hex(8)
+        _make_private(beside.parent)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -86,6 +88,10 @@ class TileFiles:
         partials = self.root / f"{Tile(tile.level, tile.index).path}.p"
         if partials.is_dir():
             shutil.rmtree(partials)
+
+    def drop_unfinished(self) -> None:
+        """Remove what a process that was killed left half written."""
+        shutil.rmtree(self.root / UNFINISHED, ignore_errors=True)
 
     def drop_tiles(self) -> None:
         if (self.root / "tile").is_dir():

@@ -22,6 +22,7 @@ from toolgate.execution.builtin import failed
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Update, no_update
 
+MAX_REQUEST_BYTES: Final = 1_000_000  # what the other side takes (toolgate.asgi)
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 _decode_refusal: Final = msgspec.json.Decoder(wire.Refusal).decode
@@ -83,6 +84,8 @@ class ExecutorHttp:
     async def run_tool(self, request: wire.RunToolRequest) -> wire.RunToolResponse:
         started = self._clock.now_ms()
         body = msgspec.json.encode(request)
+        if len(body) > MAX_REQUEST_BYTES:
+            raise Invalid(f"a request has at most {MAX_REQUEST_BYTES} bytes", field="args")
         status, content = await self._ask("POST", wire.RUN_PATH, body=body)
         if status not in {200, 403}:
             raise _error(status, content)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
-from toolgate.adapters.journal_sqlite_schema import from_sqlite, open_for_reading
+from toolgate.adapters.journal_sqlite_schema import HEAD, from_sqlite, open_for_reading
 from toolgate.domain.errors import NotFound
 from toolgate.ports.journal import Event, Head
 
 JOURNAL_FILE: Final = "journal.db"
 _EVENTS: Final = (
-    "SELECT position, name, seq, type, at, data, subject"
-    " FROM events JOIN streams ON streams.id = events.stream WHERE name = :stream"
+    "SELECT position, stream, seq, type, at, data, subject"
+    " FROM events JOIN segments ON segments.id = events.segment WHERE stream = :stream"
     " AND (:subject = '' OR subject = :subject)"
 )
 
@@ -50,12 +50,8 @@ class ClosedJournal:
         return [Event(*row) for row in found]
 
     async def head(self, stream: str) -> Head:
-        for row in self._query(
-            "SELECT forgotten + 1, max(forgotten, coalesce("
-            " (SELECT max(seq) FROM events WHERE stream = id), 0)) FROM streams WHERE name = :name",
-            name=stream,
-        ):
-            return Head(*row)
+        for first, last, *_ in self._query(HEAD, stream=stream):
+            return Head(first, last)
         return Head(first=1, last=0)
 
     def events(

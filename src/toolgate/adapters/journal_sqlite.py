@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 from toolgate.adapters.home_lock import HomeLock
 from toolgate.adapters.journal_sqlite_schema import (
+    HEAD,
     OpenFile,
     from_sqlite,
     open_file,
@@ -31,9 +32,15 @@ log = logging.getLogger(__name__)
 
 _DEFAULT_LIMITS: Final = Limits()
 _EVENTS: Final = (
-    "SELECT position, name, seq, type, at, data, subject"
-    " FROM events JOIN streams ON streams.id = events.stream"
+    "SELECT position, stream, seq, type, at, data, subject"
+    " FROM events JOIN segments ON segments.id = events.segment"
 )
+# The segments first, in their order: SQLite keeps to the order of a CROSS JOIN.
+_BY_SEGMENT: Final = (
+    "SELECT position, stream, seq, type, at, data, subject"
+    " FROM segments CROSS JOIN events ON events.segment = segments.id WHERE stream = ?"
+)
+_NO_END: Final = 2**62  # above every number of a stream
 _ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
 
 T = TypeVar("T")
@@ -60,7 +67,9 @@ class SqliteJournal:
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
         self._arrived: list[Commit] = []  # since the writer was last handed something
-        self._waiting = 0
+        self._writing = False
+        self._alone = True  # whether the last batch was a single commit
+        self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
         self._connections: list[sqlite3.Connection] = []
@@ -90,7 +99,9 @@ class SqliteJournal:
         if self._closing:
             return
         self._closing = True
-        self._hand_over()
+        if self._writing or self._arrived:
+            self._drained = self._loop.create_future()
+            await self._drained
         self._writer.finish()
         await asyncio.to_thread(self._close_readers)
         await asyncio.to_thread(self._writer.join)
@@ -101,30 +112,37 @@ class SqliteJournal:
         return self._vouches_since
 
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
-        return await self._submit(Commit(operations, durable, self._loop.create_future()))
+        commit = Commit(operations, durable=durable, done=self._loop.create_future())
+        self._submit(commit)
+        return await commit.done
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
-        condition = "AND subject = ? AND subject <> ''" if subject else ""
+        if subject:
+            return await self._events(
+                f"{_EVENTS} WHERE subject = ? AND subject <> '' AND seq > ? AND stream = ?"
+                " ORDER BY seq LIMIT ?",
+                (subject, after, stream, limit),
+            )
         return await self._events(
-            f"{_EVENTS} WHERE name = ? {condition} AND seq > ? ORDER BY seq LIMIT ?",
-            (stream, *([subject] if subject else []), after, limit),
+            f"{_BY_SEGMENT} AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
+            (stream, after - self._limits.segment, after, limit),
         )
 
     async def read_back(
         self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
-        condition = "AND subject = ? AND subject <> ''" if subject else ""
-        below = "AND seq < ?" if before is not None else ""
+        end = _NO_END if before is None else before
+        if subject:
+            return await self._events(
+                f"{_EVENTS} WHERE subject = ? AND subject <> '' AND seq < ? AND stream = ?"
+                " ORDER BY seq DESC LIMIT ?",
+                (subject, end, stream, limit),
+            )
         return await self._events(
-            f"{_EVENTS} WHERE name = ? {condition} {below} ORDER BY seq DESC LIMIT ?",
-            (
-                stream,
-                *([subject] if subject else []),
-                *([before] if before is not None else []),
-                limit,
-            ),
+            f"{_BY_SEGMENT} AND first < ? AND seq < ? ORDER BY first DESC, seq DESC LIMIT ?",
+            (stream, end, end, limit),
         )
 
     async def read_all(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -133,12 +151,8 @@ class SqliteJournal:
         )
 
     async def head(self, stream: str) -> Head:
-        found = await self._query(
-            "SELECT forgotten + 1, max(forgotten, coalesce("
-            " (SELECT max(seq) FROM events WHERE stream = id), 0)) FROM streams WHERE name = ?",
-            (stream,),
-        )
-        return Head(*found[0]) if found else Head(first=1, last=0)
+        found = await self._query(HEAD, {"stream": stream})
+        return Head(first=found[0][0], last=found[0][1]) if found else Head(first=1, last=0)
 
     async def last_position(self) -> int:
         return self._last_position
@@ -179,7 +193,10 @@ class SqliteJournal:
         reached = head.first - 1
         while reached < through:
             reached = min(reached + self._limits.forgotten_at_once, through)
-            await self._submit(Commit([Forget(stream, reached)], False, self._loop.create_future()))
+            chunk = Forget(stream, reached)
+            commit = Commit([chunk], durable=False, done=self._loop.create_future())
+            self._submit(commit)
+            await commit.done
 
     async def prune(self, prefix: str, *, before: int, keep: int) -> int:
         """Forget, in the streams whose name starts so, what happened before a time and all but
@@ -187,7 +204,8 @@ class SqliteJournal:
         forgotten = 0
         name = prefix
         while streams := await self._query(
-            "SELECT name FROM streams WHERE name >= ? AND name < ? ORDER BY name LIMIT 500",
+            "SELECT DISTINCT stream FROM segments WHERE stream >= ? AND stream < ?"
+            " ORDER BY stream LIMIT 500",
             (name, prefix + "\U0010ffff"),
         ):
             for (name,) in streams:
@@ -200,9 +218,9 @@ class SqliteJournal:
         through = max(head.first - 1, head.last - keep)
         while through < head.last:
             page = await self._query(
-                "SELECT seq, at FROM events WHERE stream = (SELECT id FROM streams WHERE name = ?)"
-                " AND seq > ? ORDER BY seq LIMIT ?",
-                (stream, through, self._limits.forgotten_at_once),
+                "SELECT seq, at FROM segments CROSS JOIN events ON events.segment = segments.id"
+                " WHERE stream = ? AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
+                (stream, through - self._limits.segment, through, self._limits.forgotten_at_once),
             )
             old = [seq for seq, at in page if at < before]
             through = old[-1] if old else through
@@ -212,23 +230,29 @@ class SqliteJournal:
             await self.forget(stream, through=through)
         return through - head.first + 1
 
-    async def _submit(self, commit: Commit) -> list[Event]:
+    def _submit(self, commit: Commit) -> None:
         if self._closing:
             raise Unavailable("the journal is closed")
-        if self._waiting >= self._limits.backlog:
-            raise Unavailable(f"{self._waiting} commits wait for the journal: try later")
-        self._waiting += 1
-        if not self._arrived:
-            # At the end of this turn of the loop, so that all who were woken by the last batch
-            # are in the next one together.
-            self._loop.call_soon(self._hand_over)
+        if len(self._arrived) >= self._limits.backlog:
+            raise Unavailable(f"{len(self._arrived)} commits wait for the journal: try later")
         self._arrived.append(commit)
-        return await commit.done
+        if not self._writing and self._alone:
+            self._hand_over()  # otherwise it is already on its way: see `_settle`
 
     def _hand_over(self) -> None:
+        """Give the writer, if it has nothing to do, everything that waits."""
+        if self._writing:
+            return
         if self._arrived:
-            self._writer.submit(self._arrived)
-            self._arrived = []
+            batch = self._arrived[: self._limits.batch]
+            self._arrived = self._arrived[self._limits.batch :]
+            self._writing = True
+            self._alone = len(batch) == 1
+            self._writer.submit(batch)
+        else:
+            self._alone = True
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
 
     def _settle_soon(self, batch: list[Commit]) -> None:
         """Called by the writer's thread when a batch is on disk, or refused."""
@@ -238,7 +262,7 @@ class SqliteJournal:
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        self._waiting -= len(batch)
+        self._writing = False
         events = [event for commit in batch for event in commit.events]
         if events:
             self._last_position = events[-1].position
@@ -254,18 +278,25 @@ class SqliteJournal:
                 commit.done.set_result(commit.events)
             else:
                 commit.done.set_exception(commit.error)
+        if self._arrived or self._closing or not self._alone:
+            # After the callers who were just woken, so that what they commit next goes into one
+            # batch with all that came meanwhile.
+            self._alone = False
+            self._loop.call_soon(self._hand_over)
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:
         return await self._read(
-            lambda connection: [Event(*r) for r in connection.execute(sql, values)]
+            lambda connection: list(map(Event._make, connection.execute(sql, values)))
         )
 
     async def _rows(self, sql: str, values: tuple[object, ...]) -> list[Row]:
         return await self._read(
-            lambda connection: [Row(*r) for r in connection.execute(sql, values)]
+            lambda connection: list(map(Row._make, connection.execute(sql, values)))
         )
 
-    async def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:
+    async def _query(
+        self, sql: str, values: tuple[object, ...] | dict[str, object] = ()
+    ) -> list[Any]:
         return await self._read(lambda connection: connection.execute(sql, values).fetchall())
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:

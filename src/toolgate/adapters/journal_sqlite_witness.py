@@ -7,8 +7,11 @@ The witness is not synced, as after a power cut the journal does not vouch for t
 import contextlib
 import os
 from pathlib import Path
+from typing import Final
 
 from toolgate.domain.errors import Unavailable
+
+PERIOD: Final = 0.25  # seconds; to write it at each commit would cost a tenth of the commit
 
 
 def witness_path(journal: Path) -> Path:
@@ -18,6 +21,7 @@ def witness_path(journal: Path) -> Path:
 class Witness:
     def __init__(self, journal: Path) -> None:
         path = witness_path(journal)
+        self._next = 0.0
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -31,7 +35,13 @@ class Witness:
                 f"{path} cannot be written ({failed.strerror}): check its disk"
             ) from failed
 
-    def see(self, position: int) -> None:
+    def see(self, position: int, *, now: float) -> None:
+        """Note the position, unless that was done just before."""
+        if now >= self._next:
+            self._next = now + PERIOD
+            self.note(position)
+
+    def note(self, position: int) -> None:
         with contextlib.suppress(OSError):  # then a later copy may pass for the journal itself
             os.pwrite(self._descriptor, _line(position), 0)
 

@@ -1,27 +1,35 @@
-"""The one thread that writes the journal's file: everything that waits goes into one transaction.
+"""The one thread that writes the journal's file: what is handed over goes into one transaction.
 
 Each commit of a batch is decided in memory, against the file and what the batch before it will
 change; one that does not hold is refused alone. Then the whole batch is written at once.
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
-from toolgate.adapters.journal_sqlite_schema import OpenFile, from_sqlite, mark_clean
+from toolgate.adapters.journal_sqlite_schema import (
+    HEAD,
+    OpenFile,
+    from_sqlite,
+    mark_clean,
+    write_meta,
+)
 from toolgate.domain.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
+PAUSE: Final = 0.0001  # seconds
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -48,6 +56,7 @@ class Limits:
     backlog: int = 50_000  # commits that may wait; more means that the disk does not keep up
     remembered: int = 20_000  # streams, rows and fences whose state is in memory, of each
     forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
+    segment: int = 64  # numbers of a stream in one segment; a file must not meet a smaller one
     readers: int = 3  # threads; reading a page takes well under a millisecond
 
 
@@ -59,44 +68,72 @@ class Forget:
     through: int
 
 
-@dataclass(slots=True)
 class Commit:
-    operations: Sequence[Operation | Forget]
-    durable: bool
-    done: asyncio.Future[list[Event]]
-    events: list[Event] = field(default_factory=list)
-    error: ToolgateError | None = None
+    """Operations on their way to the disk, and what came of them."""
+
+    __slots__ = ("done", "durable", "error", "events", "operations")
+
+    def __init__(
+        self,
+        operations: Sequence[Operation | Forget],
+        *,
+        durable: bool,
+        done: asyncio.Future[list[Event]],
+    ) -> None:
+        self.operations = operations
+        self.durable = durable
+        self.done = done
+        self.events: list[Event] = []
+        self.error: ToolgateError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    id: int
+class StreamState(NamedTuple):
     last: int
-    forgotten: int
+    segment: int  # the id of its last segment; 0 where it has none
+    segment_first: int
 
 
-@dataclass(slots=True)
 class Draft:
-    """What a commit, or a batch of them, is about to change."""
+    """What a batch is about to change; what a commit has added to it can be taken back."""
 
-    position: int
-    last_stream: int
-    streams: dict[str, StreamState] = field(default_factory=dict)
-    rows: dict[RowKey, RowState] = field(default_factory=dict)
-    fences: dict[str, int] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    inserts: list[tuple[int, int, int, str, int, str, bytes]] = field(default_factory=list)
-    forgets: list[tuple[int, int, int]] = field(default_factory=list)  # stream, above, through
+    def __init__(self, position: int, last_segment: int) -> None:
+        self.position = position
+        self.last_segment = last_segment
+        self.streams: dict[str, StreamState] = {}
+        self.rows: dict[RowKey, RowState] = {}
+        self.fences: dict[str, int] = {}
+        self.segments: list[tuple[int, str, int]] = []
+        self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
+        self.forgets: list[tuple[str, int, StreamState]] = []
+        self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._before = (position, last_segment, 0, 0, 0)
 
-    def take_over(self, commit: "Draft") -> None:
-        self.position = commit.position
-        self.last_stream = commit.last_stream
-        self.streams.update(commit.streams)
-        self.rows.update(commit.rows)
-        self.fences.update(commit.fences)
-        self.events += commit.events
-        self.inserts += commit.inserts
-        self.forgets += commit.forgets
+    def begin(self) -> None:
+        """From here on is the next commit's."""
+        self._changed.clear()
+        self._before = (
+            self.position,
+            self.last_segment,
+            len(self.segments),
+            len(self.events),
+            len(self.forgets),
+        )
+
+    def change(self, kind: dict[K, V], key: K, value: V) -> None:
+        self._changed.append((kind, key, kind.get(key)))
+        kind[key] = value
+
+    def take_back(self) -> None:
+        """Undo what was changed since `begin`."""
+        for kind, key, before in reversed(self._changed):
+            if before is None:
+                del kind[key]
+            else:
+                kind[key] = before
+        self.position, self.last_segment, segments, events, forgets = self._before
+        del self.segments[segments:]
+        del self.events[events:]
+        del self.forgets[forgets:]
 
 
 class Recent(Generic[K, V]):
@@ -120,7 +157,7 @@ class Recent(Generic[K, V]):
 
 
 class Writer(threading.Thread):
-    """Takes commits from `submit`, answers a batch at a time through `settle`, in commit order."""
+    """Takes a batch of commits at a time from `submit`, and answers it through `settle`."""
 
     def __init__(
         self,
@@ -137,53 +174,51 @@ class Writer(threading.Thread):
         self._path = path
         self._clock = clock
         self._settle = settle
-        self._batch = limits.batch
+        self._segment = limits.segment
         self._position = opened.last_position
-        self._last_stream = opened.last_stream
+        self._last_segment = opened.last_segment
         self._waiting: SimpleQueue[list[Commit] | None] = SimpleQueue()
         self._streams: Recent[str, StreamState] = Recent(limits.remembered)
         self._versions: Recent[RowKey, int] = Recent(limits.remembered)
         self._fences: Recent[str, int] = Recent(limits.remembered)
         self._syncing = True
+        self._written: Draft | None = None  # the last batch's, until it is remembered
         self._damage: Damaged | None = None
 
-    def submit(self, commits: list[Commit]) -> None:
-        self._waiting.put(commits)
+    def submit(self, batch: list[Commit]) -> None:
+        self._waiting.put(batch)
 
     def finish(self) -> None:
         """Write what waits, then stop; `join` waits for it."""
         self._waiting.put(None)
 
     def run(self) -> None:
-        going_on = True
-        while going_on:
-            commits, going_on = self._take()
-            for start in range(0, len(commits), self._batch):
-                batch = commits[start : start + self._batch]
-                self._commit(batch)
-                self._settle(batch)
+        while (batch := self._take()) is not None:
+            self._commit(batch)
+            self._settle(batch)
         self._close()
 
-    def _take(self) -> tuple[list[Commit], bool]:
-        """Everything that waits, and whether more may come."""
-        commits: list[Commit] = []
-        handed = self._waiting.get()
+    def _take(self) -> list[Commit] | None:
+        """The next batch; while there is none, get ready for it."""
         try:
-            while handed is not None:
-                commits += handed
-                handed = self._waiting.get_nowait()
+            # Not at once: the callers of the last batch are being woken, and go first.
+            return self._waiting.get(timeout=PAUSE)
         except Empty:
-            return commits, True
-        return commits, False
+            self._remember()
+            with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
+                self._begin()
+            return self._waiting.get()
 
     def _close(self) -> None:
         try:
             if self._damage is None:
+                self._roll_back()
                 mark_clean(self._connection)
         except sqlite3.Error as failed:
             log.warning("journal_not_closed_cleanly path=%s error=%s", self._path, failed)
         finally:
             self._connection.close()
+            self._witness.note(self._position)
             self._witness.close()
 
     def _commit(self, batch: list[Commit]) -> None:
@@ -215,102 +250,113 @@ class Writer(threading.Thread):
             commit.error = type(error)(str(error))  # one each: every caller raises its own
 
     def _write_together(self, batch: list[Commit]) -> None:
+        self._remember()
         self._sync_only_if(any(commit.durable for commit in batch))
-        draft = Draft(self._position, self._last_stream)
+        self._begin()
+        draft = Draft(self._position, self._last_segment)
         now = self._clock.now_ms()
-        self._connection.execute("BEGIN IMMEDIATE")
         try:
             for commit in batch:
-                commit.events, commit.error = [], None
+                draft.begin()
+                commit.error = None
                 try:
-                    own = self._decide(commit.operations, draft, now)
+                    commit.events = self._decide(commit.operations, draft, now)
                 except Conflict as refused:
+                    draft.take_back()
+                    commit.events = []
                     commit.error = refused
-                else:
-                    commit.events = own.events
-                    draft.take_over(own)
             self._write(draft)
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise
-        self._remember(draft)
+        self._written = draft
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _sync_only_if(self, durable: bool) -> None:
         if durable != self._syncing:
+            self._roll_back()  # SQLite changes this only outside of a transaction
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._syncing = durable
 
-    def _decide(self, operations: Sequence[Operation | Forget], batch: Draft, now: int) -> Draft:
-        """What these operations change, or Conflict."""
-        own = Draft(batch.position, batch.last_stream)
+    def _decide(
+        self, operations: Sequence[Operation | Forget], draft: Draft, now: int
+    ) -> list[Event]:
+        """Add what these operations change to the draft; raises Conflict where one does not hold."""
+        events: list[Event] = []
         for operation in operations:
             match operation:
                 case Append():
-                    self._append(operation, own, batch, now)
-                case Put(collection, key):
-                    version = self._version((collection, key), own, batch)
+                    events += self._append(operation, draft, now)
+                case Put():
+                    key = (operation.collection, operation.key)
+                    version = self._version(key, draft)
                     _expect(operation, version)
-                    own.rows[collection, key] = (version + 1, operation.value, operation.due)
-                case Delete(collection, key):
-                    version = self._version((collection, key), own, batch)
-                    _expect(operation, version)
-                    own.rows[collection, key] = NOTHING
-                case Fence(name, epoch):
-                    held = self._epoch(name, own, batch)
-                    if epoch < held:
-                        raise Fenced(name, held=held, offered=epoch)
-                    if epoch > held:
-                        own.fences[name] = epoch
-                case Forget(stream, through):
-                    state = self._stream(stream, own, batch)
-                    through = min(through, state.last)
-                    if through > state.forgotten:
-                        own.forgets.append((state.id, state.forgotten, through))
-                        own.streams[stream] = StreamState(state.id, state.last, through)
+                    draft.change(draft.rows, key, (version + 1, operation.value, operation.due))
+                case Delete():
+                    key = (operation.collection, operation.key)
+                    _expect(operation, self._version(key, draft))
+                    draft.change(draft.rows, key, NOTHING)
+                case Fence():
+                    held = self._epoch(operation.name, draft)
+                    if operation.epoch < held:
+                        raise Fenced(operation.name, held=held, offered=operation.epoch)
+                    if operation.epoch > held:
+                        draft.change(draft.fences, operation.name, operation.epoch)
+                case Forget():
+                    self._forget(operation, draft)
                 case _:
                     assert_never(operation)
-        return own
+        return events
 
-    def _append(self, append: Append, own: Draft, batch: Draft, now: int) -> None:
-        state = self._stream(append.stream, own, batch)
-        if append.expected_seq is not None and append.expected_seq != state.last:
-            raise Conflict(f"{append.stream} is at {state.last}, not at {append.expected_seq}")
+    def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
+        stream = append.stream
+        seq, segment, first = self._stream(stream, draft)
+        if append.expected_seq is not None and append.expected_seq != seq:
+            raise Conflict(f"{stream} is at {seq}, not at {append.expected_seq}")
         if not append.events:
-            return
-        position, seq = own.position, state.last
-        stream_id = state.id
-        if stream_id == 0:
-            own.last_stream += 1
-            stream_id = own.last_stream
-        for new in append.events:
+            return []
+        events = []
+        position = draft.position
+        for kind, data, subject in append.events:
             position += 1
             seq += 1
-            own.events.append(
-                Event(position, append.stream, seq, new.type, now, new.data, new.subject)
-            )
-            own.inserts.append((position, stream_id, seq, new.type, now, new.subject, new.data))
-        own.position = position
-        own.streams[append.stream] = StreamState(stream_id, seq, state.forgotten)
+            if segment == 0 or seq - first >= self._segment:
+                draft.last_segment = segment = draft.last_segment + 1
+                first = seq
+                draft.segments.append((segment, stream, first))
+            events.append(Event(position, stream, seq, kind, now, data, subject))
+            draft.events.append((position, segment, seq, kind, now, subject, data))
+        draft.position = position
+        draft.change(draft.streams, stream, StreamState(seq, segment, first))
+        return events
 
-    def _stream(self, name: str, own: Draft, batch: Draft) -> StreamState:
-        state = own.streams.get(name) or batch.streams.get(name) or self._streams.get(name)
+    def _forget(self, forget: Forget, draft: Draft) -> None:
+        state = self._stream(forget.stream, draft)
+        if state.last <= forget.through:
+            state = StreamState(state.last, state.segment, state.last + 1)
+            draft.change(draft.streams, forget.stream, state)
+        draft.forgets.append((forget.stream, min(forget.through, state.last), state))
+
+    def _stream(self, name: str, draft: Draft) -> StreamState:
+        state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(
-                "SELECT id, max(forgotten, coalesce("
-                " (SELECT max(seq) FROM events WHERE stream = id), 0)), forgotten"
-                " FROM streams WHERE name = ?",
-                (name,),
-            ).fetchone()
+            found = self._connection.execute(HEAD, {"stream": name}).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
-            state = StreamState(*found)
+            state = StreamState(*found[1:])
             self._streams.keep(name, state)
         return state
 
-    def _version(self, key: RowKey, own: Draft, batch: Draft) -> int:
-        drafted = own.rows.get(key) or batch.rows.get(key)
+    def _version(self, key: RowKey, draft: Draft) -> int:
+        drafted = draft.rows.get(key)
         if drafted is not None:
             return drafted[0]
         version = self._versions.get(key)
@@ -322,8 +368,8 @@ class Writer(threading.Thread):
             self._versions.keep(key, version)
         return version
 
-    def _epoch(self, name: str, own: Draft, batch: Draft) -> int:
-        epoch = own.fences.get(name) or batch.fences.get(name) or self._fences.get(name)
+    def _epoch(self, name: str, draft: Draft) -> int:
+        epoch = draft.fences.get(name) or self._fences.get(name)
         if epoch is None:
             found = self._connection.execute(
                 "SELECT epoch FROM fences WHERE name = ?", (name,)
@@ -334,13 +380,10 @@ class Writer(threading.Thread):
 
     def _write(self, draft: Draft) -> None:
         execute_many = self._connection.executemany
-        if draft.last_stream > self._last_stream:
-            execute_many(
-                "INSERT INTO streams VALUES (?, ?, 0)",
-                [(s.id, name) for name, s in draft.streams.items() if s.id > self._last_stream],
-            )
-        if draft.inserts:
-            execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.inserts)
+        if draft.segments:
+            execute_many("INSERT INTO segments VALUES (?, ?, ?)", draft.segments)
+        if draft.events:
+            execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.events)
         if draft.rows:
             kept = [(*key, *row) for key, row in draft.rows.items() if row is not NOTHING]
             gone = [key for key, row in draft.rows.items() if row is NOTHING]
@@ -350,24 +393,34 @@ class Writer(threading.Thread):
                 execute_many("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
         if draft.fences:
             execute_many("INSERT OR REPLACE INTO fences VALUES (?, ?)", list(draft.fences.items()))
+        for stream, through, state in draft.forgets:
+            self._drop(stream, through, state)
         if draft.forgets:
-            execute_many(
-                "DELETE FROM events WHERE stream = ? AND seq > ? AND seq <= ?", draft.forgets
-            )
-            execute_many(
-                "UPDATE streams SET forgotten = ? WHERE id = ?",
-                [(through, stream) for stream, _, through in draft.forgets],
-            )
             # Were the newest event forgotten, its position must still not be given again.
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('position', ?)", (str(draft.position),)
-            )
+            write_meta(self._connection, "position", str(draft.position))
 
-    def _remember(self, draft: Draft) -> None:
+    def _drop(self, stream: str, through: int, state: StreamState) -> None:
+        execute = self._connection.execute
+        execute(
+            "DELETE FROM events WHERE seq <= ? AND segment IN"
+            " (SELECT id FROM segments WHERE stream = ? AND first <= ?)",
+            (through, stream, through),
+        )
+        execute(
+            "DELETE FROM segments WHERE stream = ? AND first <= ? AND id <> ?",
+            (stream, through + 1 - self._segment, state.segment),
+        )
+        execute("UPDATE segments SET first = ? WHERE id = ?", (state.segment_first, state.segment))
+
+    def _remember(self) -> None:
+        """Keep what the last batch has changed at hand for the next."""
+        draft, self._written = self._written, None
+        if draft is None:
+            return
         if draft.position > self._position:
-            self._witness.see(draft.position)
+            self._witness.see(draft.position, now=self._clock.monotonic())
         self._position = draft.position
-        self._last_stream = draft.last_stream
+        self._last_segment = draft.last_segment
         for name, state in draft.streams.items():
             self._streams.keep(name, state)
         for key, row in draft.rows.items():

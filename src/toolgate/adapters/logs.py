@@ -7,8 +7,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
 from typing import Final
+
+from toolgate.adapters.logging_redaction import RedactingFilter
+from toolgate.domain.redaction import Redactor
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -19,16 +21,14 @@ LEVELS: Final = {
 
 
 class _Lines(logging.Formatter):
-    def __init__(self, *, as_json: bool, redact: Callable[[str], str]) -> None:
+    def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
-        self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
-        if record.exc_info:
-            text = f"{text} error={self.formatException(record.exc_info)!r}"
-        text = self._redact(text)
+        if record.exc_text:
+            text = f"{text} error={record.exc_text!r}"
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         at = f"{moment}.{int(record.msecs):03d}Z"
         level = record.levelname.lower()
@@ -37,9 +37,10 @@ class _Lines(logging.Formatter):
         return f"at={at} level={level} logger={record.name} {text}"
 
 
-def configure(*, level: str, as_json: bool, redact: Callable[[str], str]) -> None:
+def configure(*, level: str, as_json: bool, redactor: Redactor) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(as_json=as_json, redact=redact))
+    handler.addFilter(RedactingFilter(redactor))
+    handler.setFormatter(_Lines(as_json=as_json))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])

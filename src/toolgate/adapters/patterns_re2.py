@@ -1,8 +1,8 @@
 """Finds secrets in a text in linear time.
 
 Known ones exactly, in every form they are likely to take (plain, hex, base64 at any alignment,
-percent-encoded, escaped), by an Aho-Corasick automaton over the beginnings of the forms; others by
-how they look, by RE2.
+percent-encoded, escaped); others by how they look. One pass of RE2 over a text says whether there is
+anything; only then an Aho-Corasick automaton and the single patterns say where.
 """
 
 import base64
@@ -17,12 +17,16 @@ import ahocorasick  # type: ignore[import-not-found]
 import re2  # type: ignore[import-untyped]
 
 from toolgate.domain.errors import Invalid
-from toolgate.domain.redaction import Span
+from toolgate.domain.redaction import Redactor, Span
 
 SHORTEST: Final = 4  # a shorter secret would take half of every text with it
-STEM: Final = 8  # how much of a form the automaton knows; a small automaton stays in the cache
+STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
+VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
+SEARCH_MEMORY: Final = (
+    64 << 20
+)  # bytes; RE2 makes its automaton as texts come, and starts over here
 CLOSING: Final = "-----END"
 
 _NAMES: Final = (
@@ -58,25 +62,28 @@ _BACKSLASH: Final = re.compile(
     r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"  # one character above U+FFFF
     r"|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[nrtbf\"'\\/]"
 )
+_SIGNS: Final = (("%", _PERCENT), ("\\", _BACKSLASH))
+_CUT_OFF: Final = re.compile(  # an escape of which only the beginning is there
+    r"(?:%[0-9A-Fa-f]?|(?:\\u[dD][89abAB][0-9A-Fa-f]{2})?\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?"
+    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff])$"
+)
 _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{48}\r?\n")
 _BREAKS: Final = re.compile(r"\r?\n")
 
-_Undo = Callable[[str], Iterable[tuple[str, int]]]  # an escape -> (text, how much it stood for)
+_Escapes = re.Pattern[str]
 _Add = Callable[[str, int], None]
 
 
 class SecretPatterns:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: dict[str, int] = {}
+        self._forms: dict[str, frozenset[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         self._longest = 0
-        self._automaton: ahocorasick.Automaton | None = None
-        self._set = re2.Set.SearchSet()
+        self._automaton = ahocorasick.Automaton()
+        self._set: re2.Set | None = None
         self._patterns = [(kind, re2.compile(text)) for kind, text in PATTERNS.items()]
-        for text in PATTERNS.values():
-            self._set.Add(text)
-        self._set.Compile()
         self._leads = re2.compile(_LEADS)
         for secret in secrets:
             self.learn(secret)
@@ -93,37 +100,52 @@ class SecretPatterns:
         count = self._secrets.get(secret, 0)
         self._secrets[secret] = count + 1
         if count == 0:
-            self._automaton = None  # built anew when next asked
+            self._forms[secret] = forms(secret)
+            self._set = None  # built anew when next asked
 
     def forget(self, secret: str) -> None:
         count = self._secrets.get(secret, 0)
         if count > 1:
             self._secrets[secret] = count - 1
         elif count:
-            del self._secrets[secret]
-            self._automaton = None
+            del self._secrets[secret], self._forms[secret]
+            self._set = None
 
     def find(self, text: str) -> Sequence[Span]:
         spans = self._look(text)
         if "%" in text or "\\" in text or "\n" in text:
-            spans += self._look_behind(_View(text), rounds=ROUNDS, seen={text})
+            spans += self._look_behind(text, text, (), seen={text})
         return spans
 
-    def _look_behind(self, view: "_View", *, rounds: int, seen: set[str]) -> list[Span]:
+    def is_clean(self, text: str) -> bool:
+        """Whether `find` would find nothing; cheaper, where it would find something."""
+        if self._look(text):
+            return False
+        return not ("%" in text or "\\" in text or "\n" in text) or not self._look_behind(
+            text, text, (), seen={text}
+        )
+
+    def redactor(self) -> Redactor:
+        return Redactor(self.find, unfinished=self.unfinished, is_clean=self.is_clean)
+
+    def _look_behind(
+        self, original: str, text: str, undone: tuple[_Escapes, ...], *, seen: set[str]
+    ) -> list[Span]:
         """Undo one kind of escape at a time: a secret may hold what looks like the other kind."""
         spans: list[Span] = []
-        if self._secrets and _WRAPPED.search(view.text) is not None:
-            unwrapped = view.replace(_BREAKS, _nothing)
-            spans += map(unwrapped.original, self._known(unwrapped.text))
-        if rounds == 0:
+        if self._secrets and _WRAPPED.search(text) is not None:
+            found = self._known(_BREAKS.sub("", text))
+            spans += _placed(found, original, (*undone, _BREAKS))
+        if len(undone) == ROUNDS:
             return spans
-        for sign, escapes in (("%", _PERCENT), ("\\", _BACKSLASH)):
-            if sign in view.text:
-                behind = view.replace(escapes, _undo)
-                if behind.text not in seen:
-                    seen.add(behind.text)
-                    spans += map(behind.original, self._look(behind.text))
-                    spans += self._look_behind(behind, rounds=rounds - 1, seen=seen)
+        for sign, escapes in _SIGNS:
+            if sign in text:
+                behind = escapes.sub(_unescaped, text)
+                if behind not in seen:
+                    seen.add(behind)
+                    chain = (*undone, escapes)
+                    spans += _placed(self._look(behind), original, chain)
+                    spans += self._look_behind(original, behind, chain, seen=seen)
         return spans
 
     def unfinished(self, text: str) -> int:
@@ -131,69 +153,113 @@ class SecretPatterns:
         last_word = max(text.rfind(" "), text.rfind("\n"), text.rfind("\t")) + 1
         cut = max(last_word, len(text) - HELD_WORD)
         line = max(text.rfind("\n"), text.rfind("\r"), len(text) - HELD_WORD) + 1
-        lead = self._leads.search(text[line:].encode("utf-8", "replace").decode())
+        lead = self._leads.search(_replaced(text[line:]))
         if lead is not None:  # from the word it stands in
             cut = min(cut, 1 + max(text.rfind(gap, line, line + lead.start()) for gap in " \t\n\r"))
             cut = max(cut, line)
-        return min(cut, self._begun(text))
+        cut = min(cut, self._begun(text))
+        if self._secrets and any(sign in text for sign in "%\\\n"):
+            start = max(0, len(text) - HELD_WORD)
+            cut = min(cut, start + self._begun_behind(_View(text[start:]), seen=set()))
+        return cut
+
+    def _begun_behind(self, view: "_View", *, seen: set[str]) -> int:
+        """As `_begun`, for a secret that is escaped or wrapped, and cut off anywhere in that."""
+        begun = view.end
+        undoable = [escapes for sign, escapes in _SIGNS if sign in view.text]
+        if _WRAPPED.search(view.text) is not None:
+            undoable.append(_BREAKS)
+        for escapes in undoable:
+            behind = view.undo(escapes)
+            if behind.text in seen or len(seen) > VIEWS:
+                continue
+            seen.add(behind.text)
+            whole = _CUT_OFF.sub("", behind.text)
+            start = self._begun(whole)
+            if start < len(whole):
+                begun = min(begun, behind.origin(start))
+            begun = min(begun, self._begun_behind(behind, seen=seen))
+        return begun
 
     def _begun(self, text: str) -> int:
         """Where the longest end of the text begins that is the beginning of a known form."""
-        automaton = self._built()
+        self._built()
         for start in range(max(0, len(text) - self._longest), len(text)):
             stem = text[start : start + STEM]
             if len(stem) < STEM:
-                if automaton is not None and automaton.match(stem):
+                if self._automaton.match(stem):
                     return start
             elif any(form.startswith(text[start:]) for form in self._by_stem.get(stem, ())):
                 return start
         return len(text)
 
     def _look(self, text: str) -> list[Span]:
-        spans = self._known(text) if self._secrets else []
+        searched = self._set or self._built()
         try:
-            numbers = self._set.Match(text)
+            numbers = searched.Match(text)
         except UnicodeEncodeError:  # bytes that are no UTF-8 came in as surrogates, one for one
-            text = text.encode("utf-8", "replace").decode()
-            numbers = self._set.Match(text)
-        for number in numbers or ():
-            kind, pattern = self._patterns[number]
-            closing = CLOSING if kind == "pem" else ""
-            for match in pattern.finditer(text):
-                group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
-                start, end = match.span(group)
-                spans.append(Span(start, end, kind, match.start(), closing))
-        return spans
-
-    def _known(self, text: str) -> list[Span]:
-        automaton = self._built()
-        if automaton is None:
+            numbers = searched.Match(_replaced(text))
+        if not numbers:
             return []
         spans: list[Span] = []
-        for last, stem in automaton.iter(text):
+        for number in numbers:
+            if number < len(self._patterns):
+                spans += self._matches(number, text)
+            else:
+                spans += self._known(text)
+        return spans
+
+    def _matches(self, number: int, text: str) -> Iterable[Span]:
+        kind, pattern = self._patterns[number]
+        closing = CLOSING if kind == "pem" else ""
+        for match in pattern.finditer(_replaced(text)):
+            group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
+            start, end = match.span(group)
+            yield Span(start, end, kind, match.start(), closing)
+
+    def _known(self, text: str) -> list[Span]:
+        self._built()
+        if not self._secrets:
+            return []
+        spans: list[Span] = []
+        for last, stem in self._automaton.iter(text):
             start = last + 1 - len(stem)
             for form in self._by_stem[stem]:
                 if text.startswith(form, start):
                     spans.append(Span(start, start + len(form), "known", start))
         return spans
 
-    def _built(self) -> "ahocorasick.Automaton | None":
-        if self._automaton is None and self._secrets:
-            automaton = ahocorasick.Automaton()
-            by_stem: dict[str, list[str]] = {}
-            for secret in self._secrets:
-                for form in forms(secret):
-                    by_stem.setdefault(form[:STEM], []).append(form)
-            for stem in by_stem:
-                automaton.add_word(stem, stem)
-            automaton.make_automaton()
-            self._by_stem = by_stem
-            self._longest = max(len(form) for all_ in by_stem.values() for form in all_)
-            self._automaton = automaton
-        return self._automaton if self._secrets else None
+    def _built(self) -> "re2.Set":
+        if self._set is not None:
+            return self._set
+        by_stem: dict[str, list[str]] = {}
+        for written in self._forms.values():
+            for form in written:
+                by_stem.setdefault(form[:STEM], []).append(form)
+        automaton = ahocorasick.Automaton()
+        for stem in by_stem:
+            automaton.add_word(stem, stem)
+        automaton.make_automaton()
+        options = re2.Options()
+        options.max_mem = SEARCH_MEMORY
+        options.never_capture = True
+        searched = re2.Set.SearchSet(options)
+        for text in PATTERNS.values():
+            searched.Add(text)
+        if by_stem:  # the number after the patterns'
+            searched.Add("|".join(re2.escape(_replaced(stem)) for stem in by_stem))
+        searched.Compile()
+        self._by_stem, self._automaton, self._set = by_stem, automaton, searched
+        self._longest = max((len(form) for all_ in by_stem.values() for form in all_), default=0)
+        return searched
 
 
-def forms(secret: str) -> set[str]:
+def _replaced(text: str) -> str:
+    """With what has no UTF-8 replaced, character for character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def forms(secret: str) -> frozenset[str]:
     """The ways in which a secret may be written; escaped ones are undone before the search."""
     raw = secret.encode("utf-8", "surrogateescape")
     written = {secret, secret.strip(), raw.hex(), raw.hex().upper(), html.escape(secret)}
@@ -203,7 +269,7 @@ def forms(secret: str) -> set[str]:
         whole = (shift + len(raw)) * 8 // 6  # the character after may hold bits of what follows
         encoded = base64.b64encode(bytes(shift) + raw).decode()[mixed:whole]
         written |= {encoded, encoded.replace("+", "-").replace("/", "_")}
-    return {form for form in written if len(form) >= SHORTEST}
+    return frozenset(form for form in written if len(form) >= SHORTEST)
 
 
 class _View:
@@ -220,22 +286,22 @@ class _View:
         self.text = text
         self._starts = starts  # in this text, of each part
         self._origins = origins  # in the original
-        self._end = end if end >= 0 else len(text)
+        self.end = end if end >= 0 else len(text)
 
     def original(self, span: Span) -> Span:
         return span._replace(
-            start=self._origin(span.start),
-            end=self._origin(span.end),
-            anchor=self._origin(span.anchor),
+            start=self.origin(span.start),
+            end=self.origin(span.end),
+            anchor=self.origin(span.anchor),
         )
 
-    def _origin(self, position: int) -> int:
+    def origin(self, position: int) -> int:
         if position >= len(self.text):
-            return self._end
+            return self.end
         part = bisect.bisect_right(self._starts, position) - 1
         return self._origins[part] + position - self._starts[part]
 
-    def replace(self, pattern: "re.Pattern[str]", undo: _Undo) -> "_View":
+    def undo(self, escapes: _Escapes) -> "_View":
         pieces: list[str] = []
         starts: list[int] = []
         origins: list[int] = []
@@ -244,19 +310,19 @@ class _View:
         def add(text: str, at: int) -> None:
             nonlocal length
             starts.append(length)
-            origins.append(self._origin(at))
+            origins.append(self.origin(at))
             pieces.append(text)
             length += len(text)
 
-        for match in pattern.finditer(self.text):
+        for match in escapes.finditer(self.text):
             self._copy(position, match.start(), add)
             at = match.start()
-            for text, width in undo(match[0]):
+            for text, width in _undo(match[0]):
                 add(text, at)
                 at += width
             position = match.end()
         self._copy(position, len(self.text), add)
-        return _View("".join(pieces), starts=starts or (0,), origins=origins or (0,), end=self._end)
+        return _View("".join(pieces), starts=starts or (0,), origins=origins or (0,), end=self.end)
 
     def _copy(self, start: int, end: int, add: _Add) -> None:
         """Take over a stretch, part by part, so that positions inside it stay right."""
@@ -267,11 +333,29 @@ class _View:
             start = stop
 
 
-def _nothing(_: str) -> Iterable[tuple[str, int]]:
-    return ()
+def _placed(spans: Sequence[Span], original: str, undone: Iterable[_Escapes]) -> list[Span]:
+    """Where the spans of an unescaped text stand in the original; worked out only if there are any."""
+    if not spans:
+        return []
+    view = _View(original)
+    for escapes in undone:
+        view = view.undo(escapes)
+    return [view.original(span) for span in spans]
+
+
+def _unescaped(match: "re.Match[str]") -> str:
+    escape = match[0]
+    if escape[0] == "%":
+        return bytes.fromhex(escape.replace("%", "")).decode("utf-8", "surrogateescape")
+    if len(escape) == 2:
+        return _PLAIN_ESCAPES.get(escape[1], escape[1])
+    return "".join(text for text, _ in _undo(escape))
 
 
 def _undo(escape: str) -> Iterable[tuple[str, int]]:
+    """What an escape stands for, and how much of it each character takes up."""
+    if escape[0] in "\r\n":
+        return
     if escape[0] == "%":
         raw = bytes.fromhex(escape.replace("%", ""))
         for character in raw.decode("utf-8", "surrogateescape"):

@@ -146,8 +146,12 @@ class PolicyFile:
         parse_shell: ShellParser,
         named: Mapping[str, Policy] | None = None,
         changed: Callable[[PolicyChange], None] = _ignore,
+        keep_at: Path | None = None,
     ) -> None:
-        self._path = path
+        """`keep_at` is where a text that replaces the shipped one is put, and found again."""
+        kept = keep_at is not None and keep_at.exists()
+        self._path = path if path is not None or not kept else keep_at
+        self._keep_at = keep_at
         self._parse_shell = parse_shell
         self._named = dict(named or {})
         self._changed = changed
@@ -165,7 +169,11 @@ class PolicyFile:
         """Look at the file from time to time, for ever."""
         while True:
             await asyncio.sleep(poll_seconds)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:
+                # Whatever one look brings, the policy in force stays, and the next look comes.
+                log.exception("policy_watch_failed version=%s", self.current.version)
 
     async def refresh(self) -> bool:
         """Look at the file now; whether another version is in force."""
@@ -187,11 +195,13 @@ class PolicyFile:
 
     async def replace(self, text: str) -> Policy:
         """Put another text in the file and in force; raises InvalidPolicy, and then changes nothing."""
-        if self._path is None:
+        path = self._path or self._keep_at
+        if path is None:
             raise InvalidPolicy(ACTIVE_POLICY, ["there is no policy file: set POLICY_FILE"])
         async with self._lock:
             policy = await asyncio.to_thread(self._compile, text)
-            await asyncio.to_thread(_write, self._path, text)
+            await asyncio.to_thread(_write, path, text)
+            self._path = path
             self._seen, self._digest = None, _digest(text.encode())
             self._activate(text, policy)
             return policy

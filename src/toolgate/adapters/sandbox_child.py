@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -25,6 +26,7 @@ class ChildSession(AgentSession):
         self._process: asyncio.subprocess.Process | None = None
         self._transport: asyncio.BaseTransport | None = None
         self._messages = os.memfd_create("stderr")  # what is said before the agent speaks
+        self._pidfd: int | None = None
         self._said = ""
 
     async def start(self, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
@@ -40,6 +42,8 @@ class ChildSession(AgentSession):
                 cwd="/",
                 start_new_session=True,
             )
+            with contextlib.suppress(ProcessLookupError):
+                self._pidfd = os.pidfd_open(self._process.pid)
             ours.setblocking(False)
             loop = asyncio.get_running_loop()
             self._transport, _ = await loop.create_unix_connection(lambda: Feed(self), sock=ours)
@@ -61,8 +65,12 @@ class ChildSession(AgentSession):
     async def kill_child(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._pidfd is not None:
+            # By its pidfd: Process.kill may take the exit status from the loop's own watcher.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            os.close(self._pidfd)
+            self._pidfd = None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), DESTROY_SECONDS)
 

@@ -3,7 +3,7 @@
 import click
 
 from toolgate import settings as table
-from toolgate.bootstrap import start_ingress
+from toolgate.bootstrap.roles import start_ingress
 from toolgate.cli.options import with_settings
 from toolgate.cli.serving import serve
 

@@ -7,15 +7,16 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
+    "browser": ("browser", "Serve browser tasks over MCP."),
+    "policy": ("policy", "Check, test, explain and simulate policies."),
     "ingress": ("ingress", "Start the door for clients alone."),
     "orchestrator": ("orchestrator", "Start runs and their tools alone."),
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
     "audit": ("audit", "Query the audit log."),
-    "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
-    "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
     "settings": ("settings", "List every setting, its default and its meaning."),
-    "policy": ("policy", "Check, test, explain and simulate policies."),
+    "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
 }
 
 

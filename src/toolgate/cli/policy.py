@@ -15,8 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolgate import settings
+from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
+from toolgate.adapters.policy_history import recorded_calls
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.explain import explain
@@ -30,6 +34,8 @@ CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
 
 _path = click.Path(exists=True, dir_okay=False, path_type=Path)
 _file = click.argument("file", required=False, type=_path)
+_levels = click.Choice([level.value for level in Level])
+_effects = click.Choice([effect.value for effect in Effect])
 _json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
@@ -92,8 +98,8 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--tool", required=True, help="The tool that is called.")
 @click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
 @click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
-@click.option("--level", type=click.Choice(list(Level)), default=Level.READ, help="The tool's.")
-@click.option("--expect", type=click.Choice(list(Effect)), help="Exit 1 unless this is decided.")
+@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
 def explain_call(
     file: Path | None,
@@ -111,7 +117,7 @@ def explain_call(
     explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
-        _print_json({**asdict(decision), "rules": [asdict(each) for each in explanation.traces]})
+        _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
     else:
         console = Console(highlight=False)
         console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
@@ -127,18 +133,29 @@ def explain_call(
 
 @command.command("simulate")
 @click.argument("candidate", type=_path)
-@click.option("--calls", required=True, type=click.File("r", encoding="utf-8"), help="JSON lines.")
+@click.option("--calls", type=click.File("r", encoding="utf-8"), help="JSON lines, or - for stdin.")
+@click.option("--home", type=click.Path(path_type=Path), help="Whose calls. [TOOLGATE_HOME]")
 @click.option("--against", type=_path, help="Compare with this policy, not with what is recorded.")
 @_json
-def simulate_calls(candidate: Path, *, calls: IO[str], against: Path | None, as_json: bool) -> None:
-    """Decide recorded calls again, by CANDIDATE, and show what would change.
+def simulate_calls(
+    candidate: Path,
+    *,
+    calls: IO[str] | None,
+    home: Path | None,
+    against: Path | None,
+    as_json: bool,
+) -> None:
+    """Decide the calls of the past again, by CANDIDATE, and show what would change.
 
-    Each line of --calls is an object: tool, args, level, caller, and what was decided then
-    (effect, rule_id). Exits 1 where any call would be decided otherwise.
+    They are taken from the evidence under --home, where secrets have been removed, or from --calls:
+    each line an object with tool, args, level, caller, and what was decided then (effect, rule_id).
+    Exits 1 where any call would be decided otherwise.
     """
     policy = _read(candidate, as_json=as_json)
     base = None if against is None else _read(against, as_json=as_json)
-    recorded = list(_recorded(calls, base))
+    recorded = list(_from_home(home) if calls is None else _from_lines(calls))
+    if base is not None:
+        recorded = [_decided_again(each, base) for each in recorded]
     changes = list(simulate(recorded, policy, parse_shell=TreeSitterShellParser()))
     if as_json:
         rows = [_change_row(change) for change in changes]
@@ -190,7 +207,7 @@ def _results(policy: Policy) -> list[TestResult]:
 def _result_row(result: TestResult) -> dict[str, object]:
     test = result.test
     asked = {"where": test.where, "tool": test.call.tool, "expect": test.expect}
-    return {**asked, "passed": result.passed, **asdict(result.decision)}
+    return {**asked, "passed": result.passed, **result.decision._asdict()}
 
 
 def _change_row(change: Change) -> dict[str, object]:
@@ -199,34 +216,42 @@ def _change_row(change: Change) -> dict[str, object]:
         "tool": recorded.call.tool,
         "args": recorded.call.args,
         "was": {"effect": recorded.effect, "rule_id": recorded.rule_id},
-        "would_be": asdict(change.decision),
+        "would_be": change.decision._asdict(),
         "loosens": change.loosens,
     }
 
 
-def _recorded(calls: IO[str], base: Policy | None) -> Iterator[RecordedCall]:
-    parse_shell = TreeSitterShellParser()
+def _from_home(home: Path | None) -> Iterator[RecordedCall]:
+    try:
+        with ClosedHome(home if home is not None else settings.load().home) as closed:
+            yield from recorded_calls(closed)
+    except ToolgateError as bad:
+        raise click.ClickException(str(bad)) from bad
+
+
+def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
     for number, line in enumerate(calls, 1):
         if not line.strip():
             continue
         try:
             given = json.loads(line)
-            call = ToolRequest(
-                f"line-{number}",
-                given["tool"],
-                dict(given.get("args", {})),
-                caller=_caller(
-                    [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+            who = [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+            yield RecordedCall(
+                ToolRequest(
+                    f"line-{number}", given["tool"], dict(given.get("args", {})), _caller(who)
                 ),
+                Level(given.get("level", Level.READ)),
+                Effect(given["effect"]),
+                given.get("rule_id", ""),
             )
-            level = Level(given.get("level", Level.READ))
-            if base is None:
-                yield RecordedCall(call, level, Effect(given["effect"]), given.get("rule_id", ""))
-                continue
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
             raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
-        then = decide(base, call, level=level, parse_shell=parse_shell)
-        yield RecordedCall(call, level, then.effect, then.rule_id)
+
+
+def _decided_again(recorded: RecordedCall, base: Policy) -> RecordedCall:
+    parse_shell = TreeSitterShellParser()
+    then = decide(base, recorded.call, level=recorded.level, parse_shell=parse_shell)
+    return RecordedCall(recorded.call, recorded.level, then.effect, then.rule_id)
 
 
 def _arguments(text: str) -> dict[str, JsonValue]:

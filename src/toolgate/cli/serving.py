@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from toolgate.bootstrap import Installation
+from toolgate.bootstrap.installation import Installation
 from toolgate.settings import Settings
 
 
@@ -27,5 +27,8 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
     gc.freeze()  # what was made at start lives on; the collector need not look at it again
     sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
     sys.stdout.flush()
+    if installation.console_link:
+        sys.stderr.write(f"Console, signed in once by this link: {installation.console_link}\n")
+        sys.stderr.flush()
     await stopped.wait()
     await installation.stop()

@@ -43,6 +43,11 @@ class Glob:
         return self._first.startswith(prefix) or prefix.startswith(self._first)
 
     @property
+    def parts(self) -> list[str]:
+        """The literal pieces between the stars."""
+        return self.text.split("*")
+
+    @property
     def is_exact(self) -> bool:
         return self._exact
 

@@ -22,6 +22,7 @@ TIME_BITS: Final = 48
 CHANCE_BITS: Final = 80
 LENGTH: Final = 26  # 130 bits of base 32 hold the 128
 
+_PAIRS: Final = tuple(high + low for high in ALPHABET for low in ALPHABET)  # ten bits at a time
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -30,7 +31,7 @@ def make(prefix: str, *, now_ms: int, chance: int) -> str:
     number = ((now_ms & ((1 << TIME_BITS) - 1)) << CHANCE_BITS) | (
         chance & ((1 << CHANCE_BITS) - 1)
     )
-    text = "".join(ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    text = "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
     return f"{prefix}_{text}"
 
 

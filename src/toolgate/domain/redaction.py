@@ -49,6 +49,7 @@ _OUR_IDS: Final = re.compile(
 )
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 _FLAG: Final = re.compile(r"--?[A-Za-z][A-Za-z0-9_-]*")
+_CLOSED: Final = re.compile(r"-----|\n|.{80}", re.DOTALL)  # the rest of a key block's last line
 _WORD_END: Final = re.compile(r"[\s\"'<>]")
 
 
@@ -73,9 +74,16 @@ def is_sensitive(name: str) -> bool:
 
 
 class Redactor:
-    def __init__(self, find: Find, *, unfinished: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self,
+        find: Find,
+        *,
+        unfinished: Callable[[str], int] | None = None,
+        is_clean: Callable[[str], bool] | None = None,
+    ) -> None:
         self._find = find
         self._unfinished = unfinished or (lambda text: len(text))
+        self._is_clean = is_clean or (lambda text: not find(text))
 
     def text(self, text: str) -> str:
         try:
@@ -123,7 +131,7 @@ class Redactor:
         texts: list[str] = []
         stripped = _strip(value, texts)
         # One search over everything decides most cases; NUL stands in no secret and no pattern.
-        if not self._find("\x00".join(texts)):
+        if self._is_clean("\x00".join(texts)):
             return stripped
         return self._map(stripped)
 
@@ -171,7 +179,10 @@ class RedactingStream:
 
     def _advance(self, text: str, *, final: bool) -> str:
         if self._closing is not None:
-            text = self._swallow(text)
+            rest = self._swallow(text, self._closing)
+            if rest is None:
+                return ""
+            text, self._closing = rest, None
         spans = self._find(text)
         if final:
             self._held = ""
@@ -201,21 +212,21 @@ class RedactingStream:
             self._closing = ""
         return shown
 
-    def _swallow(self, text: str) -> str:
-        if self._closing:
-            end = text.find(self._closing)
-            if end < 0:
-                return text[-len(self._closing) :] if len(text) > len(self._closing) else text
-            rest = text[end + len(self._closing) :]
-            line = rest.find("-----")
-            rest = rest[line + 5 :] if 0 <= line < 40 else rest
-        else:
+    def _swallow(self, text: str, closing: str) -> str | None:
+        """What comes after the endless secret; None while it goes on."""
+        self._held = ""
+        if not closing:
             found = _WORD_END.search(text)
-            if found is None:
-                return ""
-            rest = text[found.start() :]
-        self._closing = None
-        return rest
+            return None if found is None else text[found.start() :]
+        start = text.find(closing)
+        if start < 0:
+            self._held = text[1 - len(closing) :]  # the closing may be split as well
+            return None
+        end = _CLOSED.search(text, start + len(closing))
+        if end is None:
+            self._held = text[start:]
+            return None
+        return text[end.end() :]
 
 
 def mask(text: str, spans: Sequence[Span]) -> str:
@@ -254,32 +265,37 @@ def _mask_random(match: re.Match[str]) -> str:
 
 def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
     """Mask what stands under a sensitive name; collect every text that is left."""
-    match value:
-        case str():
-            texts.append(value)
-            return value
-        case dict():
-            return _strip_members(value, texts)
-        case list():
-            return _strip_items(value, texts)
-        case bool() | None:
-            return value
-        case _:
-            texts.append(str(value))
-            return value
+    if isinstance(value, str):
+        texts.append(value)
+        return value
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, dict):
+        return _strip_members(value, texts)
+    if isinstance(value, list):
+        return _strip_items(value, texts)
+    texts.append(str(value))
+    return value
 
 
 def _strip_members(value: dict[str, JsonValue], texts: list[str]) -> JsonValue:
     changed: dict[str, JsonValue] = {}
-    named_by = next((value[m] for m in NAME_MEMBERS if isinstance(value.get(m), str)), None)
-    names_secret = isinstance(named_by, str) and is_sensitive(named_by)
+    names_secret = "value" in value and _names_secret(value)
     for key, member in value.items():
         texts.append(key)
-        hidden = _hides(key, member) or (names_secret and key.lower() == "value")
+        if type(member) is str and not _hides_text(key) and not names_secret:
+            texts.append(member)  # most members of most values
+            continue
+        hidden = _hides(key, member) or (names_secret and key == "value")
         after = _hide(member) if hidden else _strip(member, texts)
         if after is not member:
             changed[key] = after
     return {**value, **changed} if changed else value
+
+
+def _names_secret(value: dict[str, JsonValue]) -> bool:
+    named_by = next((value[m] for m in NAME_MEMBERS if isinstance(value.get(m), str)), None)
+    return isinstance(named_by, str) and is_sensitive(named_by)
 
 
 def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
@@ -297,12 +313,14 @@ def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
     return after
 
 
+@lru_cache(maxsize=4096)
+def _hides_text(key: str) -> bool:
+    return is_sensitive(key) or (key[-1:] in ("s", "S") and is_sensitive(key[:-1]))
+
+
 def _hides(key: str, member: JsonValue) -> bool:
-    if is_sensitive(key):
-        return True
     # "tokens": 12 is a count; "tokens": ["..."] is not
-    plural = key[-1:] in "sS" and is_sensitive(key[:-1])
-    return plural and isinstance(member, str | list | dict)
+    return _hides_text(key) if isinstance(member, str | list | dict) else is_sensitive(key)
 
 
 def _hide(value: JsonValue) -> JsonValue:

@@ -8,7 +8,6 @@ parser and `plain_commands` below to read the same words.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from toolgate.domain.globs import Glob, GlobRow
@@ -32,8 +31,7 @@ Command = tuple[Word, ...]
 Argv = tuple[str, ...]  # a command all of whose words are known
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """Every simple command in a text, also those inside substitutions and compound statements."""
 
     commands: tuple[Command, ...]
@@ -70,6 +68,10 @@ _PLAIN: Final = re.compile(
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 _BARE_WORDS: Final = re.compile(r"[ \t]*[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, \t-]*")
+_BARE_COMMANDS: Final = re.compile(
+    rf"{_BARE_WORDS.pattern}(?:(?:&&|\|\|?|;|\n){_BARE_WORDS.pattern})*"
+)
+_OPERATOR: Final = re.compile(r"&&|\|\|?|;|\n")
 _PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
 _CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
@@ -100,9 +102,12 @@ def plain_commands(text: str) -> tuple[Argv, ...] | None:
     """The commands of a text so plain that it can be read without a grammar; None where it isn't.
 
     Plain is: bare words, quotes with nothing special inside, and `&&`, `||`, `;`, `|`, newline.
+    Quotes may hold letters from anywhere, but nothing that does not print.
     """
     if _BARE_WORDS.fullmatch(text):
         return (tuple(text.split()),)
+    if _BARE_COMMANDS.fullmatch(text):
+        return tuple(tuple(piece.split()) for piece in _OPERATOR.split(text))
     commands: list[Argv] = []
     words: list[str] = []
     at = 0
@@ -113,7 +118,10 @@ def plain_commands(text: str) -> tuple[Argv, ...] | None:
         kind = token.lastgroup
         if kind == "word":
             word = token.group()
-            words.append(word if "'" not in word and '"' not in word else _unquote(word))
+            quoted = "'" in word or '"' in word
+            if quoted and not word.isprintable():
+                return None
+            words.append(_unquote(word) if quoted else word)
         elif kind == "operator":
             if not words:
                 return None
@@ -132,20 +140,20 @@ def _unquote(word: str) -> str:
     )
 
 
-def script_of(text: str, commands: tuple[Command, ...], *, obstacle: str = "") -> Script:
-    """A script from what a parser found, with its static reading where there is no doubt of it."""
+def script_of(
+    commands: tuple[Command, ...], *, plain: tuple[Argv, ...] | None, obstacle: str = ""
+) -> Script:
+    """A script from what a parser found; static only where the plain reading found the same."""
     if obstacle:
         return Script(commands, None, obstacle)
-    if has_control_characters(text):
-        return Script(commands, None, "control or invisible characters")
-    argvs = plain_commands(text)
-    if argvs is None:
+    if plain is None:
         return Script(commands, None, "more than plain words")
-    if argvs != commands:
+    if plain != commands:
         return Script(commands, None, "it can be read in two ways")
-    if any(argv[0] in RESERVED for argv in argvs):
-        return Script(commands, None, "a reserved word")
-    return Script(commands, argvs)
+    for argv in plain:
+        if argv[0] in RESERVED:
+            return Script(commands, None, "a reserved word")
+    return Script(commands, plain)
 
 
 def crude_commands(text: str) -> Iterator[Command]:
@@ -201,7 +209,7 @@ class CommandPattern:
     - A last word that ends in `*` (`git log*`, `mkfs*`): it may go on, and further words follow.
     """
 
-    __slots__ = ("_count", "_globs", "_open_end", "_row", "program", "text")
+    __slots__ = ("_count", "_globs", "_open_end", "_row", "argv", "needle", "program", "text")
 
     def __init__(self, words: Sequence[str]) -> None:
         self.text = " ".join(words)
@@ -213,6 +221,12 @@ class CommandPattern:
         self._count = len(globs) if None not in globs else -1  # -1: gaps, so any number of words
         self._row: GlobRow[Word] = GlobRow(globs, open_end=self._open_end, fits=_fits)
         self.program = "" if "*" in words[0] or words[0] == "?" else words[0]
+        literal = not self._open_end and all("*" not in word and word != "?" for word in words)
+        self.argv: Argv | None = tuple(words) if literal else None  # the one command it matches
+        # What every command that matches holds somewhere: a look for it spares most of the matching.
+        self.needle = max(
+            (part for glob in self._globs for part in glob.parts), key=len, default=""
+        )
 
     def matches(self, command: Argv) -> bool:
         """Whether a command all of whose words are known is one of these."""

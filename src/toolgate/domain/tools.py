@@ -6,6 +6,7 @@ Who calls is decided by the server at the door the call came in by, never read f
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -19,7 +20,10 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
-        return list(Level).index(self)
+        return _RANKS[self]
+
+
+_RANKS: Final = {level: rank for rank, level in enumerate(Level)}
 
 
 class Outcome(StrEnum):

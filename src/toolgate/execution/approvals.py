@@ -4,6 +4,7 @@ An approval's id is made from the request's, so that a retry finds the same one.
 due when it expires; `on_due` is the handler for that deadline.
 """
 
+import contextlib
 from typing import Final
 
 import msgspec
@@ -20,10 +21,18 @@ from toolgate.domain.policy.model import Decision
 from toolgate.domain.tools import ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.evidence import Evidence
-from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put, Row
+from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
 
 COLLECTION: Final = "approvals"
+OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person
 STREAM: Final = "approvals"
+
+_HAPPENED: Final = {  # the types of the events; their subject is the run that waits
+    ApprovalStatus.PENDING: "asked",
+    ApprovalStatus.APPROVED: "decided",
+    ApprovalStatus.REJECTED: "decided",
+    ApprovalStatus.EXPIRED: "expired",
+}
 
 decode: Final = msgspec.json.Decoder(Approval).decode
 encode: Final = msgspec.json.Encoder().encode
@@ -48,7 +57,7 @@ class Approvals:
         now = self._clock.now_ms()
         found: list[Approval] = []
         after = ""
-        while rows := await self._journal.scan(COLLECTION, after=after):
+        while rows := await self._journal.scan(OPEN, after=after):
             after = rows[-1].key
             approvals = (decode(row.value).at(now) for row in rows)
             found += [
@@ -106,14 +115,12 @@ class Approvals:
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
-        """Write down that an approval has expired; returns the request it was for."""
+        """Write down that an approval has expired; returns the run that waits for it."""
         expired = decode(row.value).at(self._clock.now_ms())
         if expired.status is ApprovalStatus.EXPIRED:
-            try:
+            with contextlib.suppress(Conflict):  # decided in the last moment
                 await self._journal.commit(*self._write(expired, expected=row.version))
-            except Conflict:  # decided in the last moment
-                return expired.request_id
-        return expired.request_id
+        return expired.run_id
 
     async def _row(self, approval_id: str) -> Row:
         row = await self._journal.get(COLLECTION, approval_id)
@@ -124,7 +131,7 @@ class Approvals:
     def _write(self, approval: Approval, *, expected: int) -> list[Operation]:
         pending = approval.status is ApprovalStatus.PENDING
         value = encode(approval)
-        event = NewEvent(f"approval_{approval.status.lower()}", value, approval.approval_id)
+        event = NewEvent(_HAPPENED[approval.status], value, approval.run_id)
         return [
             Put(
                 COLLECTION,
@@ -133,6 +140,9 @@ class Approvals:
                 due=approval.expires_at if pending else None,
                 expected=expected,
             ),
+            Put(OPEN, approval.approval_id, value)
+            if pending
+            else Delete(OPEN, approval.approval_id),
             Append(STREAM, [event]),
             *self._evidence.prepare(
                 "approval",

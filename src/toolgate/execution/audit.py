@@ -124,14 +124,18 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(_Stored).decode
 
 
+def _as_it_is(text: str) -> str:
+    return text
+
+
 class AuditLog:
     def __init__(self, journal: Journal, *, redactor: Redactor) -> None:
         self._journal = journal
         self._redactor = redactor
 
-    def prepare(self, entry: AuditEntry) -> list[Operation]:
-        """The operations that write the row, redacted."""
-        text = self._redactor.text
+    def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
+        """The operations that write the row, redacted, unless the caller has done so already."""
+        text = _as_it_is if redacted else self._redactor.text
         action = text(entry.action)
         stored = _Stored(
             tenant_id=text(entry.tenant_id),
@@ -139,7 +143,7 @@ class AuditLog:
             actor=text(entry.actor),
             resource_type=text(entry.resource_type),
             resource_id=text(entry.resource_id),
-            metadata=self._redactor.fields(entry.metadata),
+            metadata=dict(entry.metadata) if redacted else self._redactor.fields(entry.metadata),
         )
         return [Append(STREAM, [NewEvent(type=action, data=_encode(stored), subject=action)])]
 

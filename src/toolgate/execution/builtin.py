@@ -20,6 +20,7 @@ from toolgate.ports.web import Web
 Permits = Callable[[ToolRequest, Url], bool]  # may this call also go there?
 OpenSession = Callable[[ToolRequest], Awaitable[Session]]
 
+REFUSED: Final = "refused"
 MAX_OUTPUT_BYTES: Final = 256 * 1024  # per stream (DESIGN, "The sandbox")
 
 
@@ -34,6 +35,7 @@ class Context:
     isolation: str  # of the sandbox, as the evidence calls it
     permits: Permits
     update: Update = no_update
+    holds_secret: Callable[[str], bool] = lambda _text: False
 
 
 class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +90,11 @@ def failed(
     message: str, *, outcome: Outcome = Outcome.NOT_STARTED, data: JsonValue = None
 ) -> ToolOutput:
     return ToolOutput(exit_code=1, stderr=message, outcome=outcome, data=data)
+
+
+def refused(message: str, *, outcome: Outcome = Outcome.NOT_STARTED) -> ToolOutput:
+    """For what a tool will not do, as opposed to what it could not."""
+    return failed(message, outcome=outcome, data={"error": {"code": REFUSED}})
 
 
 def text_of(content: bytes, *, total: int | None = None) -> str:

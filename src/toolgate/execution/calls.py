@@ -1,14 +1,16 @@
 """A tool call on its way through the pipeline, and the row that remembers it for ever.
 
 The row is the request's idempotency: it holds what was asked (as a keyed fingerprint), how far the
-call has come, and in the end the response. Nothing in it is secret.
+call has come, and in the end what came of it. Nothing in it is secret.
 """
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+from msgspec import UnsetType
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.domain.approvals import Approval
@@ -19,7 +21,7 @@ from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolRequest
 
 EXECUTIONS: Final = "executions"  # rows by request id
 EXECUTING: Final = "executing"  # rows of the calls that have started and not ended
-STREAM: Final = "executions"  # one event per ended call; its data is an Episode
+STREAM: Final = "executions"  # one event per ended call; its data is an EndedCall
 
 MAX_TOOL_CHARS: Final = 256
 
@@ -30,6 +32,19 @@ class State(StrEnum):
     INTERRUPTED = "interrupted"  # it may have run, and may be run again
     RELEASED = "released"  # let through to a device that runs it
     ENDED = "ended"
+
+
+class EndedCall(msgspec.Struct, frozen=True):
+    """An episode, but for its time, which is the event's."""
+
+    id: str
+    type: str
+    decision: wire.Decision
+    ok: bool
+    evidence_refs: list[str]
+    rule_id: str | UnsetType
+    run_id: str
+    step_id: str
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -50,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     owner: str  # the process that started it
     started: Started | None = None
-    response: wire.RunToolResponse | None = None
+    response: wire.RunToolResponse | None = None  # of a refused call; others have an artifact
     isolation: str = ""
 
 
@@ -63,6 +78,7 @@ class Call:
     """A request that was understood: its ids are complete, its content has a fingerprint."""
 
     request: ToolRequest
+    shown: Mapping[str, JsonValue]  # the request without its secrets, for all that is written
     fingerprint: str
     engine_ref: str
     level: Level
@@ -72,11 +88,11 @@ class Call:
     def id(self) -> str:
         return self.request.request_id
 
-    def ref(self, artifact: str) -> str:
-        return wire.EVIDENCE_REF.format(request_id=self.id, artifact=artifact)
+    def refs(self, artifacts: Iterable[str]) -> list[str]:
+        return [f"requests/{self.id}/{artifact}.json" for artifact in artifacts]
 
-    def refs(self, artifacts: tuple[str, ...]) -> list[str]:
-        return [self.ref(artifact) for artifact in artifacts]
+    def ref(self, artifact: str) -> str:
+        return f"requests/{self.id}/{artifact}.json"
 
 
 def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
@@ -91,7 +107,14 @@ def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
         run_id=started.run_id,
         step_id=started.step_id,
     )
-    return Call(request, entry.fingerprint, started.engine_ref, started.level, version)
+    return Call(
+        request,
+        shown=described(request),
+        fingerprint=entry.fingerprint,
+        engine_ref=started.engine_ref,
+        level=started.level,
+        version=version,
+    )
 
 
 def is_waiting(entry: Entry | None) -> bool:
@@ -110,6 +133,8 @@ def complete(request: ToolRequest) -> ToolRequest:
         )
     if not 0 < len(request.tool) <= MAX_TOOL_CHARS:
         raise Invalid(f"tool_id has 1 to {MAX_TOOL_CHARS} characters", field="tool_id")
+    if request.run_id and request.step_id:
+        return request
     return replace(
         request,
         run_id=request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
@@ -117,35 +142,50 @@ def complete(request: ToolRequest) -> ToolRequest:
     )
 
 
-def content_of(request: ToolRequest) -> dict[str, JsonValue]:
-    """All that makes a request the same request: what is asked, and by whom."""
-    caller: dict[str, Any] = asdict(request.caller)
-    return {
-        "tool": request.tool,
-        "args": dict(request.args),
-        "run_id": request.run_id,
-        "step_id": request.step_id,
-        "policy_ref": request.policy_ref,
-        "target_id": request.target_id,
-        "caller": caller,
-    }
-
-
 def described(request: ToolRequest) -> dict[str, JsonValue]:
-    """The request as its artifact has it, before redaction."""
-    content = content_of(request)
+    """All that makes a request the same request: what is asked, and by whom."""
+    caller = request.caller
     return {
         "request_id": request.request_id,
         "tool_id": request.tool,
-        "args": content["args"],
+        "args": dict(request.args),
         "ctx": {
             "run_id": request.run_id,
             "step_id": request.step_id,
             "policy_ref": request.policy_ref,
         },
         "target_id": request.target_id,
-        "caller": content["caller"],
+        "caller": {
+            "tenant": caller.tenant,
+            "workspace": caller.workspace,
+            "device": caller.device,
+            "user": caller.user,
+            "role": caller.role,
+            "level": caller.level.value,
+            "agent": caller.agent,
+            "session": caller.session,
+        },
     }
+
+
+def names_in(request: ToolRequest) -> tuple[str, ...]:
+    """Every id and name of a request: they are written as they are, so none may be a secret."""
+    caller = request.caller
+    return (
+        request.request_id,
+        request.tool,
+        request.run_id,
+        request.step_id,
+        request.policy_ref,
+        request.target_id,
+        caller.tenant,
+        caller.workspace,
+        caller.device,
+        caller.user,
+        caller.role,
+        caller.agent,
+        caller.session,
+    )
 
 
 def outcome_of(response: wire.RunToolResponse) -> Outcome:

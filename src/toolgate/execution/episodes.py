@@ -7,15 +7,15 @@ import msgspec
 from msgspec import UnsetType
 
 from toolgate.contracts.executor_v0 import Episode, EpisodeSearch, Order
-from toolgate.contracts.wire import from_iso_ms
+from toolgate.contracts.wire import from_iso_ms, to_iso_ms
 from toolgate.domain.errors import Invalid
-from toolgate.execution.calls import STREAM
+from toolgate.execution.calls import STREAM, EndedCall
 from toolgate.ports.journal import Event, Journal
 
 PAGE: Final = 500
 MAX_LOOKED_AT: Final = 100_000  # a search for what is nowhere must end
 
-_decode: Final = msgspec.json.Decoder(Episode).decode
+_decode: Final = msgspec.json.Decoder(EndedCall).decode
 
 
 async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episode]:
@@ -28,9 +28,9 @@ async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episo
             break
         if (since is not None and event.at < since) or (until is not None and event.at > until):
             continue
-        episode = _decode(event.data)
-        if _matches(episode, search):
-            found.append(episode)
+        ended = _decode(event.data)
+        if _matches(ended, search):
+            found.append(_episode(ended, at=event.at))
     return found
 
 
@@ -50,7 +50,7 @@ async def _events(journal: Journal, search: EpisodeSearch) -> AsyncIterator[Even
         before = page[-1].seq
 
 
-def _matches(episode: Episode, search: EpisodeSearch) -> bool:
+def _matches(episode: EndedCall, search: EpisodeSearch) -> bool:
     wanted = (
         (search.id, episode.id),
         (search.decision, episode.decision),
@@ -59,6 +59,20 @@ def _matches(episode: Episode, search: EpisodeSearch) -> bool:
     prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
     return episode.id.startswith(prefix) and all(
         isinstance(asked, UnsetType) or asked == has for asked, has in wanted
+    )
+
+
+def _episode(ended: EndedCall, *, at: int) -> Episode:
+    return Episode(
+        id=ended.id,
+        type=ended.type,
+        decision=ended.decision,
+        ok=ended.ok,
+        ts=to_iso_ms(at),
+        evidence_refs=ended.evidence_refs,
+        rule_id=ended.rule_id,
+        run_id=ended.run_id,
+        step_id=ended.step_id,
     )
 
 

@@ -1,7 +1,8 @@
 """What the pipeline writes down: each step of a call, with its evidence, in one commit.
 
 Nothing runs before its decision is durable, and nothing that was written is written over: a row
-moves on only from the version that was read, and a ref that is taken conflicts.
+moves on only from the version that was read, and a ref that is taken conflicts. Whatever comes in
+here has been redacted by the pipeline.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,11 @@ from toolgate.execution.calls import (
     EXECUTIONS,
     STREAM,
     Call,
+    EndedCall,
     Entry,
     Started,
     State,
     decode_entry,
-    described,
     encode,
 )
 from toolgate.ports.clock import Clock
@@ -54,6 +55,12 @@ class Ledger:
         if row is None:
             return call, None
         return replace(call, version=row.version), decode_entry(row.value)
+
+    async def response(self, call: Call, entry: Entry) -> wire.RunToolResponse:
+        """What an ended call was answered: with the row where nothing ran, else in the evidence."""
+        if entry.response is not None:
+            return entry.response
+        return wire.decode_response(await self.evidence.fetch(call.ref(A.RESPONSE)))
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
@@ -172,11 +179,11 @@ class Ledger:
             "isolation": output.isolation,
         }
         artifacts = [
-            await self.evidence.store(call.ref(A.TOOL_RESULT), result),
-            await self.evidence.store(call.ref(A.RESPONSE), to_json(response)),
+            await self._store(call, A.TOOL_RESULT, result),
+            await self._store(call, A.RESPONSE, to_json(response)),
         ]
         await self.journal.commit(
-            self._entry(call, State.ENDED, response=response, isolation=output.isolation),
+            self._entry(call, State.ENDED, isolation=output.isolation),
             Delete(EXECUTING, call.id),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, approval),
@@ -206,7 +213,7 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self.evidence.store(call.ref(name), described(call.request))
+            artifact = await self._store(call, name, dict(call.shown))
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
                 *self._record("decision", call, decision, [artifact]),
@@ -225,9 +232,9 @@ class Ledger:
             "policy_version": decision.policy_version,
         }
         return [
-            await self.evidence.store(call.ref(A.REQUEST), described(call.request)),
-            await self.evidence.store(call.ref(A.ENGINE_IDENTITY), identity),
-            await self.evidence.store(call.ref(A.POLICY_DECISION), verdict),
+            await self._store(call, A.REQUEST, dict(call.shown)),
+            await self._store(call, A.ENGINE_IDENTITY, identity),
+            await self._store(call, A.POLICY_DECISION, verdict),
         ]
 
     async def _decided_after(
@@ -240,20 +247,23 @@ class Ledger:
             "approval_id": approval.approval_id,
             "status": approval.status.value,
             "decided_by": approval.decided_by,
-            "decided_at": approval.decided_at,
+            "decided_at": to_iso_ms(approval.decided_at) if approval.decided_at else None,
             "note": approval.note,
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self.evidence.store(call.ref(APPROVAL_ARTIFACT), word)]
+        return [await self._store(call, APPROVAL_ARTIFACT, word)]
+
+    async def _store(self, call: Call, name: str, value: JsonValue) -> Artifact:
+        return await self.evidence.store(call.ref(name), value, redacted=True)
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
-        fields = {
+        fields: dict[str, Scalar] = {
             "decision": decision.effect.value,
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
@@ -266,9 +276,13 @@ class Ledger:
             "device": caller.device,
             "user": caller.user,
             "agent": caller.agent,
+            "role": caller.role,
+            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _outcome(
         self, call: Call, output: ToolOutput, *, artifacts: Sequence[Artifact], kind: str
@@ -280,7 +294,9 @@ class Ledger:
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
-        return self.evidence.prepare(kind, fields, subject=call.id, artifacts=artifacts)
+        return self.evidence.prepare(
+            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+        )
 
     def _entry(self, call: Call, state: State, **known: Any) -> Put:
         entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
@@ -291,12 +307,11 @@ class Ledger:
     ) -> list[Operation]:
         """What a search finds of an ended call, and its row in the audit."""
         check, request = response.policy_check, call.request
-        episode = wire.Episode(
+        ended = EndedCall(
             id=call.id,
             type=request.tool,
             decision=check.decision,
             ok=response.ok,
-            ts=to_iso_ms(self.clock.now_ms()),
             evidence_refs=response.evidence_refs,
             rule_id=check.rule_id,
             run_id=request.run_id,
@@ -321,8 +336,8 @@ class Ledger:
                 "result": "denied" if denied else "ok" if response.ok else "failed",
             },
         )
-        event = NewEvent("call_ended", encode(episode), call.id)
-        return [Append(STREAM, [event]), *self.audit.prepare(row)]
+        event = NewEvent("call_ended", encode(ended), call.id)
+        return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
 
 
 def interrupted_output() -> ToolOutput:

@@ -6,7 +6,7 @@ it is shown; the response that is given is the one that is stored.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,14 @@ import msgspec
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.approvals import Approval, ApprovalStatus
-from toolgate.domain.errors import Conflict, Invalid, Refused, ToolgateError, Unavailable
+from toolgate.domain.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    Refused,
+    ToolgateError,
+    Unavailable,
+)
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.redaction import Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
@@ -26,9 +33,10 @@ from toolgate.execution.calls import (
     Entry,
     State,
     complete,
-    content_of,
+    described,
     is_interrupted,
     is_waiting,
+    names_in,
     outcome_of,
 )
 from toolgate.execution.ledger import Ledger
@@ -74,19 +82,14 @@ class _Running:
         self.started = started
         self.task: asyncio.Task[Settled | Waiting]
         self.waiting = 0
-        self._stopped = False
-        self._tool: asyncio.Task[ToolOutput] | None = None
-
-    async def until_stopped(self, tool: Coroutine[None, None, ToolOutput]) -> ToolOutput:
-        self._tool = asyncio.create_task(tool)
-        if self._stopped:
-            self._tool.cancel()
-        return await self._tool
+        self.in_tool = False
+        self.stopped = False
 
     def stop(self) -> None:
-        self._stopped = True
-        if self._tool is not None:
-            self._tool.cancel()
+        if not self.stopped:
+            self.stopped = True
+            if self.in_tool:
+                self.task.cancel()
 
 
 class Pipeline:
@@ -182,17 +185,23 @@ class Pipeline:
     async def _attempt(
         self, call: Call, running: _Running, *, update: Update, released: bool
     ) -> Settled | Waiting:
+        known: Entry | None = None  # as most are; a conflict tells of those that aren't
         for _ in range(ATTEMPTS):
             try:
-                return await self._run(call, running, update=update, released=released)
+                return await self._run(call, known, running, update=update, released=released)
             except Conflict:
-                continue  # another commit came first: look again at what there is
+                call, known = await self._ledger.find(call)
         raise Unavailable(f"request {call.id} is being written elsewhere")
 
     async def _run(
-        self, call: Call, running: _Running, *, update: Update, released: bool
+        self,
+        call: Call,
+        known: Entry | None,
+        running: _Running,
+        *,
+        update: Update,
+        released: bool,
     ) -> Settled | Waiting:
-        call, known = await self._ledger.find(call)
         if known is not None and (settled := await self._known(call, known)) is not None:
             return settled
         decision = self._decide(call)
@@ -218,17 +227,18 @@ class Pipeline:
     def _take(self, request: ToolRequest) -> Call:
         """Understand a request, before anything happens; raises Invalid."""
         request = complete(request)
-        names = "\n".join(
-            (request.tool, request.run_id, request.step_id, request.policy_ref, request.target_id)
-        )
+        content = described(request)
+        names = "\0".join(names_in(request))
         if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        shown = {**content, "args": self._redactor.value(content["args"])}
         try:
-            fingerprint = self._ledger.evidence.commitment(content_of(request))
+            fingerprint = self._ledger.evidence.commitment(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
             raise Invalid("args cannot be written as JSON", field="args") from unreadable
         return Call(
             request,
+            shown=shown,
             fingerprint=fingerprint,
             engine_ref=self._routing.engine_for(request).ref,
             level=self._routing.level_of(request),
@@ -239,8 +249,8 @@ class Pipeline:
         if known.fingerprint != call.fingerprint:
             return Settled(await self._ledger.conflict(call))
         match known.state:
-            case State.ENDED if known.response is not None:
-                return Settled(known.response, known.isolation)
+            case State.ENDED:
+                return Settled(await self._ledger.response(call, known), known.isolation)
             case State.RELEASED:
                 return _released(call)
             case State.WAITING:
@@ -261,8 +271,10 @@ class Pipeline:
 
     def _decide(self, call: Call) -> Decision:
         decision = self._policies.decide(call.request)
-        return replace(
-            decision,
+        said = f"{decision.reason}\0{decision.detail}"
+        if self._redactor.text(said) == said:
+            return decision
+        return decision._replace(
             reason=self._redactor.text(decision.reason),
             detail=self._redactor.text(decision.detail),
         )
@@ -280,58 +292,73 @@ class Pipeline:
         self, call: Call, decision: Decision, approval: Approval
     ) -> tuple[Decision, Sequence[Operation]]:
         """What a person's word makes of the policy's; the write uses the approval up."""
-        deny = replace(decision, effect=Effect.DENY)
+        deny = decision._replace(effect=Effect.DENY)
         if decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
             return decision, ()
         if approval.status is ApprovalStatus.EXPIRED:
-            return replace(deny, rule_id=EXPIRED, reason="Nobody approved it in time"), ()
+            return deny._replace(rule_id=EXPIRED, reason="Nobody approved it in time"), ()
         if approval.status is ApprovalStatus.REJECTED:
             note = f": {approval.note}" if approval.note else ""
             reason = f"Rejected by {approval.decided_by}{note}"
-            return replace(deny, rule_id=REJECTED, reason=reason), ()
+            return deny._replace(rule_id=REJECTED, reason=reason), ()
         try:
             return decision, [await self._approvals.use(call.request, decision)]
         except Refused as refused:
-            return replace(deny, rule_id=MISFIT, reason=str(refused)), ()
+            return deny._replace(rule_id=MISFIT, reason=str(refused)), ()
 
     async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""
         engine = self._routing.engine_for(call.request)
         stream = self._redactor.stream()
+        fed = False
 
         def shown(piece: str) -> None:
+            nonlocal fed
+            fed = True
             if clean := stream.feed(piece):
                 update(clean)
 
         try:
             async with asyncio.timeout(self._deadline_s):
+                running.in_tool = True
+                if running.stopped:
+                    return failed("Cancelled")
                 await running.started()
-                output = await running.until_stopped(engine.run(call.request, update=shown))
-            if rest := stream.close():
+                output = await engine.run(call.request, update=shown)
+            if fed and (rest := stream.close()):
                 update(rest)
         except TimeoutError:
             output = failed(f"No end after {self._deadline_s} s", outcome=Outcome.MAY_HAVE_EXECUTED)
-        except (Invalid, Refused) as refused:
+        except (Invalid, Refused, NotFound) as refused:
             output = failed(str(refused))
         except ToolgateError as unavailable:
             output = failed(str(unavailable), outcome=Outcome.MAY_HAVE_EXECUTED)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if not running.stopped:
                 raise  # the process ends; the next start says what is known
+            running.task.uncancel()
             output = failed("Cancelled", outcome=Outcome.MAY_HAVE_EXECUTED)
         except Exception:
             log.exception("engine_failed engine=%s request=%s", engine.ref, call.id)
             output = failed("The engine failed", outcome=Outcome.MAY_HAVE_EXECUTED)
+        finally:
+            running.in_tool = False
         return clean_output(output, self._redactor)
 
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    stdout, stdout_cut = _capped(redactor.text(output.stdout))
-    stderr, stderr_cut = _capped(redactor.text(output.stderr))
-    data = redactor.value(output.data)
+    texts = f"{output.stdout}\0{output.stderr}"
+    clean = redactor.text(texts)
+    out, err = output.stdout, output.stderr
+    if clean != texts:
+        out, err = redactor.text(out), redactor.text(err)
+    data = redactor.value(output.data) if output.data is not None else None
+    stdout, stdout_cut = _capped(out)
+    stderr, stderr_cut = _capped(err)
     data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
+    if stdout is output.stdout and stderr is output.stderr and data is None:
+        return output
     return replace(
         output,
         stdout=stdout,

@@ -5,6 +5,7 @@ from typing import Any, Final
 from toolgate.execution.builtin import BuiltIn
 from toolgate.execution.tools import (
     echo,
+    exec,
     file_list,
     file_read,
     http_fetch,
@@ -13,10 +14,12 @@ from toolgate.execution.tools import (
     math_add,
     shell,
     text_upper,
+    web_fetch,
 )
 
 _MODULES: Final = (
-    echo, file_list, file_read, http_fetch, kv_get, kv_set, math_add, shell, text_upper,
+    echo, exec, file_list, file_read, http_fetch, kv_get, kv_set, math_add, shell, text_upper,
+    web_fetch,
 )  # fmt: skip
 
 BUILT_IN: Final[dict[str, BuiltIn[Any]]] = {

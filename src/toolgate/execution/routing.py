@@ -19,18 +19,24 @@ TARGET_TOOLS: Final = ("bash.exec", "python.exec", "file.*", "http.request")
 
 Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
+Describe = Callable[[str, Caller], Tool | None]
 
 
 def offers_nothing(_: Caller) -> Sequence[Tool]:
     return ()
 
 
+def describes_nothing(_tool: str, _caller: Caller) -> Tool | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`find` gives the engine where this route takes the call; `offers` says what it has."""
+    """`find` gives the engine where this route takes the call; the others say what it has."""
 
     find: Find
     offers: Offers = offers_nothing
+    describe: Describe = describes_nothing
 
 
 class UnknownTool:
@@ -48,8 +54,10 @@ class Routing:
         self._unknown = UnknownTool()
 
     def engine_for(self, request: ToolRequest) -> Engine:
-        found = (route.find(request) for route in self._routes)
-        return next((engine for engine in found if engine is not None), self._unknown)
+        for route in self._routes:
+            if (engine := route.find(request)) is not None:
+                return engine
+        return self._unknown
 
     def tools(self, caller: Caller) -> list[Tool]:
         """What there is for this caller; where two routes offer a name, the first has it."""
@@ -60,13 +68,22 @@ class Routing:
         return list(named.values())
 
     def describe(self, tool: str, caller: Caller) -> Tool | None:
-        offered = (known for route in self._routes for known in route.offers(caller))
-        return next((known for known in offered if known.name == tool), None)
+        for route in self._routes:
+            if (known := route.describe(tool, caller)) is not None:
+                return known
+        return None
 
     def level_of(self, request: ToolRequest) -> Level:
         """The tool's own level; write for one that nobody has described."""
         known = self.describe(request.tool, request.caller)
         return known.level if known is not None else Level.WRITE
+
+    def known_level(self, tool: str) -> Level | None:
+        """The level of a tool that somebody here runs; None for one that nobody does."""
+        request = ToolRequest("", tool, {})
+        if self.engine_for(request) is self._unknown:
+            return None
+        return self.level_of(request)
 
     def is_repeatable(self, tool: str, caller: Caller) -> bool:
         """Whether a tool may be run again when it is not known to have run."""
@@ -74,13 +91,14 @@ class Routing:
         return known is not None and known.repeatable
 
 
-def named_tools(engine: Engine, tools: Callable[[], Sequence[Tool]]) -> Route:
-    """A route for an engine that knows its tools by name."""
-
-    def find(request: ToolRequest) -> Engine | None:
-        return engine if any(tool.name == request.tool for tool in tools()) else None
-
-    return Route(find, lambda _caller: tools())
+def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
+    """A route for an engine whose tools are known and stay the same."""
+    by_name = {tool.name: tool for tool in tools}
+    return Route(
+        find=lambda request: engine if request.tool in by_name else None,
+        offers=lambda _caller: tools,
+        describe=lambda tool, _caller: by_name.get(tool),
+    )
 
 
 def under_prefix(prefix: str, engine: Engine) -> Route:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,8 +27,29 @@ COLLECTION: Final = "execution_targets"
 ATTEMPTS: Final = 5
 PAGE: Final = 500
 
+
+class _Row(msgspec.Struct, frozen=True):
+    """A target as it is kept; the same members, but a config that the decoder can read."""
+
+    id: str
+    tenant: str
+    workspace: str | None
+    kind: Kind
+    endpoint: str
+    auth_token: str
+    is_default: bool
+    enabled: bool
+    config: dict[str, Any]
+    version: int
+    updated_at: int
+
+
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Target).decode
+_rows = msgspec.json.Decoder(_Row)
+
+
+def _decode(value: bytes) -> Target:
+    return Target(**msgspec.structs.asdict(_rows.decode(value)))
 
 
 class Targets:

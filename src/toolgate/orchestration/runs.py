@@ -5,7 +5,7 @@ at, and decided anew where someone else was first.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -71,6 +71,7 @@ class Runs:
     new_id: NewId
     agents: Agents
     session_tools: SessionTools
+    redact: Callable[[str], str] = str  # what a person or a device says is kept without secrets
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
@@ -87,7 +88,7 @@ class Runs:
             user_id=invocation.user_id,
             request_id=invocation.request_id,
             role=invocation.role,
-            content=invocation.content,
+            content=self.redact(invocation.content),
             at=now,
             context=invocation.context,
         )
@@ -233,10 +234,13 @@ class Runs:
     ) -> CallState:
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
-            move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output[:OUTPUT_LIMIT])
+            output = self.redact(output)[:OUTPUT_LIMIT]
+            move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output)
         else:
             code, message = _error_parts(error)
-            move = MoveCall(call_id, CallStatus.FAILED, output=message, error_code=code)
+            move = MoveCall(
+                call_id, CallStatus.FAILED, output=self.redact(message), error_code=code
+            )
         state = await self.apply(run_id, move)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)

@@ -28,8 +28,10 @@ class Artifact:
 
 
 class Evidence(Protocol):
-    async def store(self, ref: str, value: JsonValue) -> Artifact:
+    async def store(self, ref: str, value: JsonValue, *, redacted: bool = False) -> Artifact:
         """Redact and keep a document; it stays unseen until a record with it is committed.
+
+        With `redacted` the caller has done so already, for ref and value both.
 
         Raises Invalid where the ref cannot be one, Unavailable where the disk refuses.
         """
@@ -42,6 +44,7 @@ class Evidence(Protocol):
         *,
         subject: str = "",
         artifacts: Sequence[Artifact] = (),
+        redacted: bool = False,
     ) -> list[Operation]:
         """The operations that write one record, redacted; they conflict where a ref is taken."""
         ...

@@ -11,6 +11,10 @@ class Patterns(Protocol):
         """Every secret in the text, in any order; they may overlap."""
         ...
 
+    def is_clean(self, text: str) -> bool:
+        """Whether there is none."""
+        ...
+
     def unfinished(self, text: str) -> int:
         """From where on the text may be the beginning of a secret that has not all come yet."""
         ...

@@ -17,7 +17,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.errors import Invalid, NotFound, ToolgateError
+from toolgate.domain.errors import Invalid, NotFound
 from toolgate.ports.executor import Executor
 
 
@@ -191,12 +191,10 @@ class DriverSuite:
         assert bench.runs("count") == 1
         assert sum(response.ok for response in responses) == 1
 
-    @pytest.mark.parametrize(
-        "request_id", ["", "a/b", "..", "a..b", ".", "a\x00b", "a b", "é", "x" * 129, "x" * 10_240]
-    )
-    async def test_an_id_that_makes_no_path_is_invalid(self, bench: Bench, request_id: str) -> None:
-        with pytest.raises(Invalid):
-            await bench.executor.run_tool(request(request_id, "count"))
+    async def test_an_id_that_makes_no_path_is_invalid(self, bench: Bench) -> None:
+        for wrong in ("", "a/b", "..", "a..b", ".", "a\x00b", "a b", "é", "x" * 129, "x" * 10_240):
+            with pytest.raises(Invalid):
+                await bench.executor.run_tool(request(wrong, "count"))
         assert bench.runs("count") == 0
 
     async def test_a_malformed_request_is_invalid_and_runs_nothing(self, bench: Bench) -> None:
@@ -209,10 +207,10 @@ class DriverSuite:
                 await bench.executor.run_tool(wrong)
         assert bench.runs("count") == 0
 
-    @pytest.mark.parametrize("ref", ["/etc/passwd", "requests/../x", "a b", "", "x" * 513, "a\x00"])
-    async def test_a_ref_that_cannot_be_one_is_invalid(self, bench: Bench, ref: str) -> None:
-        with pytest.raises(Invalid):
-            await bench.executor.artifact(ref)
+    async def test_a_ref_that_cannot_be_one_is_invalid(self, bench: Bench) -> None:
+        for wrong in ("/etc/passwd", "requests/../x", "a b", "", "x" * 513, "a\x00"):
+            with pytest.raises(Invalid):
+                await bench.executor.artifact(wrong)
 
     async def test_an_artifact_that_is_not_there_is_not_found(self, bench: Bench) -> None:
         with pytest.raises(NotFound):
@@ -249,7 +247,3 @@ class DriverSuite:
         health = await bench.executor.health()
         assert health.ok
         assert health.engine_ref
-
-    async def test_no_error_is_another_than_ours(self, bench: Bench) -> None:
-        with pytest.raises(ToolgateError):
-            await bench.executor.run_tool(request("a/b", "count"))

@@ -1,118 +1,87 @@
-"""A tool pipeline whose policy is a dict and whose tools are functions."""
+"""A pipeline that runs functions: tools with a level, denials by name, approvals by hand.
 
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+It keeps its promise: the same request again gives the same answer and runs nothing twice.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from toolgate.domain.errors import Conflict, NotFound, Refused
-from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
-from toolgate.ports.clock import Clock
+from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Append, Journal, NewEvent
-from toolgate.ports.pipeline import (
-    APPROVALS,
-    APPROVED,
-    EXPIRED,
-    REJECTED,
-    Answer,
-    Denied,
-    Pending,
-    Ran,
-    Started,
-    not_told,
-)
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
 
-ALLOW: Final = "allow"
-ASK: Final = "ask"
-APPROVAL_MS: Final = 600_000
+Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
-Run = Callable[[ToolRequest], Awaitable[ToolOutput]]
+FAR_AWAY = 4_000_000_000_000
 
 
-async def succeed(request: ToolRequest) -> ToolOutput:
-    return ToolOutput(0, stdout=f"{request.tool} ran")
+async def echo(args: Mapping[str, JsonValue]) -> ToolOutput:
+    return ToolOutput(0, stdout=str(args.get("text", "")))
 
 
+@dataclass(slots=True)
 class FakePipeline:
-    """What is not in `policy` is denied; an answer, once given, is given again."""
+    ran: list[ToolRequest] = field(default_factory=list)
+    denied: set[str] = field(default_factory=set)
+    asks: set[str] = field(default_factory=set)
+    _tools: dict[str, tuple[Level, Function]] = field(default_factory=dict)
+    _answers: dict[str, Answer] = field(default_factory=dict)
+    _approvals: dict[str, tuple[ToolRequest, bool | None]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        policy: dict[str, str],
-        *,
-        run: Run = succeed,
-        tools: Sequence[Tool] = (),
-    ) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._policy = policy
-        self._run = run
-        self._tools = tools
-        self._answers: dict[str, Answer] = {}
-        self._approvals: dict[str, str] = {}  # id: verdict, empty while nobody has decided
-        self._waiting: dict[str, ToolRequest] = {}
-        self.ran: list[str] = []  # the requests whose tool was run here
+    def __post_init__(self) -> None:
+        self.add("echo", Level.READ, echo)
+
+    def add(self, name: str, level: Level, function: Function) -> None:
+        self._tools[name] = (level, function)
+
+    def level_of(self, name: str) -> Level | None:
+        found = self._tools.get(name)
+        return None if found is None else found[0]
+
+    def has(self, name: str) -> bool:
+        return name in self._tools
 
     async def run(
         self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
     ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
-        answer = await self.check(request)
-        if isinstance(answer, Ran):
-            try:
-                await started()
-            except Refused as refused:
-                return Ran(ToolOutput(1, stderr=str(refused)))
-            self.ran.append(request.request_id)
-            answer = Ran(await self._run(request))
+        answer = await self._decide(request)
         if not isinstance(answer, Pending):
             self._answers[request.request_id] = answer
         return answer
 
-    def recover(self, request_id: str, answer: Answer) -> None:
-        """What a restart makes of a call that was running."""
-        self._answers[request_id] = answer
+    async def _decide(self, request: ToolRequest) -> Answer:
+        found = self._tools.get(request.tool)
+        if found is None or request.tool in self.denied:
+            return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
+        level, function = found
+        if level is Level.SIGN or request.tool in self.asks:
+            approval_id = f"apr_{request.request_id}"
+            _, decided = self._approvals.setdefault(approval_id, (request, None))
+            if decided is None:
+                return Pending(approval_id, f"run {request.tool}", "a person decides", FAR_AWAY)
+            if not decided:
+                return Denied("rejected", "approval", "a person said no")
+        self.ran.append(request)
+        return Ran(await function(request.args))
 
     async def check(self, request: ToolRequest) -> Answer:
-        effect = self._policy.get(request.tool)
-        if effect == ALLOW:
-            return Ran(ToolOutput(0))
-        if effect != ASK:
-            return Denied("blocked", "default_deny", f"Tool {request.tool} not in allowlist")
-        approval_id = f"apr_{request.request_id}"
-        match self._approvals.setdefault(approval_id, ""):
-            case "":
-                self._waiting[approval_id] = request
-                due = self._clock.now_ms() + APPROVAL_MS
-                return Pending(approval_id, f"{request.tool}?", "A person must decide", due)
-            case verdict if verdict == APPROVED:
-                return Ran(ToolOutput(0))
-            case verdict if verdict == REJECTED:
-                return Denied("rejected", "approval_rejected", "Rejected")
-            case _:
-                return Denied("approval_timeout", "approval_expired", "Nobody decided")
+        return await self.run(request)
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
-        return await self._settle(approval_id, APPROVED if approve else REJECTED)
-
-    async def expire(self, approval_id: str) -> None:
-        await self._settle(approval_id, EXPIRED)
-
-    async def _settle(self, approval_id: str, verdict: str) -> str:
         if approval_id not in self._approvals:
             raise NotFound("approval", approval_id)
-        if self._approvals[approval_id]:
-            raise Conflict(f"approval {approval_id} was decided")
-        self._approvals[approval_id] = verdict
-        request = self._waiting[approval_id]
-        data = json.dumps({"approval_id": approval_id, "run_id": request.run_id}).encode()
-        await self._journal.commit(Append(APPROVALS, [NewEvent(verdict, data, approval_id)]))
+        request, decided = self._approvals[approval_id]
+        if decided is not None:
+            raise Conflict(f"approval {approval_id} is decided already")
+        if decided_by in (request.caller.device, f"device:{request.caller.device}"):
+            raise Refused("nobody decides what they asked for themselves")
+        self._approvals[approval_id] = (request, approve)
         return request.request_id
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
-        return self._tools
+        return [Tool(name, name, level, {}, True) for name, (level, _) in self._tools.items()]

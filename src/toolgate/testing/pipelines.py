@@ -44,9 +44,10 @@ POLICY: Final = """
 version: 1
 name: suite
 default: deny
+allowlist:
+  tools: [echo, "kv.*", count, fail, hang, unknown.tool, http.fetch, shell]
+  http_fetch_hosts: [a.example.com]
 rules:
-  - {id: tool_allowlist_match, allow: ["echo", "kv.*", "count", "fail", "hang", "unknown.tool"],
-     match: any, reason: "Tool {tool} is in allowlist"}
   - {id: ask-first, ask: "ask.*", match: any, reason: A person must see it}
 """
 
@@ -118,7 +119,7 @@ async def open_rig(
 ) -> AsyncIterator[Rig]:
     """`policies` maps a policy_ref to the text of its YAML."""
     clock, bus, patterns = clock or FakeClock(), LocalBus(), SecretPatterns()
-    redactor = Redactor(patterns.find, unfinished=patterns.unfinished)
+    redactor = patterns.redactor()
     parse_shell = TreeSitterShellParser()
     texts = policies or {ACTIVE_POLICY: POLICY}
     known = {
@@ -184,7 +185,7 @@ def _rig(
         version="1",
     )
     routing = Routing(
-        [named_tools(counting, counting.tools), named_tools(built_in, built_in.tools)]
+        [named_tools(counting, counting.tools()), named_tools(built_in, built_in.tools())]
     )
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock)

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+
 from tests.adapters.web.inside import Inside, Liar
 
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from tests.adapters.web.inside import Inside, Liar
 from tests.adapters.web.ssrf_payloads import HOSTS, URLS
-
 from toolgate.adapters.egress_proxy import Client, EgressDecision, EgressProxy, ProxyLimits
 from toolgate.adapters.web_guard import Guard
 

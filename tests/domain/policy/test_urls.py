@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolgate.domain import urls as client_urls
 from toolgate.domain.policy.urls import BadUrl, HostSet, host_name, is_public, parse_url
 
 
@@ -56,6 +57,8 @@ def test_the_host_is_what_follows_the_user() -> None:
         "https://example。com/",
         "https://ｅxample.com/",
         "https://faß.de/",
+        "https://βόλος.com/",
+        "https://a\u200db.de/",
         "https://ex\u202eample.com/",
         "https://-example.com/",
         "https://example..com/",
@@ -86,6 +89,17 @@ def test_any_text_after_a_scheme_is_a_url_or_bad(text: str) -> None:
     except BadUrl:
         return
     assert url.host == host_name(url.host)
+
+
+@given(st.text(alphabet="aB1.-:@[]/?#%\\_éßx0 \u3002", max_size=20))
+def test_the_host_that_the_policy_sees_is_the_one_that_is_asked(text: str) -> None:
+    try:
+        seen = parse_url("https://" + text)
+    except BadUrl:
+        return
+    if not seen.has_user:  # the client refuses those, and no allow matches them
+        asked = client_urls.parse_url("https://" + text)
+        assert (seen.host, seen.port) == (asked.host.name, asked.port)
 
 
 def test_a_star_is_every_subdomain_and_not_the_domain_itself() -> None:

@@ -222,7 +222,7 @@ class _Compiler:
         if "level" in given:
             levels = self._choices(f"{where}.level", given["level"], list(Level))
             draft.form["level"] = sorted(levels)
-            draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels))
+            draft.add(f"level {_list(levels)}", conditions.tool_level_is(levels), standing=True)
         if "url" in given:
             self._read_url(f"{where}.url", given["url"], draft)
         for key, make in (("path", conditions.path_matches), ("cwd", conditions.cwd_matches)):
@@ -362,7 +362,7 @@ class _Compiler:
             else:
                 texts = self._texts(f"{where}.for.{key}", wanted)
             draft.form[f"for.{key}"] = sorted(texts)
-            draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts))
+            draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts), standing=True)
 
     def _read_when(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         given = self._mapping(f"{where}.when", value)
@@ -581,8 +581,8 @@ class _Draft:
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
 
-    def add(self, says: str, check: Check) -> None:
-        self.conditions.append(Condition(says, check))
+    def add(self, says: str, check: Check, *, standing: bool = False) -> None:
+        self.conditions.append(Condition(says, check, standing))
 
     def canonical(self) -> dict[str, object]:
         return {
@@ -602,6 +602,7 @@ class _Draft:
             reason=self.reason,
             checks=tuple(condition.check for condition in self.conditions),
             conditions=tuple(self.conditions),
+            standing=tuple(each.check for each in self.conditions if each.standing),
             commands=self.commands,
             host_keys=self.host_keys,
             decision=Decision(self.effect, self.id, self.reason, version, name),

@@ -65,6 +65,10 @@ def url_matches(
 ) -> Check:
     """`match.url`: what is left out does not matter. User info never serves an allow."""
 
+    wanted = (schemes, hosts and hosts.patterns, ports, methods)
+    if any(each is not None and not each for each in wanted):
+        return lambda _: NO
+
     def one(url: Url | None) -> Answer:
         if url is None:
             return MAYBE
@@ -185,6 +189,7 @@ def _kind(value: JsonValue) -> str:
 
 def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
     """Patterns found by their program, so that a long list costs no more than its own program's."""
+    whole = frozenset(pattern.argv for pattern in patterns if pattern.argv is not None)
     by_program: dict[str, list[CommandPattern]] = {}
     anywhere: list[CommandPattern] = []
     for pattern in patterns:
@@ -192,22 +197,36 @@ def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
             by_program.setdefault(pattern.program, []).append(pattern)
         else:
             anywhere.append(pattern)
+    open_ended = {
+        program: [pattern for pattern in found if pattern.argv is None]
+        for program, found in by_program.items()
+    }
 
     def covers(command: Argv) -> bool:
         # An allow names its program, so `anywhere` is empty for one.
-        return any(pattern.matches(command) for pattern in by_program.get(command[0], ()))
+        return command in whole or any(
+            pattern.matches(command) for pattern in open_ended.get(command[0], ())
+        )
 
     def may_cover(command: Command) -> bool:
         first = command[0]
         if not isinstance(first, str):
             return bool(patterns)
-        for program in {first, base_name(first)}:
-            if program in by_program and _any_may(by_program[program], command):
+        found = by_program.get(first)
+        if found is not None and _any_may(found, command):
+            return True
+        if "/" in first:
+            found = by_program.get(base_name(first))
+            if found is not None and _any_may(found, command):
                 return True
-        return _any_may(anywhere, command)
+        return bool(anywhere) and _any_may(anywhere, command)
 
     return CommandRule(tuple(pattern.text for pattern in patterns), covers, may_cover)
 
 
 def _any_may(patterns: Sequence[CommandPattern], command: Command) -> bool:
-    return any(pattern.may_match(command) for pattern in patterns) if patterns else False
+    known = [word for word in command if isinstance(word, str)]
+    if len(known) < len(command):
+        return any(pattern.may_match(command) for pattern in patterns)
+    text = "\0".join(known)
+    return any(pattern.needle in text and pattern.may_match(command) for pattern in patterns)

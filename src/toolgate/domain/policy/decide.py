@@ -24,8 +24,8 @@ from toolgate.domain.policy.model import (
     Rule,
     in_order,
 )
-from toolgate.domain.shell import Argv, Command, ParseShell, TooComplex, Unknown
-from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
+from toolgate.domain.tools import Caller, Level, ToolRequest
 
 HTTP_FETCH: Final = "http.fetch"
 FindPolicy = Callable[[str], Policy | None]
@@ -53,12 +53,42 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
         )
 
 
+def may_pass(policy: Policy, tool: str, *, caller: Caller, level: Level) -> bool:
+    """Whether some call of this tool by this caller could be allowed or asked about.
+
+    For showing an agent its tools: what depends on the arguments is left open.
+    """
+    candidates = policy.candidates(tool)
+    facts = Facts(ToolRequest("", tool, {}, caller=caller), level=level, parse_shell=_no_shell)
+
+    def applies(rule: Rule) -> bool:
+        return all(check(facts) is YES for check in rule.standing)
+
+    always_denied = any(
+        rule.commands is None and rule.checks == rule.standing and applies(rule)
+        for rule in candidates.deny.plain
+    )
+    return not always_denied and any(
+        applies(rule)
+        for rules in (candidates.allow, candidates.ask, candidates.otherwise)
+        for rule in (*rules.plain, *rules.hosted)
+    )
+
+
+def _no_shell(_: str) -> Script:
+    raise EvaluationError("there is no command yet")
+
+
 def _fired(rules: EffectRules, facts: Facts) -> Decision | None:
+    """The first that fires; the rest are looked at too, since an error in any of them denies."""
+    decision: Decision | None = None
     for rule in firing_candidates(rules, facts):
         part = fires(rule, facts)
-        if part is not None:
-            return _decision(rule, facts.call, part)
-    return None
+        if part is not None and decision is None:
+            decision = _decision(rule, facts.call, part)
+            if decision.effect is Effect.DENY:
+                break
+    return decision
 
 
 def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
@@ -76,9 +106,10 @@ def firing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
 
 def allowing_candidates(rules: EffectRules, facts: Facts) -> Sequence[Rule]:
     """The allow rules worth looking at: every URL must match, so those of the first are enough."""
-    if not rules.hosted or not facts.urls:
+    if not rules.hosted:
         return rules.plain
-    first = facts.urls[0]
+    urls = facts.urls
+    first = urls[0] if urls else None
     return rules.plain if first is None else rules.about(first.host)
 
 
@@ -97,25 +128,48 @@ def fires(rule: Rule, facts: Facts) -> str | None:
 
 
 def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
-    """An allow of the whole call, or allows that cover each of its commands between them."""
-    uncovered: Sequence[Argv] | None = None
-    first: Rule | None = None
+    """An allow of the whole call, or allows that cover each of its commands between them.
+
+    One that cannot be applied does not allow; where no other does, its error is the answer.
+    """
+    coverage: _Coverage | None = None
+    error: Exception | None = None
     for rule in allowing_candidates(rules, facts):
-        if not permits(rule, facts):
-            continue
-        if rule.commands is None:
-            return _decision(rule, facts.call, "")
-        static = facts.script.argvs
-        if static is None or not has_known_env(rule, facts):
-            continue
-        before = static if uncovered is None else uncovered
-        covers = rule.commands.covers
-        uncovered = [command for command in before if not covers(command)]
-        if first is None and len(uncovered) < len(before):
-            first = rule
-        if first is not None and not uncovered:
-            return _decision(first, facts.call, "")
+        try:
+            if not permits(rule, facts):
+                continue
+            if rule.commands is None:
+                return _decision(rule, facts.call, "")
+            coverage = coverage or _Coverage(facts)
+            if coverage.complete_with(rule):
+                return _decision(coverage.first or rule, facts.call, "")
+        except (EvaluationError, LimitReached, TooComplex) as problem:
+            error = error or problem
+    if error is not None:
+        raise error
     return None
+
+
+class _Coverage:
+    """Which commands of a call no allow has matched yet."""
+
+    __slots__ = ("_facts", "_left", "first")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._left: Sequence[Argv] | None = None
+        self.first: Rule | None = None  # to match any of them
+
+    def complete_with(self, rule: Rule) -> bool:
+        argvs = self._facts.script.argvs
+        if argvs is None or rule.commands is None or not has_known_env(rule, self._facts):
+            return False
+        before = argvs if self._left is None else self._left
+        covers = rule.commands.covers
+        self._left = [argv for argv in before if not covers(argv)]
+        if self.first is None and len(self._left) < len(before):
+            self.first = rule
+        return self.first is not None and not self._left
 
 
 def permits(rule: Rule, facts: Facts) -> bool:

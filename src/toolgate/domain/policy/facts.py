@@ -31,28 +31,18 @@ class LimitReached(Exception):
 
 
 class Facts:
-    __slots__ = (
-        "_commands",
-        "_cwd",
-        "_parse",
-        "_paths",
-        "_script",
-        "_urls",
-        "args",
-        "call",
-        "level",
-    )
+    # Defaults of the class, so that a call pays only for what is asked.
+    _script: Script | None = None
+    _commands: list[Command] | None = None
+    _urls: list[Url | None] | None = None
+    _paths: list[tuple[str, ...] | None] | None = None
+    _cwd: tuple[tuple[str, ...] | None] | None = None
 
     def __init__(self, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> None:
         self.call = call
         self.args = call.args
         self.level = level
         self._parse = parse_shell
-        self._script: Script | None = None
-        self._commands: list[Command] | None = None
-        self._urls: list[Url | None] | None = None
-        self._paths: list[tuple[str, ...] | None] | None = None
-        self._cwd: tuple[tuple[str, ...] | None] | None = None
 
     @property
     def script(self) -> Script:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolgate.domain.errors import Invalid
 from toolgate.domain.globs import Glob
@@ -72,8 +72,7 @@ MAYBE: Final = Answer.MAYBE
 Check = Callable[[Facts], Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     effect: Effect
     rule_id: str
     reason: str
@@ -88,6 +87,7 @@ class Condition:
 
     says: str
     check: Check
+    standing: bool = False  # it does not depend on the arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +99,7 @@ class Rule:
     reason: str
     checks: tuple[Check, ...]  # the conditions' functions, flat for speed; commands excepted
     conditions: tuple[Condition, ...]
+    standing: tuple[Check, ...]  # those of them that ask only who calls, and the tool's level
     commands: "CommandRule | None"
     host_keys: tuple[str, ...] | None  # None: not about hosts, or about nearly all of them
     decision: Decision

@@ -5,11 +5,13 @@ that IDNA 2003 and 2008 map differently), it has no spelling, and no allow match
 """
 
 import functools
-import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+from toolgate.domain.addresses import parse_host, refusal, refused_name
+from toolgate.domain.errors import Invalid
 
 MAX_URL: Final = 8192
 
@@ -18,31 +20,8 @@ _AUTHORITY: Final = re.compile(
     r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
 )
 _PLAIN: Final = re.compile(r"(https?)://([a-z0-9.-]+)(?:[/?#][!-\[\]-~]*)?")  # nearly every URL
-_NAME: Final = re.compile(
-    r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-)
-_NUMERIC: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label that makes a name an address
-_TWO_READINGS: Final = frozenset("ßςẞ\u200c\u200d")  # IDNA 2003 and 2008 disagree on these
-_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-_HOLDS_IPV4: Final = [  # inside them is an address that may be anything; and documentation
-    ipaddress.IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
-]
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
-_PRIVATE_SUFFIXES: Final = frozenset(
-    {
-        "localhost",
-        "local",
-        "internal",
-        "intranet",
-        "lan",
-        "home",
-        "corp",
-        "arpa",
-        "onion",
-        "test",
-        "invalid",
-    }
-)
+_PRIVATE_SUFFIXES: Final = frozenset({"lan", "home", "corp", "intranet", "arpa", "test", "invalid"})
 
 
 class BadUrl(ValueError):
@@ -82,48 +61,34 @@ def parse_url(text: str) -> Url:
 @functools.lru_cache(maxsize=4096)
 def host_name(text: str) -> str:
     """A host in its one spelling: lower case, punycode, no last dot, addresses compressed."""
-    name = text if text.isascii() else _punycode(text)
-    name = name.lower()
-    if name.endswith("."):
-        name = name[:-1]
-    if ":" in name:
-        try:
-            return ipaddress.IPv6Address(name).compressed
-        except ValueError as bad:
-            raise BadUrl("its host is not an address") from bad
-    if len(name) > 253 or _NAME.fullmatch(name) is None:
-        raise BadUrl("its host is not a name")
-    if _NUMERIC.fullmatch(name.rsplit(".", 1)[-1]):
-        try:
-            return str(ipaddress.IPv4Address(name))
-        except ValueError as bad:
-            raise BadUrl("its host is a number in disguise") from bad
-    return name
-
-
-def _punycode(text: str) -> str:
-    if unicodedata.normalize("NFKC", text).lower() != text or not _TWO_READINGS.isdisjoint(text):
+    if not text.isascii() and not _has_one_reading(text):
         raise BadUrl("its host can be read in two ways")
     try:
-        name = text.encode("idna").decode("ascii")
-        round_trip = name.encode("ascii").decode("idna")
-    except UnicodeError as bad:
+        host = parse_host(f"[{text}]" if ":" in text else text)
+    except Invalid as bad:
         raise BadUrl("its host is not a name") from bad
-    if round_trip != text:
-        raise BadUrl("its host can be read in two ways")
-    return name
+    if not host.canonical:
+        raise BadUrl("its host is a number in disguise")
+    return host.name
+
+
+def _has_one_reading(text: str) -> bool:
+    """Whether an international name folds to itself: the editions of IDNA differ on the others."""
+    if unicodedata.normalize("NFKC", text).lower() != text:
+        return False
+    try:
+        return text.encode("idna").decode("idna") == text
+    except UnicodeError:
+        return False
 
 
 def is_public(host: str) -> bool:
     """Whether a host is public by its spelling; what a name resolves to is the client's to check."""
-    if ":" in host:
-        six = ipaddress.IPv6Address(host)
-        return six in _GLOBAL_UNICAST and not any(six in each for each in _HOLDS_IPV4)
-    dot = host.rfind(".")
-    if host[dot + 1 :].isdigit():
-        four = ipaddress.IPv4Address(host)
-        return four.is_global and not four.is_multicast
-    return dot > 0 and host[dot + 1 :] not in _PRIVATE_SUFFIXES
+    address = parse_host(f"[{host}]" if ":" in host else host).address
+    if address is not None:
+        return not refusal(address)
+    name, dot, last = host.rpartition(".")
+    return bool(dot and name) and last not in _PRIVATE_SUFFIXES and not refused_name(host)
 
 
 class HostSet:

@@ -1,28 +1,357 @@
-"""The gateway: the HTTP control plane."""
+"""The gateway: the HTTP control plane, from a socket's bytes to an answer's.
 
-from collections.abc import Callable
+Routes of the contract are served straight from ASGI; whatever else is mounted here (console, MCP,
+metrics) is Starlette's business.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from toolgate import asgi
+from toolgate.admission.audit import Trail
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.domain.devices import Identity, Kind
+from toolgate.domain.errors import Invalid, ToolgateError
+from toolgate.domain.ratelimit import Rate, spend
 from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.surfaces.gateway.answers import (
+    EXPECTED,
+    Code,
+    Problem,
+    Reply,
+    failure,
+    problem_of,
+    success,
+)
+from toolgate.surfaces.gateway.bodies import canonical
+from toolgate.surfaces.gateway.commands import Asked, Commands
+from toolgate.surfaces.gateway.doors import Doors, RawHeaders, text
+from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.openapi import DOCS_PATH, OPENAPI_PATH, docs_page, document
+from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.surfaces.gateway.traces import trace_id_of
+from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
+
+log = logging.getLogger(__name__)
+
+STREAM_PATH: Final = "/events/stream"
+REFUSALS_WRITTEN: Final = Rate(60)  # audit rows a minute for what an address is refused unknown
+_JSON: Final = (b"content-type", b"application/json")
+_NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
+_KEY: Final = _NAMES[wire.HEADER_IDEMPOTENCY_KEY]
+_REQUEST_ID: Final = _NAMES[wire.HEADER_REQUEST_ID]
+_TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
+_LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Found:
+    route: Route
+    path: dict[str, str]
+
+
+class Table:
+    """Routes by path: those without a parameter by name, the few others by pattern."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Route]]] = []
+        patterns: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            known = patterns if "{" in route.path else self._exact
+            known.setdefault(route.path, {})[route.method] = route
+        for path, by_method in patterns.items():
+            pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+            self._patterns.append((pattern, by_method))
+
+    def find(self, method: str, path: str) -> Found | None:
+        """None where the path is nobody's; Problem 405 where only the method is wrong."""
+        by_method, values = self._exact.get(path), {}
+        if by_method is None:
+            for pattern, candidates in self._patterns:
+                if match := pattern.fullmatch(path):
+                    by_method, values = candidates, match.groupdict()
+                    break
+            else:
+                return None
+        route = by_method.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(by_method))
+            raise Problem(
+                Code.INVALID_REQUEST,
+                f"{path[:80]} takes {allowed}",
+                status=405,
+                headers=(("Allow", allowed),),
+            )
+        return Found(route, values)
+
+
 class Gateway:
-    clock: Clock
-    version: str
-    metrics: Callable[[], bytes]
-    _started: float = 0.0
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        *,
+        doors: Doors,
+        commands: Commands,
+        events: Events,
+        trail: Trail,
+        journal: Journal,
+        clock: Clock,
+        version: str,
+        verify: Verify,
+    ) -> None:
+        self.table = Table(routes)
+        self.doors = doors
+        self.commands = commands
+        self.events = events
+        self._trail = trail
+        self._journal = journal
+        self._clock = clock
+        self._version = version
+        self._socket = SocketDoor(
+            registry=doors.registry,
+            doors=doors,
+            commands=commands,
+            events=events,
+            clock=clock,
+            verify=verify,
+            routes={route.v2: route for route in routes if route.v2},
+            answer=self.call,
+        )
+        self._refused: dict[str, float] = {}
+        self._document: bytes | None = None
 
-    def app(self) -> Starlette:
-        self._started = self.clock.monotonic()
-        return Starlette(routes=[Route("/health", self._health, methods=["GET"])])
+    def app(self) -> "GatewayApp":
+        return GatewayApp(self)
 
-    async def _health(self, _: Request) -> Response:
-        uptime = int(self.clock.monotonic() - self._started)
-        return asgi.Json({"ok": True, "version": self.version, "uptime": uptime})
+    async def serve(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> bool:
+        """Answer what is a route of the contract; False for what is not."""
+        headers: RawHeaders = dict(scope["headers"])
+        trace_id = ""
+        try:
+            if not self.doors.is_ours(text(headers, b"host")):
+                raise Forbidden("this Host is not one of ours; see ALLOWED_HOSTS")
+            if scope["path"] == STREAM_PATH and scope["method"] == "GET":
+                return await self._stream(headers, scope, receive, send)
+            found = self.table.find(scope["method"], scope["path"])
+            if found is None:
+                return False
+            if found.route.command is not None:
+                reply = await self._command(found.route.command, headers, scope, receive)
+            else:
+                trace_id = trace_id_of("", text(headers, _TRACEPARENT))
+                identity = await self._identify(found.route.access, headers, scope)
+                reply = await self._answer(found, identity, trace_id, scope, receive)
+        except EXPECTED as wrong:
+            trace_id = trace_id or trace_id_of("", text(headers, _TRACEPARENT))
+            problem = problem_of(wrong)
+            if problem.code is Code.INTERNAL:
+                log.error("request_failed trace_id=%s", trace_id, exc_info=wrong)
+            reply = failure(problem, trace_id)
+        except Exception:
+            trace_id = trace_id or trace_id_of("", "")
+            log.exception("request_crashed trace_id=%s path=%s", trace_id, scope["path"])
+            reply = failure(Problem(Code.INTERNAL, "the gateway failed"), trace_id)
+        await _send(send, reply)
+        return True
+
+    async def _command(
+        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
+    ) -> Reply:
+        try:
+            identity = await self._identify(Access.CALLER, headers, scope)
+            raw = await _body(headers, receive)
+        except ToolgateError as refusal:
+            await self._note_refusal(kind, headers, scope, refusal)
+            raise
+        assert identity is not None
+        return await self.commands.post(
+            Asked(
+                kind=kind,
+                identity=identity,
+                raw=raw,
+                request_id=text(headers, _REQUEST_ID),
+                key=text(headers, _KEY),
+                traceparent=text(headers, _TRACEPARENT),
+            )
+        )
+
+    async def _note_refusal(
+        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: ToolgateError
+    ) -> None:
+        """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
+        ip = _ip(scope)
+        if len(self._refused) > 10_000:
+            self._refused.clear()
+        now = self._clock.now_ms()
+        spent = spend(REFUSALS_WRITTEN, self._refused.get(ip, 0.0), now=now)
+        self._refused[ip] = spent.tat
+        if not spent.allowed:
+            return
+        device = text(headers, b"x-device-id")[:256]
+        note = self._trail.note(
+            f"command.{kind}",
+            actor=device or "unknown",
+            metadata={
+                "deviceId": device,
+                "decision": "deny",
+                "code": problem_of(refusal).code,
+                "ip": ip,
+            },
+        )
+        try:
+            await self._journal.commit(*note)
+        except ToolgateError as unavailable:
+            log.error("refusal_not_recorded error=%s", unavailable)
+
+    async def _identify(
+        self, access: Access, headers: RawHeaders, scope: asgi.Scope
+    ) -> Identity | None:
+        return await self.doors.identify(
+            self.doors.credentials(headers),
+            access,
+            ip=_ip(scope),
+            user_agent=text(headers, b"user-agent"),
+        )
+
+    async def _answer(
+        self,
+        found: Found,
+        identity: Identity | None,
+        trace_id: str,
+        scope: asgi.Scope,
+        receive: asgi.Receive,
+    ) -> Reply:
+        body = None
+        if found.route.takes is not None:
+            raw = await _body(dict(scope["headers"]), receive)
+            canonical(raw)
+            body = decode(raw, found.route.takes)
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        return await self.call(
+            found.route, Call(identity, trace_id, path=found.path, query=query, body=body)
+        )
+
+    async def call(self, route: Route, call: Call) -> Reply:
+        """The answer of a route, by whichever door; raises what the route raises."""
+        result = await route.handle(call)
+        extra = result.extra
+        if extra.bare:
+            return Reply(extra.status, wire.encode(result.data), extra.headers)
+        return success(result.data, call.trace_id, status=extra.status, headers=extra.headers)
+
+    async def _stream(
+        self, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+    ) -> bool:
+        identity = await self._identify(Access.READER, headers, scope)
+        assert identity is not None
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        since = self.events.cursor_of(text(headers, _LAST_EVENT_ID) or query.get("since"))
+        response = asgi.event_stream(self.events.stream(identity, since))
+        await response(scope, receive, send)
+        return True
+
+    async def socket(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await self._socket(scope, receive, send)
+
+    async def openapi(self, _: Request) -> Response:
+        if self._document is None:
+            self._document = wire.encode(document(self.table.routes, version=self._version))
+        return Response(self._document, media_type="application/json")
+
+    async def docs(self, _: Request) -> Response:
+        page = docs_page(self.table.routes, version=self._version)
+        return Response(
+            page,
+            media_type="text/html; charset=utf-8",
+            headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"},
+        )
+
+
+class GatewayApp(Starlette):
+    """The contract's routes first, then whatever is mounted beside them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(exception_handlers={HTTPException: _http_error})
+        self._gateway = gateway
+        self.add_route(OPENAPI_PATH, gateway.openapi, methods=["GET"])
+        self.add_route(DOCS_PATH, gateway.docs, methods=["GET"])
+
+    async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        kind = scope["type"]
+        if kind == "http" and await self._gateway.serve(scope, receive, send):
+            return
+        if kind == "websocket" and scope["path"] == wire.V2_PATH:
+            await self._gateway.socket(scope, receive, send)
+            return
+        await super().__call__(scope, receive, send)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What Starlette refuses (no such route, wrong method), in the envelope."""
+    assert isinstance(error, HTTPException)
+    known = error.status_code in wire.INVALID_REQUEST_STATUSES
+    code = Code.INVALID_REQUEST if known or error.status_code < 500 else Code.INTERNAL
+    trace_id = trace_id_of("", request.headers.get("traceparent", ""))
+    reply = failure(Problem(code, error.detail, status=error.status_code), trace_id)
+    headers = dict(error.headers or {})
+    return Response(reply.body, reply.status, headers, media_type="application/json")
+
+
+def decode(raw: bytes, model: type[Any]) -> Any:
+    """Raises Invalid, with where in the body it went wrong."""
+    try:
+        return msgspec.json.decode(raw, type=model)
+    except UNREADABLE as unreadable:
+        raise Invalid(problem_of(unreadable).message) from unreadable
+
+
+async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
+    """Raises Problem 413 as soon as the limit is passed, declared or not."""
+    declared = headers.get(b"content-length", b"0")
+    if declared.isdigit() and int(declared) > wire.MAX_BODY_BYTES:
+        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        chunks = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > wire.MAX_BODY_BYTES:
+                raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
+        body = b"".join(chunks)
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
+    return body
+
+
+async def _send(send: asgi.Send, reply: Reply) -> None:
+    headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
+    for name, value in reply.headers:
+        headers.append(
+            (_NAMES.get(name) or name.lower().encode(), value.encode("latin-1", "replace"))
+        )
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def _ip(scope: asgi.Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""

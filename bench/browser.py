@@ -1,0 +1,421 @@
+"""Browser tasks against what one would write by hand, and against a crawler, on the same pages.
+
+CPU is that of this process and all below it, the browser's included; the web server's is not.
+"""
+
+import asyncio
+import contextlib
+import functools
+import http.server
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.measure import Result, at_least, at_most, table
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, process_tree
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.ids import RandomIds
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.playwright_browser import EXTRACTOR, WATCH, PlaywrightBrowser
+from toolgate.domain.task_runs import Trust
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.toolset import Asker, Call, Toolset
+
+PAGES: Final = 200
+FEW: Final = 40  # for what costs many times more; compared per page
+ROUNDS: Final = 3
+CONCURRENCY: Final = 5
+CALLS: Final = 300
+LOCAL: Final = Call(Asker(Trust.LOCAL, "bench"))
+LOOK: Final = {
+    "pageInfo": False,  # text is what is compared
+    "content": True,
+    "sections": True,
+    "maxElements": 50,
+    "maxContentLength": 4000,
+    "quietMs": 2000,
+}
+DOCS: Final = Path("/usr/share/doc")
+# A page that loads from elsewhere would measure the network.
+_ELSEWHERE: Final = re.compile(
+    rb"<(script|link|img|iframe|object)[^>]+(src|href|data)=.?(https?:)?//", re.I
+)
+
+Read = Callable[[list[str]], Awaitable[list[str]]]
+
+
+def tree_cpu(without: frozenset[int]) -> float:
+    """Seconds of CPU of this process and all below it, dead ones included."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0
+    for process in process_tree(os.getpid()):
+        if process not in without:
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{process}/stat").read_text()
+                total += sum(int(field) for field in text.rpartition(")")[2].split()[11:15])
+    return total / ticks
+
+
+def process_cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def write_pages(root: Path) -> int:
+    """Pages that nobody here wrote, from the system's documentation; made up where there is none."""
+    found = [
+        path
+        for path in sorted(DOCS.glob("**/*.html"))
+        if path.is_file()
+        and 3_000 < path.stat().st_size < 300_000
+        and not _ELSEWHERE.search(path.read_bytes())
+    ][:PAGES]
+    for number in range(PAGES):
+        if found:
+            content = found[number % len(found)].read_bytes()
+        else:
+            words = " ".join(f"word{number * n % 97}" for n in range(40))
+            content = f"<title>{number}</title>{f'<h2>A</h2><p>{words}</p>' * 40}".encode()
+        (root / f"{number}.html").write_bytes(content)
+    return len(found)
+
+
+def serve_pages(root: str) -> None:
+    handler = functools.partial(_Quiet, directory=root)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+@contextlib.contextmanager
+def pages() -> Iterator[tuple[list[str], int, int]]:
+    with tempfile.TemporaryDirectory() as root:
+        real = write_pages(Path(root))
+        server = subprocess.Popen(
+            [sys.executable, "-c", "from bench.browser import serve_pages as s; s(__import__('sys').argv[1])", root],
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        try:
+            yield [f"http://127.0.0.1:{port}/{n}.html" for n in range(PAGES)], server.pid, real
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@contextlib.asynccontextmanager
+async def toolset_on(home: Path, browser: PlaywrightBrowser) -> AsyncIterator[Toolset]:
+    clock = SystemClock()
+    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=LocalBus())
+    runtime = TaskRuntime(
+        journal=journal,
+        blobs=DiskBlobs(home / "blobs"),
+        browser=browser,
+        clock=clock,
+        new_id=RandomIds(clock),
+        templates=load_templates(),
+    )
+    await runtime.start()
+    try:
+        yield Toolset(runtime, clock=clock)
+    finally:
+        await runtime.close()
+        await journal.close()
+
+
+async def read_ours(toolset: Toolset, urls: list[str]) -> list[str]:
+    answer = await toolset.call(
+        "run_task_template",
+        {
+            "templateId": "batch_extract_pages",
+            "inputs": {
+                "urls": urls,
+                "concurrency": CONCURRENCY,
+                "extract": {"pageInfo": LOOK["pageInfo"]},
+            },
+            "options": {"mode": "sync"},
+        },
+        LOCAL,
+    )
+    whole = json.loads(await toolset.runtime.artifacts.read(answer["artifactIds"][0]))
+    assert answer["status"] == "succeeded", answer["error"]
+    return [_text(item) for item in whole["items"]]
+
+
+def _text(looked: dict[str, Any]) -> str:
+    return "\n".join(section["text"] for section in looked["content"]["sections"])
+
+
+async def spread(urls: list[str], read: Callable[[str], Awaitable[str]]) -> list[str]:
+    found: dict[int, str] = {}
+    numbers = iter(range(len(urls)))
+
+    async def walk() -> None:
+        for number in numbers:
+            found[number] = await read(urls[number])
+
+    await asyncio.gather(*(walk() for _ in range(CONCURRENCY)))
+    return [found[number] for number in range(len(urls))]
+
+
+async def read_pooled(browser: Any, urls: list[str]) -> list[str]:
+    """Bare Playwright as a careful person writes it: one context, tabs reused."""
+    context = await browser.new_context()
+    await context.add_init_script(WATCH)
+    idle = [await context.new_page() for _ in range(CONCURRENCY)]
+
+    async def read(url: str) -> str:
+        page = idle.pop()
+        await page.goto(url, wait_until="domcontentloaded")
+        looked = json.loads(await page.evaluate(EXTRACTOR, LOOK))
+        idle.append(page)
+        return _text(looked)
+
+    found = await spread(urls, read)
+    await context.close()
+    return found
+
+
+async def read_each_in_its_context(browser: Any, urls: list[str]) -> list[str]:
+    async def read(url: str) -> str:
+        context = await browser.new_context()
+        await context.add_init_script(WATCH)
+        page = await context.new_page()
+        await page.goto(url, wait_until="domcontentloaded")
+        looked = json.loads(await page.evaluate(EXTRACTOR, LOOK))
+        await context.close()
+        return _text(looked)
+
+    return await spread(urls, read)
+
+
+async def read_with_crawlee(executable: str, urls: list[str]) -> list[str]:
+    from crawlee import ConcurrencySettings, service_locator  # noqa: PLC0415  an extra of its own
+    from crawlee.configuration import Configuration  # noqa: PLC0415
+    from crawlee.crawlers import PlaywrightCrawler, PlaywrightCrawlingContext  # noqa: PLC0415
+    from crawlee.storage_clients import MemoryStorageClient  # noqa: PLC0415
+
+    found: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # it may be set only once in a process
+        service_locator.set_storage_client(MemoryStorageClient())
+    crawler = PlaywrightCrawler(
+        configuration=Configuration(log_level="ERROR"),
+        browser_launch_options={
+            "executable_path": executable,
+            "args": list(FLAGS),
+            "chromium_sandbox": may_sandbox(),
+        },
+        concurrency_settings=ConcurrencySettings(
+            min_concurrency=CONCURRENCY, max_concurrency=CONCURRENCY,
+            desired_concurrency=CONCURRENCY,
+        ),
+        configure_logging=False,
+    )  # fmt: skip
+
+    @crawler.router.default_handler
+    async def read(context: PlaywrightCrawlingContext) -> None:
+        looked = json.loads(await context.page.evaluate(EXTRACTOR, LOOK))
+        found[context.request.url] = _text(looked)
+
+    await crawler.run([f"{url}?{next(_FRESH)}" for url in urls])
+    return [text for _, text in sorted(found.items())]
+
+
+_FRESH: Final = iter(range(1_000_000))  # a crawler asks for no URL twice
+
+
+async def measure_batches() -> list[Result]:
+    from playwright.async_api import async_playwright  # noqa: PLC0415  an extra
+
+    executable = find_chromium()
+    with pages() as (urls, server, real), tempfile.TemporaryDirectory() as home:
+        without = frozenset({server})
+
+        async def cost(read: Awaitable[object], count: int) -> float:
+            before = tree_cpu(without)
+            await read
+            return (tree_cpu(without) - before) / count * 1000
+
+        async with async_playwright() as playwright:
+            bare = await playwright.chromium.launch(
+                executable_path=executable, args=list(FLAGS), chromium_sandbox=may_sandbox()
+            )
+            ours = PlaywrightBrowser()
+            async with toolset_on(Path(home), ours) as toolset:
+                mine, theirs = await read_ours(toolset, urls), await read_pooled(bare, urls)
+                equal = sum(a == b for a, b in zip(mine, theirs, strict=True)) / PAGES
+                measured: dict[str, list[float]] = {
+                    name: [] for name in ("ours", "pooled", "each", "crawlee")
+                }
+                few = urls[:: PAGES // FEW]
+                for _ in range(ROUNDS):
+                    measured["ours"].append(await cost(read_ours(toolset, urls), PAGES))
+                    measured["pooled"].append(await cost(read_pooled(bare, urls), PAGES))
+                    measured["each"].append(await cost(read_each_in_its_context(bare, few), FEW))
+                    with contextlib.suppress(ImportError):
+                        whole = await cost(read_with_crawlee(executable, few), FEW)
+                        measured["crawlee"].append(whole)
+                firsts, alone = [], []
+                page = await (await bare.new_context()).new_page()
+                for url in urls[:20]:
+                    firsts.append(await cost(read_ours(toolset, [url]), 1))
+                    alone.append(await cost(_read_alone(page, url), 1))
+                canceled = await cancel_times(toolset, urls)
+            await ours.close()
+            await bare.close()
+    each = {name: statistics.median(found) for name, found in measured.items() if found}
+    told = {name: f"{ms:.0f} ms a page" for name, ms in each.items()}
+    beyond = statistics.mean(firsts) - statistics.mean(alone)
+    results = [
+        Result("batch_extract_pages, 200 pages", f"{told['ours']}; {real} pages of {DOCS}"),
+        Result("equal text, against bare Playwright", f"{equal:.0%}", ">= 99%", equal >= 0.99),
+        at_most("CPU against bare pooled Playwright", each["ours"] / each["pooled"], 1.15, detail=told["pooled"]),
+        at_least("one context per page, against ours", each["each"] / each["ours"], 4, detail=told["each"]),
+    ]  # fmt: skip
+    if "crawlee" in each:
+        ratio = each["crawlee"] / each["ours"]
+        results.append(at_least("crawlee, against ours", ratio, 4, detail=told["crawlee"]))
+    else:
+        results.append(Result("crawlee, against ours", "not installed: make bench"))
+    worst = max(canceled) * 1000
+    return [
+        *results,
+        Result("first result on a warm browser, beyond the page", f"{beyond:.0f} ms", "<= 150 ms", beyond <= 150),
+        Result("cancel frees its slot", f"{worst:.0f} ms at worst", "<= 200 ms", worst <= 200),
+    ]  # fmt: skip
+
+
+async def _read_alone(page: Any, url: str) -> None:
+    await page.goto(url, wait_until="domcontentloaded")
+    await page.evaluate(EXTRACTOR, LOOK)
+
+
+async def cancel_times(toolset: Toolset, urls: list[str]) -> list[float]:
+    """Seconds from cancel to a free slot, with five batches at work."""
+    loop, times = asyncio.get_running_loop(), []
+    submission = {
+        "templateId": "batch_extract_pages",
+        "inputs": {"urls": urls},
+        "options": {"mode": "async"},
+    }
+    begun = [await toolset.call("run_task_template", submission, LOCAL) for _ in range(5)]
+    await asyncio.sleep(0.5)
+    assert toolset.runtime.running == 5
+    for run in begun:
+        before, started = toolset.runtime.running, loop.time()
+        await toolset.call("cancel_task_run", {"runId": run["runId"]}, LOCAL)
+        assert toolset.runtime.running == before - 1
+        times.append(loop.time() - started)
+    return times
+
+
+async def measure_memory() -> list[Result]:
+    """Resident memory of all processes after 100 URLs in one run, and after 1,000."""
+    peaks = {}
+    for count in (100, 1000):
+        with pages() as (urls, server, _), tempfile.TemporaryDirectory() as home:
+            browser = PlaywrightBrowser()
+            async with toolset_on(Path(home), browser) as toolset:
+                asked = [f"{urls[n % PAGES]}?{n}" for n in range(count)]
+                reading = asyncio.ensure_future(read_ours(toolset, asked))
+                peak = 0
+                while not reading.done():
+                    await asyncio.wait([reading], timeout=0.5)
+                    peak = max(peak, _resident(frozenset({server})))
+                assert len(reading.result()) == count
+            await browser.close()
+            peaks[count] = peak
+    ratio = peaks[1000] / peaks[100]
+    detail = f"{peaks[100] >> 20} MB, then {peaks[1000] >> 20} MB"
+    return [at_most("memory at 1,000 URLs, against 100", ratio, 1.2, detail=detail)]
+
+
+def _resident(without: frozenset[int]) -> int:
+    total = 0
+    for process in process_tree(os.getpid()):
+        if process not in without:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{process}/statm").read_text().split()
+                total += (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+async def measure_calls() -> list[Result]:
+    """CPU of the server's process per tools/call of get_task_run, over stdio."""
+    from mcp import Client, StdioServerParameters  # noqa: PLC0415  an extra
+
+    with pages() as (urls, _, _), tempfile.TemporaryDirectory() as home:
+        fixed = Path(home) / "answer.json"
+        mine = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "toolgate", "browser", "--stdio"],
+            env={**os.environ, "TOOLGATE_HOME": home, "LOG_LEVEL": "error"},
+        )
+        minimal = StdioServerParameters(
+            command=sys.executable,
+            args=[str(Path(__file__).with_name("_mcp_minimal.py")), str(fixed)],
+            env=dict(os.environ),
+        )
+        async with Client(mine) as ours:
+            ours_pid = _newest_child()
+            run = await ours.call_tool(
+                "run_task_template",
+                {"templateId": "batch_extract_pages", "inputs": {"urls": urls[:1]}},
+            )
+            assert isinstance(run.structured_content, dict)
+            arguments = {"runId": run.structured_content["runId"]}
+            shown = await ours.call_tool("get_task_run", arguments)
+            fixed.write_text(json.dumps(shown.structured_content))
+            async with Client(minimal) as theirs:
+                theirs_pid = _newest_child()
+                costs: dict[str, list[float]] = {"ours": [], "theirs": []}
+                for turn in range(ROUNDS + 1):
+                    for name, client, pid in (
+                        ("ours", ours, ours_pid),
+                        ("theirs", theirs, theirs_pid),
+                    ):
+                        before = process_cpu(pid)
+                        for _ in range(CALLS):
+                            await client.call_tool("get_task_run", arguments)
+                        if turn:
+                            costs[name].append((process_cpu(pid) - before) / CALLS * 1000)
+    each = {name: statistics.median(found) for name, found in costs.items()}
+    detail = f"{each['ours']:.2f} ms a call; {each['theirs']:.2f}"
+    ratio = each["ours"] / each["theirs"]
+    return [at_most("get_task_run, against the SDK's minimal server", ratio, 1.2, detail=detail)]
+
+
+def _newest_child() -> int:
+    """The server that was started last: ours have no children of their own yet."""
+    parents = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return int(parents[-1])
+
+
+def main() -> list[str]:
+    results = asyncio.run(measure_batches())
+    results += asyncio.run(measure_calls())
+    results += asyncio.run(measure_memory())
+    return table("browser", results)
+
+
+if __name__ == "__main__":
+    print("\n".join(main()))

@@ -1,0 +1,200 @@
+"""The gateway's command path beside a bare Starlette route: CPU of the server's process per request.
+
+Run it with `python -m bench.gateway`. Both servers are processes of their own on loopback, driven
+by the same client over 64 connections, in turns; the figures are medians over the turns.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+CONNECTIONS = 64
+REQUESTS = 1500
+TURNS = 5
+OPERATOR = "bench-operator"
+TICKS = os.sysconf("SC_CLK_TCK")
+BODY = {
+    "payload": {"name": "echo", "args": {"text": "hello from a device"}},
+    "security": {"level": "read"},
+    "trace": {"traceId": "4bf92f3577b34da6a3ce929d0e0e4736"},
+}
+
+BARE = """
+import asyncio, socket, sys
+from pathlib import Path
+import msgspec, uvloop
+from starlette.applications import Starlette
+from starlette.routing import Route
+from toolgate import asgi
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.ports.journal import Append, NewEvent
+
+async def main(home):
+    journal = await SqliteJournal.open(Path(home) / "journal.db", clock=SystemClock(), bus=LocalBus())
+    async def bare(request):
+        command = msgspec.json.decode(await request.body())
+        return asgi.Json({"ok": True, "data": command["payload"]["args"]["text"]})
+    async def committing(request):
+        command = msgspec.json.decode(await request.body())
+        data = msgspec.json.encode(command)
+        await journal.commit(Append("bench", [NewEvent("command", data)]))
+        return asgi.Json({"ok": True, "data": command["payload"]["args"]["text"]})
+    app = Starlette(routes=[
+        Route("/bare", bare, methods=["POST"]), Route("/commit", committing, methods=["POST"]),
+    ])
+    bound = asgi.bind("127.0.0.1", 0, setting="-")
+    await asgi.Listener(app, bound).start()
+    print(f"http://127.0.0.1:{bound.getsockname()[1]}", flush=True)
+    await asyncio.Event().wait()
+
+uvloop.run(main(sys.argv[1]))
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextlib.contextmanager
+def running(command: list[str], url_of: Callable[[bytes], str]) -> Iterator[Server]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        yield Server(url_of(process.stdout.readline()), process.pid)
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def gateway(home: str) -> list[str]:
+    settings = ["GATEWAY_RATE=1000000", f"OPERATOR_TOKEN={OPERATOR}", "LOG_LEVEL=error"]
+    ports = [f"{name}_PORT=0" for name in ("WS", "HTTP", "ORCHESTRATOR", "GATEWAY")]
+    pairs = [part for pair in (*settings, *ports) for part in ("-s", pair)]
+    return [sys.executable, "-m", "toolgate", "up", "--home", home, *pairs]
+
+
+async def pair(http: aiohttp.ClientSession, url: str) -> dict[str, str]:
+    await http.get(f"{url}/status", headers={"X-Device-Id": "bench"})
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    scope = {"tools": "write", "mcp": True}
+    approved = await http.post(
+        f"{url}/pairing/approve", json={"deviceId": "bench", "scope": scope}, headers=headers
+    )
+    token = (await approved.json())["data"]["deviceToken"]
+    return {"X-Device-Id": "bench", "X-Device-Token": token}
+
+
+Headers = Callable[[int], dict[str, str]]
+
+
+async def drive(
+    http: aiohttp.ClientSession,
+    server: Server,
+    path: str,
+    headers: Headers,
+    *,
+    requests: int = REQUESTS,
+    body: dict[str, object] | None = None,
+) -> tuple[float, float]:
+    """CPU and wall time of the server per request, in microseconds."""
+    content = json.dumps(body or BODY).encode()
+    numbers = iter(range(requests))
+
+    async def client() -> None:
+        for number in numbers:
+            async with http.post(server.url + path, data=content, headers=headers(number)) as got:
+                answer = await got.read()
+                assert got.status == 200, answer
+
+    cpu, wall = server.cpu_s(), time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
+    cpu, wall = server.cpu_s() - cpu, time.perf_counter() - wall
+    return cpu / requests * 1e6, wall / requests * 1e6
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        yield http
+
+
+async def measure() -> list[str]:
+    with (
+        tempfile.TemporaryDirectory() as bare_home,
+        tempfile.TemporaryDirectory() as home,
+        running(
+            [sys.executable, "-c", BARE, bare_home], lambda line: line.decode().strip()
+        ) as bare,
+        running(gateway(home), lambda line: str(json.loads(line)["urls"]["gateway"])) as ours,
+    ):
+        async with connected() as http:
+            device = await pair(http, ours.url)
+            turn = 0
+
+            def fresh(number: int) -> dict[str, str]:
+                return {**device, "Idempotency-Key": f"{turn}-{number}"}
+
+            def replayed(_: int) -> dict[str, str]:
+                return {**device, "Idempotency-Key": "0-0"}
+
+            cases: dict[str, tuple[Server, str, Headers]] = {
+                "bare": (bare, "/bare", lambda _: {}),
+                "commit": (bare, "/commit", lambda _: {}),
+                "command": (ours, "/command/tool", fresh),
+                "replay": (ours, "/command/tool", replayed),
+            }
+            for server, path, headers in cases.values():  # warm
+                await drive(http, server, path, headers, requests=200)
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+            for _ in range(TURNS):
+                turn += 1
+                for name, (server, path, headers) in cases.items():
+                    found[name].append(await drive(http, server, path, headers))
+    cpu = {name: statistics.median(c for c, _ in turns) for name, turns in found.items()}
+    wall = {name: statistics.median(w for _, w in turns) for name, turns in found.items()}
+    commit = cpu["commit"] - cpu["bare"]
+    allowed = 3 * cpu["bare"] + commit
+    faster = wall["command"] / wall["replay"]
+    return [
+        f"CPU per request, {CONNECTIONS} connections, {REQUESTS} requests, median of {TURNS}",
+        f"  bare Starlette route            {cpu['bare']:8.0f} us",
+        f"  the same with one commit        {cpu['commit']:8.0f} us",
+        f"  /command/tool echo, all on      {cpu['command']:8.0f} us   "
+        f"budget {allowed:.0f} us: {_verdict(cpu['command'] <= allowed)}",
+        f"  replayed answer                 {cpu['replay']:8.0f} us",
+        f"  a replay is {faster:.1f} times as fast as the first, "
+        f"budget 5.0: {_verdict(faster >= 5)}",
+    ]
+
+
+def _verdict(passed: bool) -> str:
+    return "PASS" if passed else "FAIL"
+
+
+def main() -> list[str]:
+    return asyncio.run(measure())
+
+
+if __name__ == "__main__":
+    print("\n".join(main()))

@@ -1,0 +1,54 @@
+"""The calls of the past, out of the evidence of a home that nobody need be serving.
+
+Their arguments are as they were recorded, without secrets.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.adapters.evidence_check import ClosedHome
+from toolgate.domain.policy.model import Effect
+from toolgate.domain.policy.simulate import RecordedCall
+from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
+
+_CALLER: Final = frozenset(field.name for field in fields(Caller)) - {"level"}
+
+
+class _Record(msgspec.Struct, frozen=True):
+    kind: str
+    subject: str
+    fields: dict[str, Any]
+    artifacts: dict[str, str]
+
+
+class _Request(msgspec.Struct, frozen=True):
+    args: dict[str, Any]
+
+
+def recorded_calls(home: ClosedHome) -> Iterator[RecordedCall]:
+    """Each call that a policy has decided, oldest first, with that decision."""
+    for data in home.records():
+        record = msgspec.json.decode(data, type=_Record)
+        ref = f"requests/{record.subject}/request.json"
+        # A call that has waited is decided twice; only the first record has its request.
+        if record.kind == "decision" and ref in record.artifacts:
+            content = home.artifact(ref, record.artifacts[ref])
+            yield _recorded(record, msgspec.json.decode(content, type=_Request).args)
+
+
+def _recorded(record: _Record, args: dict[str, JsonValue]) -> RecordedCall:
+    given: dict[str, Any] = {name: str(value) for name, value in record.fields.items()}
+    return RecordedCall(
+        ToolRequest(
+            record.subject,
+            given["tool"],
+            args,
+            caller=Caller(**{name: given[name] for name in _CALLER & given.keys()}),
+        ),
+        Level(given.get("level", Level.WRITE)),
+        Effect(given["decision"]),
+        given["rule_id"],
+    )

@@ -1,0 +1,93 @@
+"""What is registered to be called, in memory as it is in the journal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from toolgate.admission.audit import Trail
+from toolgate.domain.capabilities import Capability, Health
+from toolgate.domain.errors import NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.seal import Seal
+
+CAPABILITIES: Final = "capabilities"
+
+Changed = Callable[[Capability], None]
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Capability).decode
+
+
+@dataclass(slots=True)
+class Capabilities:
+    """`built_in` are always there; registering one of them again puts its terms over ours."""
+
+    journal: Journal
+    clock: Clock
+    seal: Seal
+    trail: Trail
+    built_in: Sequence[Capability] = ()
+    _known: dict[str, Capability] = field(default_factory=dict)
+    _observed: dict[str, Health] = field(default_factory=dict)
+    _listeners: list[Changed] = field(default_factory=list)
+
+    async def load(self) -> None:
+        self._known = {one.capability_id: one for one in self.built_in}
+        after = ""
+        while rows := await self.journal.scan(CAPABILITIES, after=after):
+            for row in rows:
+                self._known[row.key] = _decode(self.seal.open(row.value))
+            after = rows[-1].key
+
+    def on_change(self, listener: Changed) -> None:
+        self._listeners.append(listener)
+
+    def get(self, capability_id: str) -> Capability | None:
+        """As registered, but no healthier than it was seen to be."""
+        known = self._known.get(capability_id)
+        seen = self._observed.get(capability_id)
+        if known is None or seen is None or seen.rank <= known.status.rank:
+            return known
+        return replace(known, status=seen)
+
+    def all(self) -> Sequence[Capability]:
+        found = (self.get(capability_id) for capability_id in sorted(self._known))
+        return [one for one in found if one is not None]
+
+    async def register(self, capability: Capability, *, by: str) -> Capability:
+        """Registering again updates; a server that was given before stays unless a new one is."""
+        before = self._known.get(capability.capability_id)
+        if before is not None and capability.server is None:
+            capability = replace(capability, server=before.server)
+        await self.journal.commit(
+            # Sealed: a server's environment and headers may hold its secrets.
+            Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
+            *self.trail.note(
+                "capability.registered",
+                actor=by,
+                resource=("capability", capability.capability_id),
+                metadata={"level": capability.level, "status": capability.status},
+            ),
+        )
+        self._keep(capability)
+        return capability
+
+    async def remove(self, capability_id: str) -> None:
+        if capability_id not in self._known:
+            raise NotFound("capability", capability_id)
+        await self.journal.commit(Delete(CAPABILITIES, capability_id))
+        del self._known[capability_id]
+
+    def report(self, capability_id: str, health: Health) -> bool:
+        """What a check found; whether that is news. Of this process alone: it is not kept."""
+        if self._observed.get(capability_id, Health.HEALTHY) is health:
+            return False
+        self._observed[capability_id] = health
+        return True
+
+    def _keep(self, capability: Capability) -> None:
+        self._known[capability.capability_id] = capability
+        for listener in self._listeners:
+            listener(capability)

@@ -1,0 +1,116 @@
+"""Pairing: a device knocks, the operator looks at the code and lets it in, or does not."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+import msgspec
+
+from toolgate.admission.audit import Trail
+from toolgate.admission.refusals import AuthRequired
+from toolgate.admission.registry import Registry, encode
+from toolgate.domain.devices import Contact, Pending, Scope, ask
+from toolgate.domain.errors import NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Put, Row
+
+PAIRINGS: Final = "pairings"
+CODE_CHANCE: Final = 2**40
+
+_decode: Final = msgspec.json.Decoder(Pending).decode
+
+
+@dataclass(slots=True)
+class Pairing:
+    journal: Journal
+    clock: Clock
+    registry: Registry
+    trail: Trail
+    auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
+
+    _waiting: dict[str, Pending] = field(default_factory=dict)
+
+    async def load(self) -> None:
+        rows = await self.journal.scan(PAIRINGS)
+        self._waiting = {row.key: _decode(row.value) for row in rows}
+
+    def pending(self) -> Sequence[Pending]:
+        """Those who wait, oldest first."""
+        now = self.clock.now_ms()
+        live = (one for one in self._waiting.values() if one.expires_at > now)
+        return sorted(live, key=lambda one: one.requested_at)
+
+    async def knock(self, contact: Contact) -> AuthRequired:
+        """What to tell a device that has no token; TooManyPending where too many wait."""
+        if self.auto_approve and _is_local(contact.ip):
+            token = await self.registry.pair(
+                contact.device_id, Scope(), public_key=contact.public_key
+            )
+            return AuthRequired("paired: use this token", token=token)
+        now = self.clock.now_ms()
+        known = self._waiting.get(contact.device_id)
+        pending = ask(
+            contact, self._waiting.values(), now=now, chance=secrets.randbelow(CODE_CHANCE)
+        )
+        if pending is not known:
+            self._waiting[contact.device_id] = pending  # before the commit: the next knock sees it
+            await self.journal.commit(
+                Put(PAIRINGS, contact.device_id, encode(pending), due=pending.expires_at),
+                *self.trail.note(
+                    "pairing.requested",
+                    actor=contact.device_id,
+                    resource=("device", contact.device_id),
+                    metadata={"ip": contact.ip, "userAgent": pending.user_agent},
+                ),
+            )
+        return AuthRequired("this device is not paired; ask the operator", pending=pending)
+
+    async def approve(self, device_id: str, scope: Scope | None, *, by: str) -> tuple[str, Scope]:
+        """Pair a device that waits, or rotate the token of one that is paired: (token, scope)."""
+        waiting = self._waiting.get(device_id)
+        if waiting is not None and waiting.expires_at <= self.clock.now_ms():
+            waiting = None
+        known = self.registry.device(device_id)
+        if waiting is None and (known is None or not known.active):
+            raise NotFound("pairing request of device", device_id)
+        granted = scope or (known.scope if known is not None and known.active else Scope())
+        note = self.trail.note(
+            "pairing.approved",
+            actor=by,
+            resource=("device", device_id),
+            metadata={"scope": msgspec.to_builtins(granted)},
+        )
+        token = await self.registry.pair(
+            device_id,
+            granted,
+            public_key=waiting.public_key if waiting is not None else "",
+            also=[Delete(PAIRINGS, device_id), *note],
+        )
+        self._waiting.pop(device_id, None)
+        return token, granted
+
+    async def revoke(self, device_id: str, *, by: str) -> None:
+        """Take a device's right away, or turn down one that waits; raises NotFound."""
+        note = self.trail.note("pairing.revoked", actor=by, resource=("device", device_id))
+        waiting = self._waiting.pop(device_id, None)
+        known = self.registry.device(device_id)
+        if waiting is not None and (known is None or not known.active):
+            await self.journal.commit(Delete(PAIRINGS, device_id), *note)
+            return
+        await self.registry.revoke(device_id, also=[Delete(PAIRINGS, device_id), *note])
+
+    async def on_due(self, row: Row) -> None:
+        """A request that nobody answered."""
+        pending = self._waiting.get(row.key)
+        if pending is not None and pending.expires_at <= self.clock.now_ms():
+            del self._waiting[row.key]
+        await self.journal.commit(Delete(PAIRINGS, row.key))
+
+
+def _is_local(ip: str) -> bool:
+    try:
+        return ip_address(ip).is_loopback
+    except ValueError:
+        return False

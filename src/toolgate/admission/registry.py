@@ -1,0 +1,210 @@
+"""Who is known here: devices, scripts, the operator. In memory as it is in the journal.
+
+Tokens are kept as hashes. Whoever holds a stream open for a device watches it here, and is told
+when the device is revoked or gets another token.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from toolgate.admission.refusals import AuthRequired, InvalidToken
+from toolgate.domain.devices import OPERATOR, Device, Identity, Scope, Service, Who
+from toolgate.domain.errors import NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Operation, Put
+
+DEVICES: Final = "devices"
+SERVICES: Final = "services"
+TOKEN_BYTES: Final = 32  # gateway contract
+SERVICE_PREFIX: Final = "svc_"
+
+encode: Final = msgspec.json.Encoder().encode
+_decode_device: Final = msgspec.json.Decoder(Device).decode
+_decode_service: Final = msgspec.json.Decoder(Service).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a request says of its sender."""
+
+    device_id: str = ""
+    device_token: str = ""
+    gateway_token: str = ""
+    bearer: str = ""
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def hash_of(token: str) -> str:
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def same(given: str, expected: str) -> bool:
+    """In constant time."""
+    return hmac.compare_digest(
+        given.encode("utf-8", "surrogatepass"), expected.encode("utf-8", "surrogatepass")
+    )
+
+
+class Registry:
+    def __init__(
+        self, journal: Journal, clock: Clock, *, operator_token: str, gateway_token: str = ""
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._operator_hash = hash_of(operator_token)
+        self._gateway_hash = hash_of(gateway_token) if gateway_token else ""
+        self._devices: dict[str, Device] = {}
+        self._identities: dict[str, Identity] = {}
+        self._services: dict[str, Service] = {}
+        self._seen: dict[str, int] = {}
+        self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+
+    async def load(self) -> None:
+        after = ""
+        while rows := await self._journal.scan(DEVICES, after=after):
+            for row in rows:
+                self._keep(_decode_device(row.value))
+            after = rows[-1].key
+        after = ""
+        while rows := await self._journal.scan(SERVICES, after=after):
+            self._services.update((row.key, _decode_service(row.value)) for row in rows)
+            after = rows[-1].key
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        return [device for device in self._devices.values() if device.active]
+
+    def device(self, device_id: str) -> Device | None:
+        return self._devices.get(device_id)
+
+    def identity(self, name: str) -> Identity | None:
+        """A device or script that is still known, by its name."""
+        device = self._devices.get(name)
+        if device is not None and device.active:
+            return self._identities[name]
+        service = self._services.get(name.removeprefix("service:"))
+        if service is not None and name.startswith("service:"):
+            return Identity(Who.SERVICE, name, service.scope)
+        return None
+
+    def last_seen(self, device_id: str) -> int | None:
+        return self._seen.get(device_id)
+
+    @property
+    def services(self) -> Sequence[Service]:
+        return list(self._services.values())
+
+    def check_gateway_token(self, given: str) -> None:
+        if not self._gateway_hash:
+            return
+        if not given:
+            raise AuthRequired("X-Gateway-Token is required here")
+        if not same(hash_of(given), self._gateway_hash):
+            raise InvalidToken("the gateway token is wrong")
+
+    def device_of(self, credentials: Credentials) -> Identity:
+        """Raises AuthRequired where there is no token or the device is not paired, InvalidToken."""
+        self.check_gateway_token(credentials.gateway_token)
+        device = self._devices.get(credentials.device_id)
+        if not credentials.device_token:
+            raise AuthRequired("X-Device-Token is required")
+        # An unknown device costs the same comparison as a known one.
+        expected = device.token_hash if device is not None else self._operator_hash
+        right = same(hash_of(credentials.device_token), expected)
+        if device is None:
+            raise AuthRequired("this device is not paired")
+        if not right or not device.active:
+            raise InvalidToken("the device token is wrong or was revoked")
+        self._seen[device.device_id] = self._clock.now_ms()
+        return self._identities[device.device_id]
+
+    def bearer_of(self, token: str) -> Identity:
+        """The operator, or the script whose token this is; raises InvalidToken."""
+        hashed = hash_of(token)
+        if same(hashed, self._operator_hash):
+            return OPERATOR
+        for service in self._services.values():
+            if same(hashed, service.token_hash):
+                return Identity(Who.SERVICE, f"service:{service.name}", service.scope)
+        raise InvalidToken("the bearer token is wrong or was revoked")
+
+    async def pair(
+        self, device_id: str, scope: Scope, *, public_key: str, also: Sequence[Operation] = ()
+    ) -> str:
+        """Pair a device, or give a paired one another token; returns the token."""
+        token = new_token()
+        known = self._devices.get(device_id)
+        device = Device(
+            device_id=device_id,
+            token_hash=hash_of(token),
+            scope=scope,
+            paired_at=self._clock.now_ms(),
+            public_key=public_key or (known.public_key if known and known.active else ""),
+        )
+        await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
+        self._keep(device)
+        self._cut(device_id)
+        return token
+
+    async def bind_key(self, device_id: str, public_key: str) -> None:
+        device = replace(self._devices[device_id], public_key=public_key)
+        await self._journal.commit(Put(DEVICES, device_id, encode(device)))
+        self._keep(device)
+
+    async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
+        device = self._devices.get(device_id)
+        if device is None or not device.active:
+            raise NotFound("device", device_id)
+        gone = replace(device, revoked_at=self._clock.now_ms(), public_key="")
+        # First in memory: what comes in while the commit is under way is refused already.
+        self._keep(gone)
+        self._cut(device_id)
+        await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
+
+    async def add_service(self, name: str, scope: Scope) -> str:
+        """A token for a script; the same name again gives another token in its place."""
+        token = SERVICE_PREFIX + new_token()
+        service = Service(name, hash_of(token), scope, self._clock.now_ms())
+        await self._journal.commit(Put(SERVICES, name, encode(service)))
+        self._services[name] = service
+        self._cut(f"service:{name}")
+        return token
+
+    async def remove_service(self, name: str) -> None:
+        if name not in self._services:
+            raise NotFound("service token", name)
+        del self._services[name]
+        self._cut(f"service:{name}")
+        await self._journal.commit(Delete(SERVICES, name))
+
+    @contextlib.contextmanager
+    def watch(self, name: str) -> Iterator[asyncio.Event]:
+        """An event that is set when this caller's right to listen ends."""
+        cut = asyncio.Event()
+        self._watchers[name].add(cut)
+        try:
+            yield cut
+        finally:
+            self._watchers[name].discard(cut)
+            if not self._watchers[name]:
+                del self._watchers[name]
+
+    def _keep(self, device: Device) -> None:
+        self._devices[device.device_id] = device
+        self._identities[device.device_id] = Identity(Who.DEVICE, device.device_id, device.scope)
+
+    def _cut(self, name: str) -> None:
+        for cut in self._watchers.get(name, ()):
+            cut.set()

@@ -1,0 +1,154 @@
+"""Heartbeat and cron: what is to be done at which times, each time once.
+
+A schedule is a row whose `due` is its next time. Taking a time is a compare-and-set on the row, so
+that no two processes take the same one; the job's own id is made from it, so that a job that was
+interrupted is gone on with and not done again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from toolgate.domain.errors import Conflict, ToolgateError
+from toolgate.domain.schedules import Schedule, parse
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
+
+log = logging.getLogger(__name__)
+
+SCHEDULES: Final = "schedules"
+HEARTBEAT: Final = "heartbeat"
+CRON: Final = "cron"
+
+Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
+
+
+async def nothing(_: str) -> bool:
+    """A heartbeat only says that it beats."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    kind: str  # heartbeat | cron
+    line: str
+    job: Job = nothing
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    kind: str
+    line: str
+    taken: int = 0  # the time that was taken last
+    ended: int = 0  # the time whose job has ended last
+
+
+class Tell(Protocol):
+    """The operation that tells the world of one step of a schedule."""
+
+    def __call__(
+        self, kind: str, name: str, *, status: str, duration_ms: int | None
+    ) -> Operation: ...
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_Kept).decode
+
+
+@dataclass(slots=True)
+class Scheduler:
+    journal: Journal
+    clock: Clock
+    tell: Tell
+    entries: Sequence[Entry]
+    wake_at: Callable[[int], None]
+    _plans: dict[str, tuple[Entry, Schedule]] = field(default_factory=dict)
+    _last: dict[str, int] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def load(self) -> None:
+        """Rows for new schedules, none for those that are gone; raises Invalid for a wrong line."""
+        self._plans = {one.name: (one, parse(one.line)) for one in self.entries}
+        known = {row.key: row for row in await self.journal.scan(SCHEDULES)}
+        for name, row in known.items():
+            kept = _decode(row.value)
+            if kept.taken:
+                self._last[kept.kind] = max(self._last.get(kept.kind, 0), kept.taken)
+            if name not in self._plans:
+                await self.journal.commit(Delete(SCHEDULES, name))
+            elif kept.taken != kept.ended:
+                self._go(name, kept)
+        for name, (entry, schedule) in self._plans.items():
+            before = known.get(name)
+            if before is None or _decode(before.value).line != entry.line:
+                due = schedule.next_after(self.clock.now_ms())
+                kept = _Kept(entry.kind, entry.line)
+                await self.journal.commit(Put(SCHEDULES, name, _encode(kept), due=due))
+
+    def last_at(self, kind: str) -> int | None:
+        return self._last.get(kind)
+
+    async def on_due(self, row: Row) -> None:
+        """Take the time, durably, then do the job. What was missed while we were away is not made up for."""
+        if row.key not in self._plans:
+            await self.journal.commit(Delete(SCHEDULES, row.key))
+            return
+        entry, schedule = self._plans[row.key]
+        now = self.clock.now_ms()
+        kept = _Kept(entry.kind, entry.line, taken=now, ended=_decode(row.value).ended)
+        due = schedule.next_after(now)
+        operations: list[Operation] = [
+            Put(SCHEDULES, row.key, _encode(kept), due=due, expected=row.version)
+        ]
+        if entry.kind == CRON:
+            operations.append(self.tell(entry.kind, entry.name, status="started", duration_ms=None))
+        try:
+            await self.journal.commit(*operations)
+        except Conflict:
+            return  # another process took it
+        self._last[entry.kind] = now
+        if due is not None:
+            self.wake_at(due)
+        self._go(row.key, kept)
+
+    async def stop(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _go(self, name: str, kept: _Kept) -> None:
+        task = asyncio.create_task(self._do(name, kept), name=f"schedule {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, name: str, kept: _Kept) -> None:
+        entry, _ = self._plans[name]
+        started = self.clock.monotonic()
+        try:
+            well = await entry.job(f"{kept.kind}_{name}_{kept.taken}")
+        except ToolgateError as failed:
+            log.warning("schedule_failed name=%s error=%s", name, failed)
+            well = False
+        took = int((self.clock.monotonic() - started) * 1000)
+        status = "succeeded" if well else "failed"
+        told = self.tell(entry.kind, entry.name, status=status, duration_ms=took)
+        await self._ended(name, kept.taken, told)
+
+    async def _ended(self, name: str, taken: int, told: Operation) -> None:
+        """Over whatever the row has become meanwhile; the next time may have been taken already."""
+        while True:
+            row = await self.journal.get(SCHEDULES, name)
+            if row is None:
+                await self.journal.commit(told)
+                return
+            kept = msgspec.structs.replace(_decode(row.value), ended=taken)
+            put = Put(SCHEDULES, name, _encode(kept), due=row.due, expected=row.version)
+            try:
+                await self.journal.commit(put, told)
+            except Conflict:
+                continue
+            return

@@ -1,0 +1,229 @@
+"""The tool pipeline and everything a tool call may reach."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.docker_runner import DockerRunners
+from toolgate.adapters.egress_proxy import EgressProxy
+from toolgate.adapters.engine_builtin import BuiltInEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_tiles import TileFiles
+from toolgate.adapters.json_schema import schema_errors
+from toolgate.adapters.mcp_upstream import McpUpstreams
+from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.policy_file import PolicyFile, load_policy
+from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
+from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from toolgate.adapters.web_guard import Guard, GuardedWeb
+from toolgate.adapters.web_search import WebSearch
+from toolgate.admission.capabilities import Capabilities
+from toolgate.bootstrap.installation import VERSION, Core, Installation
+from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.tools import Caller, Level
+from toolgate.execution.approvals import Approvals
+from toolgate.execution.audit import AuditLog
+from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.ledger import Ledger
+from toolgate.execution.pipeline import Pipeline
+from toolgate.execution.policies import Policies
+from toolgate.execution.routing import Route as ToolRoute
+from toolgate.execution.routing import Routing, named_tools, on_target
+from toolgate.execution.simulation import Simulation
+from toolgate.execution.targets import TargetEngine, Targets
+from toolgate.settings import Settings
+from toolgate.tasks.agent_tools import BrowserEngine
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import Toolset
+
+log = logging.getLogger(__name__)
+
+TABS_PER_CORE: Final = 4
+NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
+
+
+@dataclass(slots=True)
+class Upstreams:
+    """MCP servers, found in what is registered once that has been loaded."""
+
+    clock: SystemClock
+    capabilities: Capabilities | None = None
+    sessions: McpUpstreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
+
+    def route(self) -> ToolRoute:
+        sessions = self.sessions
+        return ToolRoute(
+            find=lambda request: sessions if sessions.takes(request.tool) else None,
+            describe=sessions.describe,
+        )
+
+    def _server(self, capability_id: str) -> Server | None:
+        found = self.capabilities.get(capability_id) if self.capabilities else None
+        return None if found is None else found.server
+
+    def _report(self, capability_id: str, health: Health) -> None:
+        if self.capabilities is not None and self.capabilities.report(capability_id, health):
+            log.info("capability_health id=%s health=%s", capability_id, health)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The tool pipeline, and what the doors read beside it."""
+
+    pipeline: Pipeline
+    policy: PolicyFile
+    approvals: Approvals
+    audit: AuditLog
+    evidence: EvidenceLog
+    targets: Targets
+    executor: LocalExecutor
+    level_of: Callable[[str], Level | None]
+    upstreams: Upstreams
+    simulation: Simulation
+    tasks: Toolset
+
+
+async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
+    home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
+    blobs = DiskBlobs(home / "blobs")
+    evidence = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
+        journal=journal,
+        blobs=blobs,
+        bus=core.bus,
+        clock=clock,
+        signer=Ed25519Signer.in_home(home),
+        redactor=redactor,
+        commit=Commitments.in_home(home),
+    )
+    installation.on_stop(evidence.close)
+    parse_shell = TreeSitterShellParser()
+    path = Path(settings.policy_file) if settings.policy_file else None
+    policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
+    installation.keep_running(policy.watch())
+    policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
+    web = await GuardedWeb(Guard()).__aenter__()
+    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock)
+    sandboxes.start_soon()
+    installation.on_stop(sandboxes.close)
+    runners = DockerRunners(clock=clock)
+    installation.on_stop(runners.close)
+    targets = Targets(journal, clock=clock)
+    built_in = BuiltInEngine(
+        journal=journal,
+        web=web,
+        session=sandboxes.open_for,
+        isolation=sandboxes.isolation,
+        permits=policies.permits_hop,
+        version=VERSION,
+        holds_secret=lambda text: redactor.text(text) != text,
+    )
+    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    upstreams = Upstreams(clock)
+    installation.on_stop(upstreams.sessions.close)
+    tasks = await open_browser_tasks(settings, installation, core, blobs)
+    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
+    routing = Routing(
+        [
+            on_target(lambda _: on_targets),
+            named_tools(in_browser, in_browser.tools()),
+            upstreams.route(),
+            *await _search(settings, installation),
+            named_tools(built_in, built_in.tools()),
+        ]
+    )
+    audit = AuditLog(journal, redactor=redactor)
+    approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
+    pipeline = Pipeline(
+        policies=policies,
+        routing=routing,
+        ledger=Ledger(journal, evidence, audit, clock, owner=NODE),
+        approvals=approvals,
+        redactor=redactor,
+    )
+    await pipeline.recover()
+    whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
+    executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
+    simulation = Simulation(
+        journal,
+        evidence,
+        lambda text: load_policy(text, parse_shell=parse_shell),
+        parse_shell,
+        routing.level_of,
+    )
+    return Execution(
+        pipeline,
+        policy,
+        approvals,
+        audit,
+        evidence,
+        targets,
+        executor,
+        routing.known_level,
+        upstreams,
+        simulation,
+        tasks,
+    )
+
+
+async def open_browser_tasks(
+    settings: Settings, installation: Installation, core: Core, blobs: DiskBlobs
+) -> Toolset:
+    """The browser itself starts with the first task."""
+    refused = RefusedHosts()
+    proxy = await EgressProxy(Guard(), decided=refused.note).__aenter__()
+    installation.on_stop(lambda: proxy.__aexit__(None, None, None))
+    browser = PlaywrightBrowser(
+        BrowserOptions(
+            executable=settings.chromium,
+            proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
+            slots=TABS_PER_CORE * (os.cpu_count() or 1),
+        ),
+        was_refused=refused.has,
+    )
+    installation.on_stop(browser.close)
+    runtime = TaskRuntime(
+        journal=core.journal,
+        blobs=blobs,
+        browser=browser,
+        clock=core.clock,
+        new_id=core.new_id,
+        templates=load_templates(),
+    )
+    installation.on_stop(runtime.close)
+    await runtime.start()
+    return Toolset(runtime, clock=core.clock)
+
+
+async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:
+    """`web.search`, where the operator has named a provider; its own host may be private."""
+    if not settings.search_provider:
+        return []
+    opened = (
+        frozenset({urlsplit(settings.search_url).netloc}) if settings.search_url else frozenset()
+    )
+    web = await GuardedWeb(Guard(allow_private=opened)).__aenter__()
+    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    engine = WebSearch(
+        web,
+        provider=settings.search_provider,
+        url=settings.search_url,
+        key=settings.search_key.reveal(),
+    )
+    return [named_tools(engine, engine.tools())]

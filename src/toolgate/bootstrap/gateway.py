@@ -1,0 +1,136 @@
+"""The gateway with its memory loaded, its schedules and its operator."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
+from toolgate.adapters.mcp_file import read_servers
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.schedule_file import CronEntry, read_schedules
+from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.adapters.signatures import verify_ed25519
+from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
+from toolgate.admission.scheduler import Entry as ScheduleEntry
+from toolgate.bootstrap.execution import Execution
+from toolgate.bootstrap.installation import VERSION, Core, Installation, token
+from toolgate.domain.ratelimit import Rate
+from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.orchestrator import Invocation
+from toolgate.ports.pipeline import Ran, ToolPipeline
+from toolgate.settings import Settings
+from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
+from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
+from toolgate.surfaces.gateway.events import schedule_event
+from toolgate.surfaces.gateway.operator import (
+    ApprovalRoutes,
+    AuditRoutes,
+    PolicyRoutes,
+    RunRoutes,
+    TargetRoutes,
+)
+from toolgate.surfaces.gateway.routes import Route
+from toolgate.surfaces.gateway.trail import AuditTrail
+
+
+async def open_gateway(
+    settings: Settings,
+    installation: Installation,
+    core: Core,
+    execution: Execution,
+    runs: Runs,
+    dispatcher: LocalDispatcher,
+) -> tuple[Assembled, Mapping[str, OnDue]]:
+    """The gateway with its memory loaded, and its deadlines."""
+    journal, clock = core.journal, core.clock
+    trail = AuditTrail(execution.audit)
+    level_of = execution.level_of
+    entries = _schedules(settings, runs, execution.pipeline)
+    scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
+    operator: Sequence[Route] = (
+        *TargetRoutes(execution.targets, trail, journal, core.patterns.learn).routes(),
+        *AuditRoutes(execution.audit).routes(),
+        *RunRoutes(journal).routes(),
+        *ApprovalRoutes(
+            execution.approvals, execution.pipeline, runs, journal, clock, level_of
+        ).routes(),
+        *PolicyRoutes(execution.policy, execution.simulation, trail, journal).routes(),
+    )
+    door = assemble(
+        Foundations(
+            journal=journal,
+            bus=core.bus,
+            clock=clock,
+            new_id=core.new_id,
+            seal=AesGcmSeal.in_file(settings.home / "seal.key"),
+            audit=execution.audit,
+            pipeline=execution.pipeline,
+            level_of=level_of,
+            runs=runs,
+            upstreams=execution.upstreams.sessions,
+            verify=verify_ed25519,
+            wake_at=dispatcher.wake_at,
+            last_at=scheduler.last_at,
+            more_routes=operator,
+            more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
+        ),
+        GatewayOptions(
+            operator_token=operator_token(settings, core.patterns),
+            version=VERSION,
+            gateway_token=settings.gateway_token.reveal(),
+            auto_approve=settings.gateway_auto_approve == "on",
+            rate=Rate(settings.gateway_rate),
+            hosts=frozenset(
+                name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()
+            ),
+        ),
+    )
+    execution.upstreams.capabilities = door.capabilities
+    await door.load()
+    await scheduler.load()
+    installation.keep_running(execution.upstreams.sessions.watch())
+    installation.keep_running(door.housekeeping())
+    installation.on_stop(scheduler.stop)
+    installation.on_stop(door.commands.stop)
+    return door, {**door.on_due, SCHEDULES: scheduler.on_due}
+
+
+def _schedules(settings: Settings, runs: Runs, pipeline: ToolPipeline) -> list[ScheduleEntry]:
+    """The heartbeat, and a job for each line of the schedule file."""
+    found = read_schedules(Path(settings.schedule_file)) if settings.schedule_file else []
+    entries = [ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, pipeline)) for one in found]
+    if settings.heartbeat:
+        entries.append(ScheduleEntry("heartbeat", HEARTBEAT, settings.heartbeat))
+    return entries
+
+
+def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline) -> Job:
+    caller = Caller(user="scheduler", role="scheduler", session=f"cron:{entry.id}")
+
+    async def call_tool(job_id: str) -> bool:
+        answer = await pipeline.run(ToolRequest(job_id, entry.tool, entry.args, caller))
+        return isinstance(answer, Ran) and answer.output.ok
+
+    async def invoke_agent(job_id: str) -> bool:
+        invocation = Invocation(
+            session_id=f"cron:{entry.id}",
+            user_id="scheduler",
+            agent_id=entry.agent,
+            role="user",
+            content=entry.message,
+            request_id=job_id,
+        )
+        await runs.invoke(invocation)
+        return True
+
+    return invoke_agent if entry.agent else call_tool
+
+
+def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
+    """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
+    is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
+    made = token(settings, "operator", patterns)
+    if is_new:
+        sys.stderr.write(f"operator token (shown once; kept in operator.token): {made}\n")
+    return made

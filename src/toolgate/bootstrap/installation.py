@@ -1,0 +1,185 @@
+"""What every role stands on: logs, home, journal, listeners, tokens, and the order of stopping."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as HttpRoute
+
+from toolgate import asgi
+from toolgate.adapters import logs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.ids import RandomIds
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.metrics import Metrics
+from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
+from toolgate.domain.errors import Misconfigured
+from toolgate.domain.redaction import Redactor
+from toolgate.settings import Settings
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("toolgate")
+OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
+TOKEN_BYTES: Final = 32
+
+
+@dataclass(slots=True)
+class Installation:
+    """What is running, where it listens, and how it is stopped."""
+
+    urls: dict[str, str] = field(default_factory=dict)
+    console_link: str = field(default="", repr=False)  # signs the operator in, once
+    _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+
+    def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
+        self._stops.append(stop)
+
+    def on_stop_soon(self, stop: Callable[[], None]) -> None:
+        async def stopped() -> None:
+            stop()
+
+        self.on_stop(stopped)
+
+    def keep_running(self, work: Awaitable[None]) -> None:
+        """A task that lives as long as the installation."""
+        task = asyncio.ensure_future(work)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self.on_stop(end)
+
+    async def stop(self) -> None:
+        """In the reverse of the order of starting; each part gets its chance."""
+        for stop in reversed(self._stops):
+            try:
+                await stop()
+            except Exception:
+                log.exception("stop_failed")
+        self._stops.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every role stands on."""
+
+    clock: SystemClock
+    new_id: RandomIds
+    bus: LocalBus
+    journal: SqliteJournal
+    patterns: SecretPatterns
+    redactor: Redactor
+
+
+def configure_logs(settings: Settings) -> SecretPatterns:
+    """Log lines on stderr, without the secrets that are known; whoever learns more teaches these."""
+    patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
+    logs.configure(
+        level=settings.log_level,
+        as_json=settings.log_format == "json",
+        redactor=patterns.redactor(),
+    )
+    return patterns
+
+
+async def open_core(
+    settings: Settings, installation: Installation, patterns: SecretPatterns
+) -> Core:
+    clock, bus = SystemClock(), LocalBus()
+    journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
+    installation.on_stop(journal.close)
+    return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor())
+
+
+async def serve(
+    installation: Installation,
+    metrics: Metrics,
+    app: Starlette,
+    bound: socket.socket,
+    *,
+    websockets: bool = False,
+) -> None:
+    async def answer(_: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
+    listener = asgi.Listener(app, bound, websockets=websockets)
+    await listener.start()
+    installation.on_stop(listener.stop)
+
+
+def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
+    """All of them or none: a port that is taken is noticed before anything is opened."""
+    bound: dict[str, socket.socket] = {}
+    try:
+        for name, (port, setting) in listeners.items():
+            bound[name] = asgi.bind(host, port, setting=setting)
+    except Misconfigured:
+        for one in bound.values():
+            one.close()
+        raise
+    return bound
+
+
+def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
+    """A token that was set, or one that is made once and kept in home, for its owner alone."""
+    given = getattr(settings, f"{name}_token").reveal()
+    if given:
+        return str(given)
+    path = settings.home / f"{name}.token"
+    if not path.exists():
+        made = secrets.token_urlsafe(TOKEN_BYTES)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(made)
+    token = path.read_text().strip()
+    patterns.learn(token)
+    return token
+
+
+def address(name: Sequence[object]) -> str:
+    host, port = str(name[0]), name[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_exposure(settings: Settings) -> None:
+    """Without a key anyone may talk to us: only on loopback, and not silently."""
+    if settings.api_key:
+        return
+    if not settings.on_loopback:
+        raise Misconfigured(
+            f"API_KEY is not set and HOST is {settings.host}; set API_KEY, or HOST to 127.0.0.1"
+        )
+    log.warning("api_key_unset any client on this machine may connect")
+
+
+def make_home(settings: Settings) -> None:
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as refused:
+        raise Misconfigured(
+            f"TOOLGATE_HOME {settings.home} cannot be made: {refused.strerror}; "
+            "choose a directory that this user may write"
+        ) from refused
+
+
+def raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

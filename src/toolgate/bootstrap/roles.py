@@ -1,0 +1,236 @@
+"""The roles: all of them in one process, or each alone."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.routing import Route as HttpRoute
+
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.ingress_push import IngressPush
+from toolgate.adapters.metrics import Metrics, Reading
+from toolgate.adapters.orchestrator_http import HttpOrchestrator
+from toolgate.adapters.orchestrator_http_records import CALLS as REMOTE_CALLS
+from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.bootstrap.console import open_console
+from toolgate.bootstrap.execution import open_execution
+from toolgate.bootstrap.gateway import open_gateway
+from toolgate.bootstrap.installation import (
+    Core,
+    Installation,
+    address,
+    bind,
+    check_exposure,
+    configure_logs,
+    make_home,
+    open_core,
+    raise_file_limit,
+    serve,
+    token,
+)
+from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
+from toolgate.domain.errors import Misconfigured
+from toolgate.orchestration import records
+from toolgate.ports.journal import Delete, Row
+from toolgate.ports.orchestrator import Orchestrator
+from toolgate.settings import Settings
+from toolgate.surfaces.executor.server import ExecutorApi
+from toolgate.surfaces.gateway.mounted import Guarded
+from toolgate.surfaces.ingress.connection import Options
+from toolgate.surfaces.ingress.hub import Hub
+from toolgate.surfaces.ingress.server import Ingress
+from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.mcp.doors import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
+from toolgate.surfaces.orchestrator.server import OrchestratorApi
+
+Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
+
+
+async def start_everything(settings: Settings) -> Installation:
+    """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError."""
+    return await _start_role(settings, _start)
+
+
+async def start_ingress(settings: Settings) -> Installation:
+    """`toolgate ingress`: clients' WebSockets here, the orchestrator at ORCHESTRATOR_URL."""
+    if not settings.orchestrator_url:
+        raise Misconfigured("ORCHESTRATOR_URL is not set; name the orchestrator, or use `up`")
+    return await _start_role(settings, _start_ingress_alone)
+
+
+async def start_orchestrator(settings: Settings) -> Installation:
+    """`toolgate orchestrator`: runs and tools here, clients at an ingress elsewhere."""
+    return await _start_role(settings, _start_orchestrator_alone)
+
+
+async def _start_role(settings: Settings, start: Start) -> Installation:
+    patterns = configure_logs(settings)
+    check_exposure(settings)
+    raise_file_limit()
+    make_home(settings)
+    installation = Installation()
+    try:
+        await start(settings, installation, patterns)
+    except BaseException:
+        await installation.stop()
+        raise
+    return installation
+
+
+async def _start(settings: Settings, installation: Installation, patterns: SecretPatterns) -> None:
+    sockets = bind(
+        settings.host,
+        internal=(settings.http_port, "HTTP_PORT"),
+        orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"),
+        gateway=(settings.gateway_port, "GATEWAY_PORT"),
+        clients=(settings.ws_port, "WS_PORT"),
+    )
+    core = await open_core(settings, installation, patterns)
+    execution = await open_execution(settings, installation, core)
+    dispatcher = LocalDispatcher(core.journal, core.clock)
+    runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
+    hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
+    metrics = Metrics(
+        {
+            "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
+            "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
+        }
+    )
+    ingress = _ingress(settings, core, hub, runs, metrics)
+    executor = ExecutorApi(execution.executor, token(settings, "executor", core.patterns))
+    door, due = await open_gateway(settings, installation, core, execution, runs, dispatcher)
+    start_runs(due)
+    gateway = door.gateway.app()
+    gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
+    console = await open_console(settings, core, execution, runs, door, sockets["clients"])
+    gateway.router.routes.extend(console.routes())
+    mcp = McpDoors(execution.tasks)
+    installation.on_stop(mcp.close)
+    gateway.router.routes.extend(
+        HttpRoute(path, Guarded(mcp, door.gateway.doors))
+        for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
+    )
+    await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
+    orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
+    await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
+    await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
+    await ingress.start(sockets["clients"])
+    installation.on_stop(ingress.stop)
+    installation.on_stop_soon(console.close)
+    for run_id, _ in await runs.open_runs():
+        dispatcher.dispatch(run_id)
+    at = {name: address(bound.getsockname()) for name, bound in sockets.items()}
+    installation.urls = {
+        "ingress_ws": f"ws://{at['clients']}/ws",
+        "ingress_internal": f"http://{at['internal']}",
+        "orchestrator": f"http://{at['orchestrator']}",
+        "gateway": f"http://{at['gateway']}",
+        "mcp": f"http://{at['gateway']}{HTTP_PATH}",
+        "console": f"http://{at['gateway']}/console",
+    }
+    installation.console_link = console.link(installation.urls["console"])
+
+
+async def _start_ingress_alone(
+    settings: Settings, installation: Installation, patterns: SecretPatterns
+) -> None:
+    sockets = bind(
+        settings.host,
+        internal=(settings.http_port, "HTTP_PORT"),
+        clients=(settings.ws_port, "WS_PORT"),
+    )
+    core = await open_core(settings, installation, patterns)
+    dispatcher = LocalDispatcher(core.journal, core.clock)
+    orchestrator = HttpOrchestrator(
+        settings.orchestrator_url,
+        RemoteRuns(core.journal, core.clock, dispatcher),
+        core.new_id,
+        settings.internal_token.reveal(),
+        answer_s=settings.orchestrator_timeout_ms / 1000,
+    )
+
+    async def forget_request(row: Row) -> None:
+        await core.journal.commit(Delete(row.collection, row.key))
+
+    async def nothing_to_advance(_: str) -> None:
+        """Runs are worked on elsewhere; only the deadlines are kept here."""
+
+    dispatcher.start(
+        nothing_to_advance,
+        {REMOTE_CALLS: orchestrator.on_call_deadline, records.REQUESTS: forget_request},
+    )
+    installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
+    start_retention(installation, core)
+    await orchestrator.start()
+    installation.on_stop(orchestrator.stop)
+    hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
+    metrics = Metrics(
+        {
+            "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
+            "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+        }
+    )
+    ingress = _ingress(settings, core, hub, orchestrator, metrics)
+    await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
+    await ingress.start(sockets["clients"])
+    installation.on_stop(ingress.stop)
+    at = {name: address(bound.getsockname()) for name, bound in sockets.items()}
+    installation.urls = {
+        "ingress_ws": f"ws://{at['clients']}/ws",
+        "ingress_internal": f"http://{at['internal']}",
+    }
+
+
+async def _start_orchestrator_alone(
+    settings: Settings, installation: Installation, patterns: SecretPatterns
+) -> None:
+    sockets = bind(settings.host, orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"))
+    core = await open_core(settings, installation, patterns)
+    execution = await open_execution(settings, installation, core)
+    dispatcher = LocalDispatcher(core.journal, core.clock)
+    runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
+    start_runs({})
+    metrics = Metrics(
+        {"runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on))}
+    )
+    api = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
+    if settings.ingress_url:
+        push = IngressPush(
+            settings.ingress_url,
+            core.journal,
+            core.bus,
+            core.clock,
+            runs.client_offline,
+            settings.resume_window_ms,
+            settings.internal_token.reveal(),
+        )
+        await push.start()
+        installation.on_stop(push.stop)
+        api.push = push
+    await serve(installation, metrics, api.app(), sockets["orchestrator"])
+    for run_id, _ in await runs.open_runs():
+        dispatcher.dispatch(run_id)
+    at = address(sockets["orchestrator"].getsockname())
+    installation.urls = {"orchestrator": f"http://{at}"}
+
+
+def _ingress(
+    settings: Settings, core: Core, hub: Hub, orchestrator: Orchestrator, metrics: Metrics
+) -> Ingress:
+    return Ingress(
+        options=Options(
+            api_key=settings.api_key.reveal(),
+            max_message_bytes=settings.ws_max_message_bytes,
+            write_wait_ms=settings.ws_write_wait_ms,
+        ),
+        hub=hub,
+        sessions=Sessions(core.journal, core.clock, core.new_id),
+        journal=core.journal,
+        orchestrator=orchestrator,
+        clock=core.clock,
+        ping_interval_ms=settings.ws_ping_interval_ms,
+        pong_wait_ms=settings.ws_pong_wait_ms,
+        cancel_when_gone=settings.on_disconnect == "cancel",
+        metrics=metrics.text,
+        internal_token=settings.internal_token.reveal(),
+    )

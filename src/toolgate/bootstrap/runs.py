@@ -1,0 +1,93 @@
+"""Runs, their agents, their deadlines and their retention."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
+from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.http_agent import HttpAgents
+from toolgate.adapters.llm_agent import LlmAgent
+from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.bootstrap.execution import Execution
+from toolgate.bootstrap.installation import Core, Installation
+from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.orchestration import records
+from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.agents import Agents
+from toolgate.orchestration.conversations import Conversations
+from toolgate.orchestration.retention import Retention
+from toolgate.orchestration.runs import Limits, Runs
+from toolgate.orchestration.session_tools import SessionTools
+from toolgate.ports.agents import Agent
+from toolgate.ports.journal import Row
+from toolgate.settings import Settings
+
+DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
+
+
+async def open_runs(
+    settings: Settings,
+    installation: Installation,
+    core: Core,
+    execution: Execution,
+    dispatcher: LocalDispatcher,
+) -> tuple[Runs, Callable[[Mapping[str, OnDue]], None]]:
+    """The runs, and how their work begins once whoever else has deadlines has said so."""
+    agents = await load_agents(settings, installation, core)
+    session_tools = SessionTools(core.journal)
+    runs = Runs(
+        journal=core.journal,
+        dispatcher=dispatcher,
+        pipeline=execution.pipeline,
+        clock=core.clock,
+        new_id=core.new_id,
+        agents=agents,
+        session_tools=session_tools,
+        redact=core.redactor.text,
+        limits=Limits(
+            tool_ms=settings.tool_timeout_ms,
+            approval_ms=settings.approval_timeout_ms,
+            agent_ms=settings.agent_timeout_ms,
+        ),
+    )
+
+    async def approval_expired(row: Row) -> None:
+        await execution.approvals.on_due(row)
+
+    on_due: dict[str, OnDue] = {
+        records.OPEN_RUNS: runs.on_agent_deadline,
+        records.CALLS: runs.on_call_deadline,
+        records.REQUESTS: runs.on_request_expired,
+        APPROVALS: approval_expired,
+    }
+    advance = Advance(runs, session_tools, Conversations(core.journal))
+
+    def start(more_due: Mapping[str, OnDue]) -> None:
+        runs.watch_approvals(core.bus)
+        dispatcher.start(advance, {**on_due, **more_due})
+        installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
+        start_retention(installation, core)
+
+    return runs, start
+
+
+async def load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
+    """The built-in agents, and those registered by their URL."""
+    reach = HttpAgents()
+    installation.on_stop(reach.close)
+    assistant = LlmAgent(settings.model)
+    installation.on_stop(assistant.close)
+    builtin: dict[str, Agent] = {
+        "echo": EchoAgent(),
+        "script": ScriptAgent(),
+        "assistant": assistant,
+    }
+    agents = Agents(core.journal, builtin, reach.agent)
+    await agents.load()
+    return agents
+
+
+def start_retention(installation: Installation, core: Core) -> None:
+    retention = Retention(core.journal, core.clock)
+    retention.start()
+    installation.on_stop(retention.stop)

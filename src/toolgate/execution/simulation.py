@@ -1,0 +1,72 @@
+"""The calls of the past, put to another policy: from the evidence, so with secrets redacted."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.domain.errors import Damaged, NotFound
+from toolgate.domain.policy.model import Effect, Policy
+from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
+from toolgate.domain.shell import ParseShell
+from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.execution.calls import STREAM
+from toolgate.execution.policies import LevelOf
+from toolgate.ports.evidence import Evidence
+from toolgate.ports.journal import Journal
+
+PAGE: Final = 200
+
+_decode_episode: Final = msgspec.json.Decoder(wire.Episode).decode
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    journal: Journal
+    evidence: Evidence
+    compile: Callable[[str], Policy]  # raises InvalidPolicy
+    parse_shell: ParseShell
+    level_of: LevelOf
+
+    async def run(self, text: str, *, limit: int) -> tuple[int, list[Change]]:
+        """How many of the newest calls were looked at, and those that it decides otherwise."""
+        candidate = self.compile(text)
+        recorded = [call async for call in self._recorded(limit)]
+        return len(recorded), list(simulate(recorded, candidate, parse_shell=self.parse_shell))
+
+    async def _recorded(self, limit: int) -> AsyncIterator[RecordedCall]:
+        before: int | None = None
+        left = limit
+        while left > 0 and (
+            page := await self.journal.read_back(STREAM, before=before, limit=min(PAGE, left))
+        ):
+            before, left = page[-1].seq, left - len(page)
+            for event in page:
+                call = await self._call(_decode_episode(event.data).id)
+                if call is not None:
+                    yield call
+
+    async def _call(self, request_id: str) -> RecordedCall | None:
+        """None where the evidence of it is gone or was for another request."""
+        try:
+            asked = await self._artifact(request_id, wire.Artifact.REQUEST)
+            decided = await self._artifact(request_id, wire.Artifact.POLICY_DECISION)
+        except (NotFound, Damaged):
+            return None
+        request = ToolRequest(
+            request_id=request_id,
+            tool=asked["tool_id"],
+            args=asked["args"],
+            caller=msgspec.convert(asked["caller"], Caller),
+            target_id=asked.get("target_id", ""),
+        )
+        return RecordedCall(
+            request, self.level_of(request), Effect(decided["decision"]), decided["rule_id"]
+        )
+
+    async def _artifact(self, request_id: str, name: str) -> dict[str, Any]:
+        ref = wire.EVIDENCE_REF.format(request_id=request_id, artifact=name)
+        return _decode_object(await self.evidence.fetch(ref))

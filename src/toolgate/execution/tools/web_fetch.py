@@ -1,0 +1,74 @@
+"""`web.fetch`: GET, HEAD or POST through the guard; the gateway contract's system action."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.domain.urls import Url
+from toolgate.execution.builtin import Args, Context, define, failed, refused
+from toolgate.ports.web import Blocked, WebRequest, WebResponse
+
+Headers = Annotated[dict[str, str], msgspec.Meta(max_length=64)]
+
+
+class WebFetchArgs(Args, frozen=True):
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=8192)]
+    method: Literal["GET", "POST", "HEAD"] = "GET"
+    headers: Headers = msgspec.field(default_factory=dict)
+    body: Annotated[str, msgspec.Meta(max_length=512 * 1024)] = ""
+
+
+async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
+    if args.body and args.method != "POST":
+        return refused("web.fetch: only a POST has a body")
+    if args.body and context.holds_secret(args.body):
+        return refused("web.fetch: the body holds a secret")
+    asked = 0
+
+    def granted(url: Url) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 1 or context.permits(context.request, url)
+
+    request = WebRequest(
+        args.url, method=args.method, headers=args.headers, body=args.body.encode()
+    )
+    try:
+        answer = await context.web.fetch(request, granted=granted)
+    except (Invalid, Blocked) as blocked:
+        begun = Outcome.EXECUTED if asked > 1 else Outcome.NOT_STARTED
+        return refused(f"web.fetch: {blocked}", outcome=begun)
+    except Unavailable as unavailable:
+        return failed(f"web.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)
+    return _output(answer)
+
+
+def _output(answer: WebResponse) -> ToolOutput:
+    """Whatever the status: that the server said no is an answer."""
+    headers: dict[str, JsonValue] = {}
+    for name, value in answer.headers:
+        known = headers.get(name)
+        headers[name] = f"{known}, {value}" if known else value
+    return ToolOutput(
+        exit_code=0,
+        data={
+            "url": answer.url,
+            "status": answer.status,
+            "headers": headers,
+            "bodyText": answer.body.decode("utf-8", "replace"),
+            "truncated": answer.truncated,
+        },
+        truncated=answer.truncated,
+    )
+
+
+TOOL = define(
+    "web.fetch",
+    description="Ask a public URL by GET, HEAD or POST. Private and local addresses are refused.",
+    level=Level.READ,
+    repeatable=True,
+    args=WebFetchArgs,
+    run=run,
+)

@@ -1,0 +1,16 @@
+"""MCP servers that others run: what they offer. Calling them is an engine's business."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolgate.domain.tools import Tool
+
+
+class Upstreams(Protocol):
+    def knows(self, capability_id: str) -> bool:
+        """Whether there is a server behind this capability."""
+        ...
+
+    async def tools(self, capability_id: str) -> Sequence[Tool]:
+        """What the server offers, by its own names; raises Unavailable where it does not answer."""
+        ...

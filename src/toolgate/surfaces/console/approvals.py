@@ -1,0 +1,95 @@
+"""Approvals: what would be done, by whom, why the policy asks; and a person's word on it."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.domain.approvals import Approval
+from toolgate.domain.errors import Damaged, NotFound
+from toolgate.execution import approvals as kept
+from toolgate.orchestration import records
+from toolgate.surfaces.console.parts import OPERATOR, Answer, Parts, body_of
+
+RECENT: Final = 50
+
+
+class Word(msgspec.Struct):
+    approve: bool
+    reason: str = ""
+
+
+def shown_approval(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.approval_id,
+        "request_id": approval.request_id,
+        "tool": approval.tool,
+        "summary": approval.summary,
+        "reason": approval.reason,
+        "rule_id": approval.rule_id,
+        "policy_version": approval.policy_version,
+        "asked_by": approval.asked_by[-1] if approval.asked_by else "executor",
+        "asked_at": approval.asked_at,
+        "expires_at": approval.expires_at,
+        "status": approval.status.value,
+        "decided_by": approval.decided_by,
+        "decided_at": approval.decided_at,
+        "note": approval.note,
+        "run_id": approval.run_id,
+        "session": approval.session,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPages:
+    parts: Parts
+
+    async def listed(self, _: Request) -> Answer:
+        now = self.parts.clock.now_ms()
+        pending = await self.parts.approvals.pending(limit=200)
+        rows = await self.parts.journal.scan(kept.COLLECTION, limit=RECENT, newest_first=True)
+        recent = [kept.decode(row.value).at(now) for row in rows]
+        waiting = {approval.approval_id for approval in pending}
+        return {
+            "now": now,
+            "pending": [await self._with_call(approval) for approval in pending],
+            "recent": [shown_approval(one) for one in recent if one.approval_id not in waiting],
+        }
+
+    async def one(self, request: Request) -> Answer:
+        approval = await self.parts.approvals.get(request.path_params["id"])
+        return {"now": self.parts.clock.now_ms(), **await self._with_call(approval)}
+
+    async def decide(self, request: Request) -> Answer:
+        word = await body_of(request, Word)
+        approval = await self.parts.approvals.get(request.path_params["id"])
+        is_run = bool(approval.run_id) and await self.parts.journal.get(
+            records.RUNS, approval.run_id
+        )
+        if is_run:  # a run waits for it: it is the orchestrator that lets the run go on
+            await self.parts.runs.decide_approval(
+                approval.approval_id,
+                session_id="",
+                run_id=approval.run_id,
+                approve=word.approve,
+                reason=word.reason,
+                decided_by=OPERATOR,
+            )
+        else:
+            await self.parts.pipeline.decide_approval(
+                approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
+            )
+        return shown_approval(await self.parts.approvals.get(approval.approval_id))
+
+    async def _with_call(self, approval: Approval) -> dict[str, Any]:
+        """With the call exactly as it was asked for, but for its secrets."""
+        ref = wire.EVIDENCE_REF.format(
+            request_id=approval.request_id, artifact=wire.Artifact.REQUEST
+        )
+        try:
+            call = msgspec.json.decode(await self.parts.evidence.fetch(ref))
+        except (NotFound, Damaged, msgspec.DecodeError):
+            call = None
+        return {**shown_approval(approval), "call": call}

@@ -1,0 +1,120 @@
+"""What happens, as it happens: the journal's events, put as the pages want them.
+
+One message per batch: the runs and approvals that changed, as they are now; the words of the one
+run that is being watched; and the names of what else was touched.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolgate import asgi
+from toolgate.domain.deliveries import DELTA
+from toolgate.execution import approvals
+from toolgate.orchestration import records
+from toolgate.ports.journal import Event
+from toolgate.ports.journal_follow import follow
+from toolgate.surfaces.console.approvals import shown_approval
+from toolgate.surfaces.console.parts import Parts
+
+RUN: Final = "run/"
+SESSION: Final = "session/"
+PAUSE_S: Final = 0.04  # what comes within it is told together; a page need not be faster
+SILENCE_S: Final = 15.0  # after which a comment says that we are still there
+MAX_READERS: Final = 64
+QUIET: Final = b": still here\n\n"
+
+
+@dataclass(slots=True)
+class Live:
+    parts: Parts
+    _closing: asyncio.Event = field(default_factory=asyncio.Event)
+    _readers: int = 0
+
+    def close(self) -> None:
+        """End every stream, so that the listener can stop."""
+        self._closing.set()
+
+    async def stream(self, request: Request) -> Response:
+        last = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        known = last.isascii() and last.isdigit() and len(last) < 19
+        after = int(last) if known else await self.parts.journal.last_position()
+        watched = request.query_params.get("run", "")
+        if self._readers >= MAX_READERS:
+            return Response(status_code=503, headers={"Retry-After": "5"})
+        return asgi.event_stream(self._messages(after, watched))
+
+    async def _messages(self, after: int, watched: str) -> AsyncIterator[bytes]:
+        self._readers += 1
+        try:
+            yield b"retry: 1000\n: hello\n\n"
+            async with contextlib.aclosing(
+                follow(self.parts.journal, self.parts.bus, None, after=after)
+            ) as batches:
+                async for message in self._told(batches, watched):
+                    yield message
+        finally:
+            self._readers -= 1
+
+    async def _told(
+        self, batches: AsyncGenerator[Sequence[Event], None], watched: str
+    ) -> AsyncIterator[bytes]:
+        closing = asyncio.ensure_future(self._closing.wait())
+        coming: asyncio.Future[Sequence[Event]] | None = None
+        try:
+            while not self._closing.is_set():
+                coming = coming or asyncio.ensure_future(anext(batches))
+                waited: set[asyncio.Future[Any]] = {coming, closing}
+                await asyncio.wait(waited, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    yield QUIET
+                    continue
+                events, coming = coming.result(), None
+                told = await self._tell(events, watched)
+                if told:
+                    data = msgspec.json.encode(told)
+                    yield asgi.server_sent_event(data, event_id=str(events[-1].position))
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            closing.cancel()
+            if coming is not None:
+                coming.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await coming
+
+    async def _tell(self, events: Sequence[Event], watched: str) -> dict[str, Any]:
+        runs: dict[str, None] = {}
+        asked: dict[str, Any] = {}
+        said: list[dict[str, Any]] = []
+        touched: dict[str, None] = {}
+        for event in events:
+            if event.stream.startswith(RUN):
+                runs[event.subject] = None
+            elif event.stream == approvals.STREAM:
+                asked[event.subject] = shown_approval(approvals.decode(event.data))
+            elif event.stream.startswith(SESSION):
+                if event.type == DELTA and event.subject == watched:
+                    text = records.decode_members(event.data).get("text", "")
+                    said.append({"position": event.position, "text": text})
+            else:
+                touched[event.stream] = None
+        told: dict[str, Any] = {}
+        if runs:
+            told["runs"] = [line for run_id in runs if (line := await self._line(run_id))]
+        if asked:
+            told["approvals"] = list(asked.values())
+        if said:
+            told["said"] = said
+        if touched:
+            told["touched"] = list(touched)
+        return told
+
+    async def _line(self, run_id: str) -> Any:
+        row = await self.parts.journal.get(records.RUNS, run_id)
+        return None if row is None else msgspec.Raw(row.value)

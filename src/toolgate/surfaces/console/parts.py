@@ -1,0 +1,150 @@
+"""What the console stands on, and what its endpoints share. It knows no concrete adapter."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from toolgate import asgi
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.pairing import Pairing
+from toolgate.admission.registry import Registry
+from toolgate.domain.errors import Invalid
+from toolgate.domain.policy.model import Policy
+from toolgate.domain.tools import JsonValue
+from toolgate.execution.approvals import Approvals
+from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.execution.simulation import Simulation
+from toolgate.execution.targets import Targets
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.ports.pipeline import ToolPipeline
+from toolgate.tasks.toolset import Toolset
+
+OPERATOR: Final = "operator"  # the name under which the console decides and is audited
+MAX_PAGE: Final = 200
+TEXT_LIMIT: Final = 100_000  # characters of one text that a page is given; the rest is evidence
+
+S = TypeVar("S")
+Answer = Any
+Handle = Callable[[Request], Awaitable[Answer]]
+
+
+class PolicyInForce(Protocol):
+    text: str
+    current: Policy
+    error: str
+
+    async def replace(self, text: str) -> Policy:
+        """Raises InvalidPolicy, and then changes nothing."""
+        ...
+
+
+class EvidenceLog(Protocol):
+    failure: str
+
+    @property
+    def checkpoint(self) -> str: ...
+
+    @property
+    def key(self) -> object:
+        """The public key; its text is how it is published."""
+        ...
+
+    async def fetch(self, ref: str) -> bytes: ...
+
+    async def prove(self, index: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a check of the whole log on disk found."""
+
+    size: int
+    artifacts: int
+    problems: Sequence[str]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may come in; absent where no gateway runs here."""
+
+    registry: Registry
+    pairing: Pairing
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDoor:
+    """Where clients of this installation connect, and as whom."""
+
+    port: int
+    api_key: str = field(repr=False)
+    agents: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    version: str
+    runs: Runs
+    pipeline: ToolPipeline
+    approvals: Approvals
+    audit: AuditLog
+    evidence: EvidenceLog
+    verify: Callable[[], Awaitable[Verification]]
+    policy: PolicyInForce
+    simulation: Simulation
+    targets: Targets
+    journal: Journal
+    bus: Bus
+    clock: Clock
+    chat: ChatDoor
+    learn: Callable[[str], None]  # a secret that must not be written down anywhere
+    admission: Admission | None = None
+    tasks: Toolset | None = None
+
+    async def note(
+        self,
+        action: str,
+        resource: tuple[str, str],
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """A row in the audit, in the operator's name."""
+        kind, name = resource
+        await self.audit.record(
+            AuditEntry(
+                action=action,
+                actor=OPERATOR,
+                resource_type=kind,
+                resource_id=name,
+                metadata=metadata or {},
+            )
+        )
+
+
+async def body_of(request: Request, model: type[S]) -> S:
+    """The body as this model; raises Invalid, BodyTooLarge."""
+    try:
+        return msgspec.json.decode(await asgi.read_body(request), type=model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Invalid(str(wrong), field="body") from wrong
+
+
+def whole(request: Request, name: str, *, default: int, most: int) -> int:
+    """A whole number of the query, from 0 to `most`; raises Invalid."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise Invalid(f"{name} must be a whole number", field=name)
+    return min(int(text), most)
+
+
+def clipped(text: str) -> dict[str, JsonValue]:
+    """A text for a page: at most so much of it, and how much there is."""
+    return {"text": text[:TEXT_LIMIT], "length": len(text)}

@@ -1,0 +1,101 @@
+"""Signing in: the operator's token or a one-time code, exchanged for a cookie that proves it.
+
+The cookie is signed with a key made from the operator's token: it survives a restart, and another
+token ends every session. A session that was ended is remembered until it would have expired.
+"""
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from toolgate.domain.errors import Refused
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Put
+
+COOKIE: Final = "toolgate_console"
+SESSION_MS: Final = 12 * 3600 * 1000
+CODE_MS: Final = 3600 * 1000  # how long a printed link can be used
+MAX_CODES: Final = 32
+FAILURES_A_MINUTE: Final = 20
+ENDED: Final = "console_ended"
+_PURPOSE: Final = b"toolgate console session 1"
+
+
+class TooManyAttempts(Refused):
+    """Someone guesses: wait a minute."""
+
+
+@dataclass(slots=True)
+class SignIn:
+    operator_token: str = field(repr=False)
+    clock: Clock
+    journal: Journal
+    _codes: dict[str, int] = field(default_factory=dict, repr=False)
+    _ended: set[str] = field(default_factory=set)
+    _failures: list[int] = field(default_factory=list)
+
+    async def load(self) -> None:
+        """The sessions that were ended before their time."""
+        now = self.clock.now_ms()
+        for row in await self.journal.scan(ENDED):
+            if int(row.value) < now:
+                await self.journal.commit(Delete(ENDED, row.key))
+            else:
+                self._ended.add(row.key)
+
+    def new_code(self) -> str:
+        """A code that opens one session."""
+        now = self.clock.now_ms()
+        live = {code: until for code, until in self._codes.items() if until > now}
+        while len(live) >= MAX_CODES:
+            live.pop(next(iter(live)))
+        code = secrets.token_urlsafe(24)
+        self._codes = {**live, _hashed(code): now + CODE_MS}
+        return code
+
+    def open(self, *, token: str = "", code: str = "") -> str:
+        """A cookie for whoever proves to be the operator; raises Refused, TooManyAttempts."""
+        now = self.clock.now_ms()
+        self._failures = [at for at in self._failures if at > now - 60_000]
+        if len(self._failures) >= FAILURES_A_MINUTE:
+            raise TooManyAttempts("too many attempts; wait a minute")
+        if not self._proves(token, code, now):
+            self._failures.append(now)
+            raise Refused("that is not the operator's token, or the link was used already")
+        nonce = secrets.token_urlsafe(18)
+        return self._signed(f"{now + SESSION_MS}.{nonce}")
+
+    def is_open(self, cookie: str) -> bool:
+        expires, nonce = self._read(cookie)
+        return bool(nonce) and expires > self.clock.now_ms() and nonce not in self._ended
+
+    async def end(self, cookie: str) -> None:
+        expires, nonce = self._read(cookie)
+        if nonce and nonce not in self._ended:
+            self._ended.add(nonce)
+            await self.journal.commit(Put(ENDED, nonce, str(expires).encode()))
+
+    def is_token(self, token: str) -> bool:
+        return hmac.compare_digest(_hashed(token), _hashed(self.operator_token))
+
+    def _proves(self, token: str, code: str, now: int) -> bool:
+        if code:
+            return self._codes.pop(_hashed(code), 0) > now
+        return bool(token) and self.is_token(token)
+
+    def _read(self, cookie: str) -> tuple[int, str]:
+        content, _, _ = cookie.rpartition(".")
+        if not hmac.compare_digest(self._signed(content).encode(), cookie.encode()):
+            return 0, ""
+        expires, _, nonce = content.partition(".")
+        return (int(expires), nonce) if expires.isdigit() else (0, "")
+
+    def _signed(self, content: str) -> str:
+        key = hmac.digest(self.operator_token.encode(), _PURPOSE, "sha256")
+        return f"{content}.{hmac.new(key, content.encode(), 'sha256').hexdigest()}"
+
+
+def _hashed(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

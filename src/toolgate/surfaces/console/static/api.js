@@ -1,0 +1,88 @@
+// Talking to the server: JSON over HTTP, and what happens by server-sent events.
+
+const API = "/console/api";
+
+export class Failed extends Error {
+  constructor(status, error) {
+    super(error?.message || `HTTP ${status}`);
+    this.status = status;
+    this.code = error?.code || "";
+    this.problems = error?.problems || [];
+  }
+}
+
+let signedOut = () => {};
+export const onSignedOut = (act) => { signedOut = act; };
+
+async function ask(method, path, body) {
+  const headers = { "X-Toolgate-Console": "1" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(API + path, {
+      method, headers, credentials: "same-origin",
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Failed(0, { code: "offline", message: "the server does not answer" });
+  }
+  const data = await answer.json().catch(() => ({}));
+  if (answer.ok) return data;
+  if (answer.status === 401) signedOut();
+  throw new Failed(answer.status, data.error);
+}
+
+export const get = (path, query) => {
+  const given = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  return ask("GET", text ? `${path}?${text}` : path);
+};
+export const post = (path, body = {}) => ask("POST", path, body);
+export const put = (path, body) => ask("PUT", path, body);
+export const remove = (path) => ask("DELETE", path);
+
+// One stream for the whole page. It is opened anew where another run is watched; the browser itself
+// reconnects, and says which event it saw last.
+class Live extends EventTarget {
+  #source = null;
+  #run = "";
+  #last = "";
+  connected = false;
+
+  open(run = this.#run) {
+    if (this.#source && this.#source.readyState !== EventSource.CLOSED && run === this.#run) return;
+    this.close();
+    this.#run = run;
+    const query = new URLSearchParams();
+    if (run) query.set("run", run);
+    if (this.#last) query.set("after", this.#last);
+    this.#source = new EventSource(`${API}/live?${query}`);
+    this.#source.onopen = () => this.#is(true);
+    this.#source.onerror = () => {
+      this.#is(false);
+      if (this.#source?.readyState === EventSource.CLOSED) setTimeout(() => this.#again(), 2000);
+    };
+    this.#source.onmessage = (event) => {
+      this.#last = event.lastEventId;
+      this.dispatchEvent(new CustomEvent("told", { detail: JSON.parse(event.data) }));
+    };
+  }
+
+  async #again() {
+    if (!this.#source) return;
+    try { await get("/me"); this.open(this.#run); } catch (failed) { if (failed.status !== 401) setTimeout(() => this.#again(), 2000); }
+  }
+
+  close() {
+    this.#source?.close();
+    this.#source = null;
+  }
+
+  #is(connected) {
+    if (connected === this.connected) return;
+    this.connected = connected;
+    this.dispatchEvent(new CustomEvent("link", { detail: connected }));
+  }
+}
+
+export const live = new Live();

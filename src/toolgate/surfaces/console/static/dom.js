@@ -1,0 +1,43 @@
+// Elements, and text that cannot be anything but text. Nothing here or elsewhere parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, props, children) {
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
+    else if (name === "value") node.value = value;
+    else if (value === true) node.setAttribute(name, "");
+    else node.setAttribute(name, value);
+  }
+  add(node, children);
+  return node;
+}
+
+export function add(node, children) {
+  for (const child of [children].flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+
+export function put(node, ...children) {
+  node.replaceChildren();
+  return add(node, children);
+}
+
+// What a stranger wrote, made harmless to the eye: escape sequences of terminals go, other control
+// characters and those that turn the direction of writing are shown by name.
+const ANSI = /\u001b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\^_])/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+
+export function plain(text) {
+  return String(text ?? "")
+    .replace(/\r\n/g, "\n")
+    .replace(ANSI, "")
+    .replace(HIDDEN, (c) => (c < " " ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`));
+}

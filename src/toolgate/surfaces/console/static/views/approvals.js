@@ -1,0 +1,95 @@
+import { h, plain, put } from "../dom.js";
+import { get, post } from "../api.js";
+import { t } from "../lang.js";
+import { ago, badge, button, card, empty, everySecond, json, link, later, mono, now, page, setNow, shortId, table, took, toast } from "../ui.js";
+
+const SETTLE_MS = 400; // a key pressed for one approval must not decide the next
+
+function countdown(approval) {
+  const left = h("span", { class: "left" });
+  const fuse = h("i");
+  const whole = Math.max(1, approval.expires_at - approval.asked_at);
+  everySecond(left, () => {
+    const rest = approval.expires_at - now();
+    left.textContent = rest > 0 ? t("expires in {time}", { time: took(Math.ceil(rest / 1000) * 1000) }) : t("expired");
+    left.classList.toggle("soon", rest < 60_000);
+    fuse.style.width = `${Math.max(0, Math.min(100, (100 * rest) / whole))}%`;
+  });
+  return [left, h("div", { class: "fuse", "aria-hidden": "true" }, fuse)];
+}
+
+export async function show(context) {
+  const waiting = h("div", { class: "stack", "aria-live": "polite" });
+  const recent = h("div");
+  const cards = new Map();
+  let selected = "", since = 0;
+
+  const select = (id) => {
+    if (id === selected) return;
+    selected = id;
+    since = performance.now();
+    for (const [other, one] of cards) { one.node.classList.toggle("selected", other === id); if (other === id) one.node.scrollIntoView({ block: "nearest" }); }
+  };
+  const decide = async (id, approve) => {
+    const one = cards.get(id);
+    if (!one || one.busy) return;
+    one.busy = true;
+    try {
+      await post(`/approvals/${encodeURIComponent(id)}/decide`, { approve, reason: one.reason.value });
+      toast(approve ? t("Approved: {tool}", { tool: one.tool }) : t("Rejected: {tool}", { tool: one.tool }));
+      drop(id);
+    } catch (failed) { toast(failed.message, "bad"); if (failed.status === 409 || failed.status === 404) drop(id); } finally { one.busy = false; }
+    load();
+  };
+  const drop = (id) => {
+    const ids = [...cards.keys()], at = ids.indexOf(id);
+    cards.get(id)?.node.remove();
+    cards.delete(id);
+    if (selected === id) { selected = ""; const following = ids[at + 1] || ids[at - 1]; if (following) select(following); }
+    blank();
+  };
+  const blank = () => { if (!cards.size && !waiting.querySelector(".empty")) put(waiting, empty(t("Nothing waits for you."), t("What the policy asks about arrives here by itself."))); };
+  const make = (one) => {
+    const reason = h("input", { placeholder: t("Reason (optional, goes on record)"), "aria-label": t("Reason"), maxlength: 500 });
+    const [left, fuse] = countdown(one);
+    const node = h("article", { class: "card approval arrives", "aria-label": `${one.tool}: ${t("Waiting for approval")}`, on: { pointerdown: () => select(one.id), focusin: () => select(one.id) } },
+      h("div", { class: "call-head" }, mono(one.tool), badge("PENDING"), left), fuse,
+      one.call ? json(one.call.args, t("Exactly what would be done")) : h("p", null, plain(one.summary)),
+      h("dl", { class: "facts" },
+        h("dt", null, t("Asked by")), h("dd", null, mono(one.asked_by), one.call?.caller?.user ? [" ", t("for"), " ", mono(one.call.caller.user)] : null, one.run_id ? [" · ", link(`/console/runs/${one.run_id}`, t("the run"))] : null, " · ", ago(one.asked_at)),
+        h("dt", null, t("Why")), h("dd", null, plain(one.reason), " ", h("span", { class: "soft" }, t("rule"), " ", mono(one.rule_id))),
+        one.call?.target_id ? [h("dt", null, t("Target")), h("dd", null, mono(one.call.target_id))] : null),
+      h("div", { class: "row" }, reason, button(t("Approve"), () => decide(one.id, true), { key: "a" }), button(t("Reject"), () => decide(one.id, false), { tone: "danger", key: "x" })));
+    return { node, reason, tool: one.tool };
+  };
+  const load = async () => {
+    const data = await get("/approvals");
+    if (!context.isHere()) return;
+    setNow(data.now);
+    const there = new Set(data.pending.map((one) => one.id));
+    for (const id of [...cards.keys()]) if (!there.has(id)) drop(id);
+    waiting.querySelector(".empty")?.remove();
+    for (const one of data.pending) if (!cards.has(one.id)) { const made = make(one); cards.set(one.id, made); waiting.append(made.node); }
+    if (!selected && cards.size) select(cards.keys().next().value);
+    blank();
+    put(recent, data.recent.length ? card(t("Decided lately"), table([
+      { name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Decision"), show: (one) => badge(one.status) },
+      { name: t("By"), show: (one) => plain(one.decided_by) || "–" }, { name: t("Reason"), class: "clip", show: (one) => plain(one.note) || "–" },
+      { name: t("Run"), show: (one) => (one.run_id ? link(`/console/runs/${one.run_id}`, shortId(one.run_id)) : "–") },
+      { name: t("When"), class: "end num", show: (one) => ago(one.decided_at || one.expires_at) },
+    ], data.recent, { label: t("Decided lately") })) : null);
+  };
+  await load();
+  const soon = later(() => load().catch(() => {}), 30);
+  context.onTold((told) => told.approvals && soon());
+  context.onLink((on) => on && soon());
+  const every = setInterval(soon, 15_000);
+  context.onLeave(() => clearInterval(every));
+  context.onKey((event) => {
+    const ids = [...cards.keys()], at = ids.indexOf(selected);
+    if (event.key === "j" && at < ids.length - 1) select(ids[at + 1]);
+    else if (event.key === "k" && at > 0) select(ids[at - 1]);
+    else if ((event.key === "a" || event.key === "x") && !event.repeat && selected && performance.now() - since > SETTLE_MS) decide(selected, event.key === "a");
+  });
+  return page(t("Approvals"), null, waiting, recent);
+}

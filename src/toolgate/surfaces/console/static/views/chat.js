@@ -1,0 +1,105 @@
+// A client like any other: it speaks the ingress contract over a WebSocket, and comes back with the
+// number of the last event it saw.
+
+import { h, plain, put } from "../dom.js";
+import { t } from "../lang.js";
+import { button, mono } from "../ui.js";
+
+const KEPT = "toolgate.chat";
+const EXAMPLES = [
+  ["Add two numbers", 'Let me work that out. [[tool:math.add {"a": 2, "b": 40}]]'],
+  ["Ask a person", 'I would like to note this down. [[tool:kv.set {"key": "greeting", "value": "hello"}]]'],
+  ["Run a command", 'What machine is this? [[tool:shell {"command": "uname -a && id"}]]'],
+  ["Try something forbidden", 'Cleaning up. [[tool:shell {"command": "rm -rf /"}]]'],
+];
+
+export async function show(context) {
+  const { port, api_key: key, agents } = context.me.chat;
+  const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
+  const log = h("div", { class: "log", role: "log", "aria-live": "polite", tabindex: "0", "aria-label": t("Conversation") });
+  const state = h("span", { class: "linked", role: "status" }, t("Connecting…"));
+  const agent = h("select", { "aria-label": t("Agent") }, agents.map((name) => h("option", { value: name, selected: name === kept.agent }, name)));
+  const input = h("textarea", { rows: 1, placeholder: t("Message"), "aria-label": t("Message"), required: true });
+  const runs = new Map();
+  let socket = null, session = kept.session || "", seq = 0, epoch = kept.epoch || "", tries = 0, left = false;
+
+  const keep = () => sessionStorage.setItem(KEPT, JSON.stringify({ session, epoch, agent: agent.value, said: kept.said }));
+  const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
+  const show = (node) => { log.querySelector(".chips")?.remove(); log.append(node); bottom(); return node; };
+  const aside = (...words) => show(h("div", { class: "aside" }, words));
+  const say = (type, members) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
+
+  const hear = {
+    hello_ack(message) {
+      if (message.session_id !== session) seq = 0;
+      ({ session_id: session, epoch = "" } = message);
+      tries = 0;
+      state.className = "linked on";
+      state.textContent = t("Connected");
+      keep();
+    },
+    run_started(message) {
+      const run = { bubble: null, approvals: new Map() };
+      runs.set(message.run_id, run);
+      const words = kept.said?.[message.request_id];
+      if (words && !log.querySelector(`[data-request="${CSS.escape(message.request_id)}"]`)) mine(words, message.request_id);
+      run.stop = button(t("Cancel"), () => say("cancel_run", { run_id: message.run_id }), { tone: "quiet", small: true });
+      run.note = aside(plain(message.agent_id), " · ", h("a", { href: `/console/runs/${message.run_id}` }, t("the run")), " ", run.stop);
+    },
+    delta(message) {
+      const run = runs.get(message.run_id);
+      if (!run) return;
+      run.bubble ||= show(h("div", { class: "bubble partial" }));
+      run.bubble.append(plain(message.text));
+      bottom();
+    },
+    state(message) {
+      const run = runs.get(message.run_id);
+      if (run && message.state === "RUNNING") for (const node of run.approvals.values()) node.querySelectorAll("button").forEach((one) => one.remove());
+    },
+    approval_required(message) {
+      const run = runs.get(message.run_id);
+      if (run?.bubble) { run.bubble.classList.remove("partial"); run.bubble = null; }
+      const word = (decision) => () => { say("approval_decision", { run_id: message.run_id, approval_id: message.approval_id, decision }); node.querySelectorAll("button").forEach((one) => one.remove()); };
+      const node = show(h("div", { class: "bubble" }, h("div", { class: "who" }, t("The policy asks a person")), mono(message.args_summary), message.reason ? h("div", { class: "hint" }, plain(message.reason)) : null,
+        h("div", { class: "actions" }, button(t("Approve"), word("approve"), { small: true }), button(t("Reject"), word("reject"), { small: true, tone: "danger" }))));
+      run?.approvals.set(message.approval_id, node);
+    },
+    tool_request(message) { aside(t("A tool of this device is asked for: {tool}", { tool: plain(message.tool_name) })); say("tool_result", { run_id: message.run_id, tool_call_id: message.tool_call_id, ok: false, error: "this device has no tools" }); },
+    error(message) { finish(message.run_id); aside(plain(message.code), ": ", plain(message.message)).classList.add("notice", "bad"); },
+    done(message) { finish(message.run_id); },
+  };
+  const finish = (id) => { const run = runs.get(id); if (run) { run.stop?.remove(); run.bubble?.classList.remove("partial"); run.approvals.forEach((node) => node.querySelectorAll("button").forEach((one) => one.remove())); } };
+  const mine = (words, request) => show(h("div", { class: "bubble mine", "data-request": request }, plain(words)));
+
+  const connect = () => {
+    if (left) return;
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    socket = new WebSocket(`${scheme}://${location.hostname}:${port}/ws`);
+    socket.onopen = () => { const hello = { type: "hello", ts: Date.now(), user_id: "console", api_key: key, client_meta: { app: "console" } }; if (session) Object.assign(hello, { session_id: session, last_seq: seq, epoch }); socket.send(JSON.stringify(hello)); };
+    socket.onmessage = (event) => {
+      const message = JSON.parse(event.data);
+      if (message.type !== "hello_ack" && message.seq) { if (message.seq <= seq) return; seq = message.seq; }
+      if (message.type === "error" && message.code === "session_not_found" && !message.seq) { session = ""; seq = 0; }
+      hear[message.type]?.(message);
+    };
+    socket.onclose = () => { state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
+  };
+
+  const send = (words) => {
+    if (socket?.readyState !== WebSocket.OPEN) return false;
+    const request = `c_${crypto.randomUUID()}`;
+    kept.said = { ...kept.said, [request]: words };
+    keep();
+    mine(words, request);
+    log.scrollTop = log.scrollHeight;
+    say("agent_invoke", { request_id: request, agent_id: agent.value, message: { role: "user", content: words } });
+    return true;
+  };
+  const form = h("form", { on: { submit: (event) => { event.preventDefault(); if (input.value.trim() && send(input.value)) input.value = ""; } } }, input, h("button", { type: "submit" }, t("Send")));
+  input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
+  put(log, h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true }))));
+  connect();
+  context.onLeave(() => { left = true; socket?.close(); });
+  return h("div", { class: "chat" }, h("header", { class: "page-head" }, h("h1", { tabindex: "-1" }, t("Chat")), state, agent, button(t("New conversation"), () => { session = ""; seq = 0; kept.said = {}; runs.clear(); put(log); sessionStorage.removeItem(KEPT); socket?.close(); }, { tone: "quiet" })), log, form);
+}

@@ -1,0 +1,41 @@
+import { h, plain, put } from "../dom.js";
+import { get, post, put as send } from "../api.js";
+import { t } from "../lang.js";
+import { badge, button, card, confirm, mono, page, table, toast } from "../ui.js";
+
+export async function show(context) {
+  let data = await get("/policy");
+  const text = h("textarea", { rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
+  const found = h("div", { "aria-live": "polite" });
+  const rules = h("div", { class: "rules" });
+  const about = h("p", { class: "hint" });
+  const draw = () => {
+    put(about, t("{rules} rules, {tests} tests, version {version}", { rules: data.rule_count, tests: data.test_count, version: data.version.slice(0, 19) }));
+    put(rules, table([{ name: t("Rule"), show: (rule) => [mono(rule.id), h("div", { class: "hint" }, plain(rule.reason))] }, { name: t("Decides"), show: (rule) => badge(rule.effect) }, { name: t("Tools"), show: (rule) => h("code", null, plain(rule.tools.join(", "))) }], data.rules, { label: t("Rules") }));
+  };
+  const refused = (problems) => put(found, h("div", { class: "notice bad", role: "alert" }, h("strong", null, t("It cannot become active:")), h("ul", null, problems.map((problem) => h("li", null, plain(problem))))));
+  const check = async () => {
+    const answer = await post("/policy/check", { text: text.value });
+    if (!answer.ok) { refused(answer.problems); return false; }
+    put(found, h("div", { class: "notice good" }, t("Well formed; {tests} tests pass, {rules} rules.", { tests: answer.test_count, rules: answer.rule_count })));
+    return true;
+  };
+  const simulate = async () => {
+    if (!(await check())) return;
+    const { looked_at: seen, changes } = await post("/policy/simulate", { text: text.value });
+    put(found, h("div", { class: changes.some((one) => one.loosens) ? "notice" : "notice good" }, t("Of the last {seen} calls, {n} would have been decided otherwise; {m} of them more freely.", { seen, n: changes.length, m: changes.filter((one) => one.loosens).length })),
+      changes.length ? table([{ name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Arguments"), class: "clip", show: (one) => plain(JSON.stringify(one.args)) }, { name: t("Was"), show: (one) => [badge(one.was), " ", mono(one.was_rule)] }, { name: t("Would be"), show: (one) => [badge(one.becomes), " ", mono(one.becomes_rule)] }], changes, { label: t("Changes") }) : null);
+  };
+  const activate = async () => {
+    if (!(await check())) return;
+    confirm(t("Put this policy in force?"), t("It decides every call from now on. What waits for approval was asked under the old one and must be asked again."), t("Activate"), async () => {
+      try { await send("/policy", { text: text.value, over: data.version }); } catch (failed) { if (failed.problems.length) refused(failed.problems); throw failed; }
+      data = await get("/policy");
+      draw();
+      toast(t("The policy is in force."));
+    }, "");
+  };
+  draw();
+  return page(t("Policy"), [button(t("Check"), check, { tone: "quiet" }), button(t("Simulate"), simulate, { tone: "quiet" }), button(t("Activate…"), activate)],
+    data.error ? h("div", { class: "notice bad" }, plain(data.error)) : null, about, found, h("div", { class: "two" }, text, card(t("Rules in force"), rules)));
+}

@@ -1,0 +1,54 @@
+import { h, plain, put } from "../dom.js";
+import { get } from "../api.js";
+import { t } from "../lang.js";
+import { ago, badge, button, empty, link, page, shortId, table, timer, took } from "../ui.js";
+
+const STATES = { "": "All", open: "Open", waiting: "Waiting for approval", done: "Done", failed: "Failed", cancelled: "Cancelled" };
+const PAGE = 50;
+
+const matches = (run, query) => !query.cursor && !query.q && !query.agent && !query.status;
+
+export async function show(context) {
+  const query = { ...Object.fromEntries(new URLSearchParams(location.search)), limit: PAGE };
+  const trail = [];
+  let items = [], next = null;
+  const box = h("div");
+  const columns = [
+    { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
+    { name: t("State"), show: (run) => badge(run.status) },
+    { name: t("Agent"), show: (run) => plain(run.agent_id) },
+    { name: t("User"), class: "clip", show: (run) => plain(run.user_id) },
+    { name: t("Message"), class: "clip", show: (run) => h("span", { title: plain(run.preview) }, plain(run.preview)) },
+    { name: t("Took"), class: "end num", show: (run) => (run.ended_at ? took(run.ended_at - run.started_at) : timer(run.started_at)) },
+    { name: t("Started"), class: "end num", show: (run) => ago(run.started_at) },
+  ];
+  const draw = () => put(box,
+    items.length ? table(columns, items, { label: t("Runs"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) }) : empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : ""),
+    h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
+      next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
+  const load = async () => { ({ items, next } = await get("/runs", query)); if (context.isHere()) draw(); };
+  const again = () => { trail.length = 0; query.cursor = ""; return load(); };
+  const change = (name) => (event) => {
+    query[name] = event.target.value;
+    const kept = new URLSearchParams(Object.entries(query).filter(([key, value]) => value && !["limit", "cursor"].includes(key))).toString();
+    history.replaceState(null, "", kept ? `?${kept}` : location.pathname);
+    again();
+  };
+  const filters = h("div", { class: "filters" },
+    h("input", { type: "search", placeholder: t("Search ids, users and messages"), "aria-label": t("Search"), value: query.q || "", on: { change: change("q") } }),
+    h("select", { "aria-label": t("State"), on: { change: change("status") } }, Object.entries(STATES).map(([name, words]) => h("option", { value: name, selected: (query.status || "") === name }, t(words)))),
+    h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, name))));
+  await load();
+  context.onTold((told) => {
+    if (!told.runs) return;
+    let changed = false;
+    for (const run of told.runs) {
+      const at = items.findIndex((one) => one.run_id === run.run_id);
+      if (at >= 0) { items[at] = run; changed = true; }
+      else if (matches(run, query) && (!items.length || run.run_id > items[0].run_id)) { items.unshift(run); items.splice(PAGE * 2); changed = true; }
+    }
+    if (changed) draw();
+  });
+  context.onLink((on) => on && !query.cursor && load());
+  return page(t("Runs"), null, filters, box);
+}

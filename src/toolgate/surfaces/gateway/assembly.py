@@ -1,0 +1,210 @@
+"""Puts the gateway together from what it stands on; knows no concrete adapter."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.pairing import PAIRINGS, Pairing
+from toolgate.admission.registry import Registry
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.capabilities import Capability
+from toolgate.domain.devices import Kind
+from toolgate.domain.ratelimit import Rate
+from toolgate.domain.tools import Level
+from toolgate.execution.audit import AuditLog
+from toolgate.orchestration import records
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Journal, Row
+from toolgate.ports.pipeline import ToolPipeline
+from toolgate.ports.seal import Seal
+from toolgate.ports.upstreams import Upstreams
+from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
+from toolgate.surfaces.gateway.command_agent import AgentPlanner
+from toolgate.surfaces.gateway.command_mcp import McpPlanner
+from toolgate.surfaces.gateway.command_routes import CommandRoutes
+from toolgate.surfaces.gateway.command_system import SystemPlanner
+from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
+from toolgate.surfaces.gateway.commands import OPEN, STATES, Commands
+from toolgate.surfaces.gateway.doors import Doors
+from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.pairing import PairingRoutes
+from toolgate.surfaces.gateway.routes import Route
+from toolgate.surfaces.gateway.server import Gateway
+from toolgate.surfaces.gateway.status import StatusRoutes
+from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.surfaces.gateway.v2 import Verify
+
+DEFAULT_RATE: Final = Rate(wire.RATE_PER_MINUTE)
+
+OnDue = Callable[[Row], Awaitable[None]]
+
+HOUSEKEEPING_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    operator_token: str
+    version: str
+    gateway_token: str = ""
+    auto_approve: bool = False
+    rate: Rate = DEFAULT_RATE
+    hosts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundations:
+    """What the gateway stands on."""
+
+    journal: Journal
+    bus: Bus
+    clock: Clock
+    new_id: NewId
+    seal: Seal
+    audit: AuditLog
+    pipeline: ToolPipeline
+    level_of: LevelOf
+    runs: Runs
+    upstreams: Upstreams
+    wake_at: Callable[[int], None] = lambda _due: None
+    last_at: Callable[[str], int | None] = lambda _kind: None
+    verify: Verify = lambda _key, _message, _signature: False
+    more_routes: Sequence[Route] = ()
+    more_capabilities: Sequence[Capability] = ()
+
+
+SYSTEM_CAPABILITIES: Final = tuple(
+    Capability(str(action), "system", Level(level), updated_at=0)
+    for action, level in wire.ACTION_LEVELS.items()
+)
+
+
+@dataclass(slots=True)
+class Assembled:
+    gateway: Gateway
+    registry: Registry
+    pairing: Pairing
+    capabilities: Capabilities
+    commands: Commands
+    events: Events
+    limits: RateLimits
+    keys: Keys
+
+    async def load(self) -> None:
+        """What the journal knows, into memory; before the first request."""
+        for part in (
+            self.registry,
+            self.pairing,
+            self.capabilities,
+            self.limits,
+            self.keys,
+            self.events,
+            self.commands,
+        ):
+            await part.load()
+
+    async def housekeeping(self) -> None:
+        """Forget old events, for ever."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            await self.events.forget_old()
+
+    @property
+    def on_due(self) -> Mapping[str, OnDue]:
+        return {
+            PAIRINGS: self.pairing.on_due,
+            RATES: self.limits.on_due,
+            KEYS: self.keys.on_due,
+            OPEN: self.commands.on_open_due,
+            STATES: self.commands.on_state_due,
+        }
+
+
+def assemble(on: Foundations, options: Options) -> Assembled:
+    trail = AuditTrail(on.audit)
+    registry = Registry(
+        on.journal,
+        on.clock,
+        operator_token=options.operator_token,
+        gateway_token=options.gateway_token,
+    )
+    pairing = Pairing(on.journal, on.clock, registry, trail, options.auto_approve)
+    capabilities = Capabilities(
+        on.journal, on.clock, on.seal, trail, (*SYSTEM_CAPABILITIES, *on.more_capabilities)
+    )
+    limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
+    commands = Commands(
+        journal=on.journal,
+        bus=on.bus,
+        clock=on.clock,
+        new_id=on.new_id,
+        seal=on.seal,
+        registry=registry,
+        limits=limits,
+        keys=keys,
+        capabilities=capabilities,
+        trail=trail,
+        planners={
+            Kind.AGENT: AgentPlanner(on.runs, on.bus),
+            Kind.TOOL: ToolPlanner(on.pipeline, on.level_of),
+            Kind.SYSTEM: SystemPlanner(
+                on.pipeline, lambda name: on.level_of(name) is not None, on.clock
+            ),
+            Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock),
+        },
+        rate=options.rate,
+        wake_at=on.wake_at,
+    )
+    events = Events(on.journal, on.bus, on.clock, registry)
+    status = StatusRoutes(
+        clock=on.clock,
+        version=options.version,
+        registry=registry,
+        commands=commands,
+        events=events,
+        open_runs=lambda: _open_runs(on.runs),
+        last_at=on.last_at,
+        targets=lambda: (),
+    )
+    gateway = Gateway(
+        (
+            *status.routes(),
+            *events.routes(),
+            *PairingRoutes(pairing).routes(),
+            *CommandRoutes(commands).routes(),
+            *CapabilityRoutes(capabilities, on.clock).routes(),
+            *on.more_routes,
+        ),
+        doors=Doors(registry, pairing, options.hosts),
+        commands=commands,
+        events=events,
+        trail=trail,
+        journal=on.journal,
+        clock=on.clock,
+        version=options.version,
+        verify=on.verify,
+    )
+    return Assembled(gateway, registry, pairing, capabilities, commands, events, limits, keys)
+
+
+async def _open_runs(runs: Runs) -> list[wire.InFlight]:
+    found: list[wire.InFlight] = []
+    for run_id, _ in await runs.open_runs():
+        row = await runs.journal.get(records.RUNS, run_id)
+        if row is not None:
+            line = records.decode_run_line(row.value)
+            found.append(
+                wire.InFlight(
+                    request_id=run_id,
+                    name=line.agent_id,
+                    started_at=line.started_at,
+                    device_id=line.user_id,
+                    run_id=run_id,
+                )
+            )
+    return found

@@ -1,0 +1,59 @@
+"""`/capabilities`: what is registered, and registering."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UnsetType
+
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Who
+from toolgate.ports.clock import Clock
+from toolgate.surfaces.gateway.answers import Result
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.surfaces.gateway.translate import capability_in, capability_out
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityRoutes:
+    capabilities: Capabilities
+    clock: Clock
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "POST",
+                "/capabilities/register",
+                Access.TRUSTED,
+                "Register a capability, or change its terms.",
+                self._register,
+                wire.Capability,
+                v2="capabilities.register",
+                takes=wire.CapabilityRegister,
+            ),
+            Route(
+                "GET",
+                "/capabilities",
+                Access.READER,
+                "The capabilities that there are.",
+                self._list,
+                wire.CapabilityList,
+                v2="capabilities.list",
+            ),
+        )
+
+    async def _register(self, call: Call) -> Result:
+        wanted: wire.CapabilityRegister = call.body
+        check_id("capabilityId", wanted.capability_id)
+        if not isinstance(wanted.server, UnsetType) and call.caller.who is not Who.OPERATOR:
+            # A server is a program that runs here, or an address that is asked from here.
+            raise Forbidden("only the operator may say where a capability's server is")
+        capability = capability_in(wanted, now=self.clock.now_ms())
+        kept = await self.capabilities.register(capability, by=call.caller.name)
+        return Result(capability_out(kept))
+
+    async def _list(self, _: Call) -> Result:
+        found = [capability_out(one) for one in self.capabilities.all()]
+        return Result(wire.CapabilityList(items=found))

@@ -1,0 +1,118 @@
+"""`/command/mcp`: an action of a capability is a tool of its MCP server.
+
+The pipeline knows it as `<capabilityId>.<tool>`.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UnsetType
+
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.domain.capabilities import Health
+from toolgate.domain.devices import Identity, Kind
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.ports.clock import Clock
+from toolgate.ports.pipeline import ToolPipeline
+from toolgate.ports.upstreams import Upstreams
+from toolgate.surfaces.gateway.answers import Code, NotImplementedHere, Problem
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.plans import (
+    Done,
+    Plan,
+    Ticket,
+    Waiting,
+    call_id,
+    caller_of,
+    granted_level,
+    run_one,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class McpPlanner:
+    pipeline: ToolPipeline
+    capabilities: Capabilities
+    upstreams: Upstreams
+    clock: Clock
+
+    def decode(self, raw: bytes) -> wire.McpCommand:
+        return wire.decode_mcp_command(raw)
+
+    async def plan(self, command: wire.McpCommand, identity: Identity) -> Plan:
+        payload = command.payload
+        capability_id = check_id("payload.capabilityId", payload.capability_id)
+        capability = self.capabilities.get(capability_id)
+        if capability is None:
+            raise Forbidden(f"there is no capability {capability_id[:80]}")
+        # Before the server is asked for anything: an expired or offline one is not spoken to.
+        if refusal := capability.refusal(self.clock.now_ms()):
+            raise Forbidden(refusal)
+        if identity.scope.refusal(Kind.MCP, Level.READ):
+            raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
+        if not self.upstreams.knows(capability_id):
+            raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
+        tool = await self._tool(capability_id, payload.action)
+        level = Level.SIGN if capability.level is Level.SIGN else tool.level
+        session = given(payload.session_id, given(command.session_key, ""))
+        args = _args(payload)
+
+        async def run(ticket: Ticket) -> Done | Waiting:
+            caller = caller_of(
+                identity, level=granted_level(identity, Kind.MCP, level), session=session
+            )
+            name = f"{capability_id}.{tool.name}"
+            output = await run_one(
+                self.pipeline, ToolRequest(call_id(ticket, 0), name, args, caller)
+            )
+            if isinstance(output, Waiting):
+                return output
+            degraded = capability.status is Health.DEGRADED
+            return _done(capability_id, tool.name, output, degraded=degraded)
+
+        return Plan(
+            level=level,
+            name=f"{capability_id}.{tool.name}",
+            capabilities=(capability_id,),
+            run=run,
+        )
+
+    async def _tool(self, capability_id: str, action: str) -> Tool:
+        try:
+            tools = await self.upstreams.tools(capability_id)
+        except Unavailable as silent:
+            raise Problem(Code.INTERNAL, str(silent), outcome=Outcome.NOT_STARTED) from silent
+        named = {tool.name: tool for tool in tools}
+        # Playwright's server says `browser_click` for what the seed calls `click`.
+        found = named.get(action) or named.get(f"browser_{action}")
+        if found is None:
+            raise Forbidden(f"{capability_id} has no action {action[:80]}")
+        return found
+
+
+def _args(payload: wire.McpPayload) -> dict[str, JsonValue]:
+    args: dict[str, JsonValue] = dict(payload.args)
+    if not isinstance(payload.context, UnsetType):
+        args["_meta"] = msgspec.to_builtins(payload.context)
+    return args
+
+
+def _done(capability_id: str, action: str, output: ToolOutput, *, degraded: bool) -> Done:
+    marked: dict[str, JsonValue] = {"capabilityId": capability_id, "action": action}
+    if degraded:
+        marked["degraded"] = True
+    if isinstance(output.data, dict) and "content" in output.data:
+        return Done({**marked, **output.data})
+    if output.ok:
+        return Done({**marked, "content": [{"type": "text", "text": output.stdout}]})
+    problem = Problem(
+        Code.INTERNAL,
+        output.stderr or f"{capability_id} failed",
+        data=marked,
+        outcome=output.outcome,
+    )
+    return Done(marked, problem)

@@ -1,0 +1,120 @@
+"""`/command/tool`: one call or several, each through the pipeline, each with its own result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.domain.devices import Identity
+from toolgate.domain.tools import Level, ToolRequest
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
+from toolgate.surfaces.gateway.answers import Code, Problem
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.plans import (
+    Done,
+    Plan,
+    Ticket,
+    Waiting,
+    call_id,
+    caller_of,
+    denied,
+    first_waiting,
+)
+
+LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
+
+MAX_CALLS: Final = 64  # ours: in one command
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlanner:
+    pipeline: ToolPipeline
+    level_of: LevelOf
+
+    def decode(self, raw: bytes) -> wire.ToolCommand:
+        return wire.decode_tool_command(raw)
+
+    async def plan(self, command: wire.ToolCommand, identity: Identity) -> Plan:
+        calls = _calls(command.payload)
+        levels: list[Level] = []
+        for call in calls:
+            level = self.level_of(call.name)
+            if level is None:
+                raise Forbidden(f"there is no tool {call.name[:80]}")
+            levels.append(level)
+        session = given(command.session_key, "")
+
+        async def run(ticket: Ticket) -> Done | Waiting:
+            caller = caller_of(identity, level=identity.scope.tools, session=session)
+            answers = [
+                await self.pipeline.run(
+                    ToolRequest(call_id(ticket, number), call.name, call.arguments, caller)
+                )
+                for number, call in enumerate(calls)
+            ]
+            return first_waiting(answers) or _done(calls, answers)
+
+        return Plan(
+            level=max(levels, key=lambda level: level.rank),
+            name=", ".join(call.name for call in calls[:3]),
+            capabilities=tuple(dict.fromkeys(call.name for call in calls)),
+            run=run,
+        )
+
+
+def _calls(payload: wire.ToolPayload) -> list[wire.ToolCall]:
+    if isinstance(payload.tool_calls, UnsetType):
+        assert not isinstance(payload.name, UnsetType)
+        calls = [wire.ToolCall(id="1", name=payload.name, arguments=given(payload.args, {}))]
+    else:
+        calls = payload.tool_calls
+    if len(calls) > MAX_CALLS:
+        raise Problem(Code.INVALID_REQUEST, f"a command has at most {MAX_CALLS} tool calls")
+    for call in calls:
+        check_id("toolCalls[].id", call.id)
+        check_id("toolCalls[].name", call.name)
+    return calls
+
+
+def _done(calls: list[wire.ToolCall], answers: list[Answer]) -> Done:
+    """Refused as a whole only where every call was: one that ran has its result to tell."""
+    results = [_result(call, answer) for call, answer in zip(calls, answers, strict=True)]
+    data = wire.ToolData(results=results)
+    refusals = [answer for answer in answers if isinstance(answer, Denied)]
+    if len(refusals) < len(answers):
+        return Done(data)
+    problem = denied(refusals[0])
+    problem.data = data
+    return Done(data, problem)
+
+
+def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
+    match answer:
+        case Ran(output) if output.ok:
+            data = output.data if output.data is not None else output.stdout
+            return wire.ToolCallResult(id=call.id, name=call.name, success=True, data=data)
+        case Ran(output):
+            told = {"stdout": output.stdout, "exitCode": output.exit_code}
+            return wire.ToolCallResult(
+                id=call.id,
+                name=call.name,
+                success=False,
+                data=output.data if output.data is not None else told,
+                error=output.stderr or f"exit code {output.exit_code}",
+                outcome=wire.Outcome(output.outcome),
+            )
+        case Denied():
+            return wire.ToolCallResult(
+                id=call.id,
+                name=call.name,
+                success=False,
+                data=UNSET,
+                error=f"{Code.PERMISSION_DENIED}: {answer.reason}",
+                outcome=wire.Outcome.NOT_STARTED,
+            )
+        case Pending():  # pragma: no cover - a command that waits has no results yet
+            raise AssertionError(answer)

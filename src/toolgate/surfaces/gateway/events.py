@@ -1,0 +1,225 @@
+"""`/events/*`: what happened, by poll, long poll or stream, all from one cursor.
+
+The cursor is the number of an event in the journal's `gateway` stream.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from toolgate import asgi
+from toolgate.admission.refusals import InvalidToken
+from toolgate.admission.registry import Registry
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Identity
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Append, Event, Journal, NewEvent
+from toolgate.ports.journal_follow import follow
+from toolgate.surfaces.gateway.answers import Code, Extra, Problem, Result
+from toolgate.surfaces.gateway.commands import STREAM
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, seconds, whole
+
+log = logging.getLogger(__name__)
+
+KEPT_MS: Final = wire.EVENTS_KEPT_S * 1000
+SILENCE_S: Final = 15.0  # after which a stream says that it is still there
+_KEEP_ALIVE: Final = b": \n\n"
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def event_of(event: Event) -> wire.Event:
+    told = _decode(event.data)
+    return wire.Event(
+        id=event.seq,
+        type=wire.EventType(event.type),
+        time=event.at,
+        status=told["status"],
+        source=told["source"],
+        message=told["message"],
+        duration_ms=told.get("durationMs", msgspec.UNSET),
+        metadata=told.get("metadata", {}),
+    )
+
+
+def gateway_event(
+    kind: wire.EventType,
+    status: wire.EventStatus,
+    message: str,
+    *,
+    source: str = "gateway",
+    duration_ms: int | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Append:
+    body: dict[str, Any] = {"status": status, "source": source, "message": message}
+    if duration_ms is not None:
+        body["durationMs"] = duration_ms
+    body["metadata"] = metadata or {}
+    return Append(STREAM, [NewEvent(kind, wire.encode(body))])
+
+
+def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None) -> Append:
+    """A step of the heartbeat or of a cron entry, as the scheduler tells it."""
+    return gateway_event(
+        wire.EventType(kind),
+        wire.EventStatus(status),
+        f"{name} {status}",
+        source="scheduler",
+        duration_ms=duration_ms,
+    )
+
+
+@dataclass(slots=True)
+class Events:
+    journal: Journal
+    bus: Bus
+    clock: Clock
+    registry: Registry
+    _first: int = 1
+    _last: int = 0
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def load(self) -> None:
+        self.bus.subscribe(STREAM, self._hear)
+        head = await self.journal.head(STREAM)
+        self._first, self._last = head.first, max(head.last, self._last)
+
+    @property
+    def cursor(self) -> int:
+        return self._last
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/events/poll",
+                Access.READER,
+                "The events after a cursor; with `wait`, as soon as there is one.",
+                self._poll,
+                wire.EventPage,
+                v2="events.poll",
+                query=(
+                    Parameter("since", "the cursor of the last answer", _COUNT),
+                    Parameter("limit", "how many events at most", _LIMIT),
+                    Parameter("wait", "seconds to wait for the first", _WAIT),
+                ),
+                statuses=(200, 410),
+                bare=True,
+            ),
+        )
+
+    async def _poll(self, call: Call) -> Result:
+        limit = whole(
+            call.query, "limit", default=wire.DEFAULT_EVENTS, least=1, most=wire.MAX_EVENTS
+        )
+        wait = seconds(call.query)
+        since = self.cursor_of(call.query.get("since"))
+        page = await self._page(call.caller, since, limit, wait)
+        return Result(page, Extra(bare=True))
+
+    async def _page(
+        self, identity: Identity, since: int, limit: int, wait: float
+    ) -> wire.EventPage:
+        if self._last <= since and wait > 0:
+            await self._until_moved(identity, since, wait)
+        if self._last <= since:
+            return wire.EventPage(cursor=since, events=[])
+        events = [event_of(e) for e in await self.journal.read(STREAM, after=since, limit=limit)]
+        return wire.EventPage(cursor=events[-1].id if events else since, events=events)
+
+    async def _until_moved(self, identity: Identity, since: int, wait: float) -> None:
+        with self.registry.watch(identity.name) as cut:
+            cutting = asyncio.ensure_future(cut.wait())
+            try:
+                async with asyncio.timeout(wait):
+                    while self._last <= since and not cut.is_set():
+                        moving = asyncio.ensure_future(self._moved.wait())
+                        await asyncio.wait({moving, cutting}, return_when=asyncio.FIRST_COMPLETED)
+                        moving.cancel()
+            except TimeoutError:
+                return
+            finally:
+                cutting.cancel()
+            if cut.is_set():
+                raise InvalidToken("the device was revoked")
+
+    def cursor_of(self, given: str | None) -> int:
+        """Where to go on; without a cursor, at what comes next. Problem 410 for a dead one."""
+        if given is None or given == "":
+            return self._last
+        sound = given.isascii() and given.isdigit() and len(given) <= 18
+        since = int(given) if sound else -1
+        if not self._first - 1 <= since <= self._last:
+            raise Problem(
+                Code.INVALID_REQUEST,
+                "the cursor is expired or was never given out; read /status and go on from there",
+                status=410,
+                data=wire.CursorGone(),
+            )
+        return since
+
+    async def stream(self, identity: Identity, since: int) -> AsyncIterator[bytes]:
+        """Server-sent events without end, until the caller's right to them ends."""
+        yield b"retry: 1000\n\n"
+        async for events in self.follow(identity, since):
+            if not events:
+                yield _KEEP_ALIVE
+            for event in events:
+                body = wire.encode(event)
+                yield asgi.server_sent_event(body, event=event.type, event_id=str(event.id))
+
+    async def follow(self, identity: Identity, since: int) -> AsyncIterator[Sequence[wire.Event]]:
+        """Events as they come; an empty batch after a silence. Ends when the caller is cut."""
+        with self.registry.watch(identity.name) as cut:
+            async with contextlib.aclosing(
+                follow(self.journal, self.bus, STREAM, after=since)
+            ) as batches:
+                coming = asyncio.ensure_future(anext(batches))
+                cutting = asyncio.ensure_future(cut.wait())
+                try:
+                    while not cut.is_set():
+                        done, _ = await asyncio.wait(
+                            {coming, cutting},
+                            timeout=SILENCE_S,
+                            return_when=asyncio.FIRST_COMPLETED,
+                        )
+                        if cutting in done:
+                            return
+                        if coming in done:
+                            yield [event_of(event) for event in coming.result()]
+                            coming = asyncio.ensure_future(anext(batches))
+                        else:
+                            yield []
+                finally:
+                    cutting.cancel()
+                    coming.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                        await coming
+
+    async def forget_old(self) -> None:
+        """Drop what is older than a cursor lives."""
+        before = self.clock.now_ms() - KEPT_MS
+        through = self._first - 1
+        while page := await self.journal.read(STREAM, after=through, limit=500):
+            old = [event.seq for event in page if event.at < before]
+            through = old[-1] if old else through
+            if len(old) < len(page):
+                break
+        if through >= self._first:
+            await self.journal.forget(STREAM, through=through)
+            self._first = through + 1
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        self._last = max(self._last, events[-1].seq)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": wire.MAX_EVENTS}
+_WAIT: Final = {"type": "number", "minimum": 0, "maximum": wire.MAX_WAIT_S}

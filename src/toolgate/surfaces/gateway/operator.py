@@ -1,0 +1,425 @@
+"""The operator's routes beside the seed's: targets, audit, runs, approvals, policy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgspec import UNSET, UnsetType
+
+from toolgate.admission.audit import Trail
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import to_iso_ms
+from toolgate.domain.approvals import Approval
+from toolgate.domain.devices import Identity, Who
+from toolgate.domain.ids import is_path_safe
+from toolgate.domain.policy.model import Policy
+from toolgate.domain.targets import Change, Target
+from toolgate.domain.tools import Level
+from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import Approvals
+from toolgate.execution.approvals import decode as decode_approval
+from toolgate.execution.audit import AuditLog, AuditQuery
+from toolgate.execution.simulation import Simulation
+from toolgate.execution.targets import Targets
+from toolgate.orchestration import records
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.ports.pipeline import ToolPipeline
+from toolgate.surfaces.gateway.answers import Code, Problem, Result
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.command_tool import LevelOf
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, whole
+
+DEFAULT_PAGE: Final = 50
+MAX_PAGE: Final = 500
+_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+_CURSOR: Final = Parameter("cursor", "from below this one, as the last answer said")
+DERIVED_RUN: Final = "run_cmd_"  # a call without a run of its own has one derived from its id
+
+
+class PolicyInForce(Protocol):
+    text: str
+    current: Policy
+
+    async def replace(self, text: str) -> Policy:
+        """Raises InvalidPolicy, and then changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRoutes:
+    targets: Targets
+    trail: Trail
+    journal: Journal
+    learn: Callable[[str], None]  # a secret that must not be written down anywhere
+
+    def routes(self) -> Sequence[Route]:
+        path = "/execution-targets/{targetId}"
+        one = wire.ExecutionTarget
+        return (
+            Route(
+                "GET",
+                "/execution-targets",
+                Access.OPERATOR,
+                "The execution targets, without their tokens.",
+                self._list,
+                wire.TargetList,
+                v2="executionTargets.list",
+            ),
+            Route(
+                "GET",
+                path,
+                Access.OPERATOR,
+                "One execution target.",
+                self._get,
+                one,
+                v2="executionTargets.get",
+                statuses=(200, 404),
+            ),
+            Route(
+                "PUT",
+                path,
+                Access.OPERATOR,
+                "Make an execution target, or change what is given.",
+                self._put,
+                one,
+                v2="executionTargets.put",
+                takes=wire.TargetUpsert,
+            ),
+            Route(
+                "DELETE",
+                path,
+                Access.OPERATOR,
+                "Remove an execution target.",
+                self._delete,
+                one,
+                v2="executionTargets.delete",
+                statuses=(200, 404),
+            ),
+        )
+
+    async def _list(self, _: Call) -> Result:
+        return Result(wire.TargetList(items=[_target(t) for t in await self.targets.list()]))
+
+    async def _get(self, call: Call) -> Result:
+        return Result(_target(await self.targets.get(_target_id(call))))
+
+    async def _put(self, call: Call) -> Result:
+        wanted: wire.TargetUpsert = call.body
+        target_id = _target_id(call)
+        token = _given(wanted.auth_token)
+        if token:
+            self.learn(token)
+        change = Change(
+            tenant=_given(wanted.tenant_id),
+            workspace=_given(wanted.workspace_id),
+            kind=_given(wanted.kind),
+            endpoint=_given(wanted.endpoint),
+            auth_token=token,
+            is_default=None if isinstance(wanted.is_default, UnsetType) else wanted.is_default,
+            enabled=None if isinstance(wanted.enabled, UnsetType) else wanted.enabled,
+            config=None if isinstance(wanted.config, UnsetType) else wanted.config,
+        )
+        target = await self.targets.upsert(target_id, change)
+        await self._note("target.upserted", call, target_id)
+        return Result(_target(target))
+
+    async def _delete(self, call: Call) -> Result:
+        target_id = _target_id(call)
+        target = await self.targets.get(target_id)
+        await self.targets.delete(target_id)
+        await self._note("target.deleted", call, target_id)
+        return Result(_target(target))
+
+    async def _note(self, action: str, call: Call, target_id: str) -> None:
+        note = self.trail.note(action, actor=call.caller.name, resource=("target", target_id))
+        await self.journal.commit(*note)
+
+
+def _target_id(call: Call) -> str:
+    target_id = call.path["targetId"]
+    if not is_path_safe(target_id):
+        raise Problem(Code.INVALID_REQUEST, "targetId has 1 to 128 of A-Z a-z 0-9 . _ -")
+    return target_id
+
+
+def _given(value: str | UnsetType | None) -> str | None:
+    """Left out: None, which changes nothing. Null: empty, which takes it away."""
+    if isinstance(value, UnsetType):
+        return None
+    return "" if value is None else value
+
+
+def _target(target: Target) -> wire.ExecutionTarget:
+    return wire.ExecutionTarget(
+        target_id=target.id,
+        tenant_id=target.tenant,
+        kind=wire.TargetKind(target.kind),
+        has_auth_token=bool(target.auth_token),
+        is_default=target.is_default,
+        enabled=target.enabled,
+        config=dict(target.config),
+        version=target.version,
+        updated_at=to_iso_ms(target.updated_at),
+        workspace_id=target.workspace or UNSET,
+        endpoint=target.endpoint or UNSET,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRoutes:
+    audit: AuditLog
+
+    def routes(self) -> Sequence[Route]:
+        texts = ("tenantId", "workspaceId", "action", "from", "to", "deviceId", "runId", "decision")
+        count = {"type": "integer", "minimum": 1}
+        return (
+            Route(
+                "GET",
+                "/audit/query",
+                Access.OPERATOR,
+                "The audit log, newest first.",
+                self._query,
+                wire.AuditPage,
+                v2="audit.query",
+                query=(
+                    *(Parameter(name, _AUDIT_MEANINGS[name]) for name in texts),
+                    Parameter("limit", "rows at most", {**count, "maximum": wire.MAX_AUDIT_ROWS}),
+                    Parameter("cursor", "only rows with a smaller id", count),
+                ),
+            ),
+        )
+
+    async def _query(self, call: Call) -> Result:
+        return Result(await self.audit.query(AuditQuery.parse(call.query)))
+
+
+_AUDIT_MEANINGS: Final = {
+    "tenantId": "only this tenant's",
+    "workspaceId": "only this workspace's",
+    "action": "only this action, exactly",
+    "from": "not before this time (ISO 8601)",
+    "to": "not after this time (ISO 8601)",
+    "deviceId": "only this device's",
+    "runId": "only this run's",
+    "decision": "only what was decided so",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRoutes:
+    journal: Journal
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/runs",
+                Access.OPERATOR,
+                "Runs of agents, newest first.",
+                self._list,
+                wire.RunPage,
+                v2="runs.list",
+                query=(Parameter("limit", "runs at most", _LIMIT), _CURSOR),
+            ),
+        )
+
+    async def _list(self, call: Call) -> Result:
+        limit = whole(call.query, "limit", default=DEFAULT_PAGE, least=1, most=MAX_PAGE)
+        rows = await self.journal.scan(
+            records.RUNS, after=call.query.get("cursor", ""), limit=limit + 1, newest_first=True
+        )
+        lines = [records.decode_run_line(row.value) for row in rows[:limit]]
+        items = [
+            wire.RunSummary(
+                run_id=line.run_id,
+                session_id=line.session_id,
+                agent_id=line.agent_id,
+                status=line.status,
+                created_at=line.started_at,
+                updated_at=line.ended_at or line.started_at,
+            )
+            for line in lines
+        ]
+        more = len(rows) > limit
+        return Result(wire.RunPage(items=items, next_cursor=items[-1].run_id if more else UNSET))
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRoutes:
+    approvals: Approvals
+    pipeline: ToolPipeline
+    runs: Runs
+    journal: Journal
+    clock: Clock
+    level_of: LevelOf
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/approvals",
+                Access.APPROVER,
+                "Approvals, newest first; with `status=PENDING` those that wait.",
+                self._list,
+                wire.ApprovalPage,
+                v2="approvals.list",
+                query=(
+                    Parameter("status", "only these"),
+                    Parameter("limit", "approvals at most", _LIMIT),
+                    _CURSOR,
+                ),
+            ),
+            Route(
+                "POST",
+                "/approvals/{approvalId}/decide",
+                Access.APPROVER,
+                "Approve or reject what waits.",
+                self._decide,
+                wire.ApprovalSummary,
+                v2="approvals.decide",
+                takes=wire.ApprovalDecide,
+                statuses=(200, 404),
+            ),
+        )
+
+    async def _list(self, call: Call) -> Result:
+        limit = whole(call.query, "limit", default=DEFAULT_PAGE, least=1, most=MAX_PAGE)
+        status = call.query.get("status", "").upper()
+        now, cursor = self.clock.now_ms(), call.query.get("cursor", "")
+        found: list[Approval] = []
+        while len(found) <= limit and (
+            rows := await self.journal.scan(APPROVALS, after=cursor, limit=200, newest_first=True)
+        ):
+            cursor = rows[-1].key
+            known = (decode_approval(row.value).at(now) for row in rows)
+            found += [one for one in known if status in ("", one.status)]
+        page = wire.ApprovalPage(
+            items=[_approval(one) for one in found[:limit]],
+            next_cursor=found[limit - 1].approval_id if len(found) > limit else UNSET,
+        )
+        return Result(page)
+
+    async def _decide(self, call: Call) -> Result:
+        wanted: wire.ApprovalDecide = call.body
+        approval_id = check_id("approvalId", call.path["approvalId"])
+        approval = await self.approvals.get(approval_id)
+        self._check(call.caller, approval)
+        approve = wanted.decision is wire.Decision.APPROVE
+        if approval.run_id and not approval.run_id.startswith(DERIVED_RUN):
+            # A run waits for it: it is the orchestrator that lets the run go on.
+            await self.runs.decide_approval(
+                approval_id,
+                session_id="",
+                run_id=approval.run_id,
+                approve=approve,
+                reason=wanted.reason,
+                decided_by=call.caller.name,
+            )
+        else:
+            await self.pipeline.decide_approval(
+                approval_id, approve=approve, decided_by=call.caller.name, reason=wanted.reason
+            )
+        return Result(_approval(await self.approvals.get(approval_id)))
+
+    def _check(self, identity: Identity, approval: Approval) -> None:
+        """A device lets others do no more than it may do itself."""
+        if identity.who is Who.OPERATOR:
+            return
+        level = self.level_of(approval.tool) or Level.WRITE
+        if level.rank > identity.scope.tools.rank:
+            raise Forbidden(f"{approval.tool} is of level {level}, above this device's own")
+
+
+def _approval(approval: Approval) -> wire.ApprovalSummary:
+    return wire.ApprovalSummary(
+        approval_id=approval.approval_id,
+        tool=approval.tool,
+        args_summary=approval.summary,
+        status=approval.status,
+        created_at=approval.asked_at,
+        expires_at=approval.expires_at,
+        asked_by=approval.asked_by[0] if approval.asked_by else "",
+        reason=approval.reason,
+        run_id=approval.run_id or UNSET,
+        request_id=approval.request_id or UNSET,
+        decided_by=approval.decided_by or UNSET,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRoutes:
+    policy: PolicyInForce
+    simulation: Simulation
+    trail: Trail
+    journal: Journal
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/policy",
+                Access.OPERATOR,
+                "The policy in force.",
+                self._get,
+                wire.PolicyView,
+                v2="policy.get",
+            ),
+            Route(
+                "PUT",
+                "/policy",
+                Access.OPERATOR,
+                "Put another policy in force, if it is sound.",
+                self._put,
+                wire.PolicyView,
+                v2="policy.put",
+                takes=wire.PolicyPut,
+            ),
+            Route(
+                "POST",
+                "/policy/simulate",
+                Access.OPERATOR,
+                "Which past calls a policy would have decided otherwise.",
+                self._simulate,
+                wire.PolicySimulated,
+                v2="policy.simulate",
+                takes=wire.PolicySimulate,
+            ),
+        )
+
+    async def _get(self, _: Call) -> Result:
+        return Result(self._view())
+
+    async def _put(self, call: Call) -> Result:
+        wanted: wire.PolicyPut = call.body
+        policy = await self.policy.replace(wanted.text)
+        note = self.trail.note(
+            "policy.changed",
+            actor=call.caller.name,
+            resource=("policy", policy.name),
+            metadata={"version": policy.version},
+        )
+        await self.journal.commit(*note)
+        return Result(self._view())
+
+    async def _simulate(self, call: Call) -> Result:
+        wanted: wire.PolicySimulate = call.body
+        limit = MAX_PAGE if isinstance(wanted.limit, UnsetType) else min(wanted.limit, 10_000)
+        checked, changes = await self.simulation.run(wanted.text, limit=limit)
+        changed = [
+            wire.PolicyChange(
+                request_id=one.recorded.call.request_id,
+                tool=one.recorded.call.tool,
+                was=one.recorded.effect,
+                would_be=one.decision.effect,
+                rule_id=one.decision.rule_id,
+            )
+            for one in changes
+        ]
+        return Result(wire.PolicySimulated(checked=checked, changed=changed))
+
+    def _view(self) -> wire.PolicyView:
+        current = self.policy.current
+        return wire.PolicyView(name=current.name, version=current.version, text=self.policy.text)

@@ -1,0 +1,72 @@
+"""`/pairing/*`: for the operator alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UnsetType
+
+from toolgate.admission.pairing import Pairing
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.surfaces.gateway.answers import Extra, Result
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.surfaces.gateway.translate import pending_out, scope_in, scope_out
+
+
+@dataclass(frozen=True, slots=True)
+class PairingRoutes:
+    pairing: Pairing
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/pairing/pending",
+                Access.OPERATOR,
+                "The devices that wait to be paired.",
+                self._pending,
+                wire.PendingDevices,
+                v2="pairing.pending",
+            ),
+            Route(
+                "POST",
+                "/pairing/approve",
+                Access.OPERATOR,
+                "Pair a device that waits, or give a paired one a new token.",
+                self._approve,
+                wire.PairingApproved,
+                v2="pairing.approve",
+                takes=wire.PairingApprove,
+                statuses=(200, 404),
+            ),
+            Route(
+                "POST",
+                "/pairing/revoke",
+                Access.OPERATOR,
+                "Take a device's token away, at once.",
+                self._revoke,
+                wire.PairingRevoked,
+                v2="pairing.revoke",
+                takes=wire.PairingRevoke,
+                statuses=(200, 404),
+            ),
+        )
+
+    async def _pending(self, _: Call) -> Result:
+        return Result(wire.PendingDevices(pending=[pending_out(p) for p in self.pairing.pending()]))
+
+    async def _approve(self, call: Call) -> Result:
+        wanted: wire.PairingApprove = call.body
+        device_id = check_id("deviceId", wanted.device_id)
+        scope = None if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
+        token, granted = await self.pairing.approve(device_id, scope, by=call.caller.name)
+        approved = wire.PairingApproved(
+            device_id=device_id, device_token=token, scope=scope_out(granted)
+        )
+        return Result(approved, Extra(headers=((wire.HEADER_DEVICE_TOKEN, token),)))
+
+    async def _revoke(self, call: Call) -> Result:
+        wanted: wire.PairingRevoke = call.body
+        device_id = check_id("deviceId", wanted.device_id)
+        await self.pairing.revoke(device_id, by=call.caller.name)
+        return Result(wire.PairingRevoked(device_id=device_id, revoked=True))

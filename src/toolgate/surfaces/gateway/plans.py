@@ -1,0 +1,113 @@
+"""What a command comes down to, whatever its kind: a level, the capabilities it needs, a way to run.
+
+The four planners (`command_agent`, `command_tool`, `command_system`, `command_mcp`) make these;
+`commands` admits and runs them.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.domain.tools import Caller, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
+from toolgate.surfaces.gateway.answers import Code, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A command that has been let in."""
+
+    command_id: str
+    request_id: str
+    run_id: str = ""  # where it has started a run before
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    data: Any
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    approval_id: str = ""
+    run_id: str = ""
+    expires_at: int = 0
+
+
+RunPlan = Callable[[Ticket], Awaitable[Done | Waiting]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    level: Level  # of the action, or of the highest of several
+    name: str
+    capabilities: tuple[str, ...]
+    run: RunPlan
+
+
+class Planner(Protocol):
+    def decode(self, raw: bytes) -> Any:
+        """The wire's command; raises what a decoder raises."""
+        ...
+
+    async def plan(self, command: Any, identity: Identity) -> Plan:
+        """Raises Forbidden for what is not there to be called, Invalid for what makes no sense."""
+        ...
+
+
+def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str = "") -> Caller:
+    """The caller as the server knows it; nothing in here is from the body but a session's name,
+    which is the caller's own."""
+    return Caller(
+        device=identity.name,
+        user=identity.name,
+        role=identity.who if identity.who is Who.DEVICE else str(identity.who),
+        level=level,
+        agent=agent,
+        session=session_of(identity, session),
+    )
+
+
+def session_of(identity: Identity, name: str) -> str:
+    """A session that only this caller can name."""
+    return f"gw:{identity.name}:{name}" if name else f"gw:{identity.name}"
+
+
+def granted_level(identity: Identity, kind: Kind, level: Level) -> Level:
+    """Up to what level the caller may go here: a kind that is granted is granted whole."""
+    own = identity.scope.tools
+    return own if kind is Kind.TOOL or own.rank >= level.rank else level
+
+
+def call_id(ticket: Ticket, number: int) -> str:
+    return f"{ticket.command_id}.{number}"
+
+
+async def run_one(pipeline: ToolPipeline, request: ToolRequest) -> ToolOutput | Waiting:
+    """One call, for commands that are one call; a denial becomes the contract's refusal."""
+    answer = await pipeline.run(request)
+    match answer:
+        case Ran(output):
+            return output
+        case Pending():
+            return Waiting(answer.approval_id, expires_at=answer.expires_at)
+        case Denied():
+            raise denied(answer)
+
+
+def denied(answer: Denied) -> Problem:
+    return Problem(
+        Code.PERMISSION_DENIED,
+        answer.reason or "the policy does not allow this",
+        data={"ruleId": answer.rule_id, "reason": answer.code},
+        outcome=Outcome.NOT_STARTED,
+    )
+
+
+def first_waiting(answers: Sequence[Answer]) -> Waiting | None:
+    for answer in answers:
+        if isinstance(answer, Pending):
+            return Waiting(answer.approval_id, expires_at=answer.expires_at)
+    return None

@@ -1,0 +1,92 @@
+"""`/health` and `/status`: that it lives, and what it is doing."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from toolgate.admission.registry import Registry
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Kind
+from toolgate.ports.clock import Clock
+from toolgate.surfaces.gateway.answers import Extra, Result
+from toolgate.surfaces.gateway.commands import Commands
+from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.surfaces.gateway.translate import device_out
+
+OpenRuns = Callable[[], Awaitable[Sequence[wire.InFlight]]]
+LastAt = Callable[[str], int | None]  # of `heartbeat` or `cron`
+Targets = Callable[[], Sequence[wire.TargetHealth]]
+
+
+@dataclass(slots=True)
+class StatusRoutes:
+    clock: Clock
+    version: str
+    registry: Registry
+    commands: Commands
+    events: Events
+    open_runs: OpenRuns
+    last_at: LastAt
+    targets: Targets
+    _started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._started = self.clock.monotonic()
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/health",
+                Access.ANYONE,
+                "That the gateway is up.",
+                self._health,
+                wire.Health,
+                v2="health",
+                bare=True,
+            ),
+            Route(
+                "GET",
+                "/status",
+                Access.READER,
+                "What the gateway is doing now.",
+                self._status,
+                wire.Status,
+                v2="status",
+                bare=True,
+            ),
+        )
+
+    async def _health(self, _: Call) -> Result:
+        uptime = int(self.clock.monotonic() - self._started)
+        return Result(wire.Health(ok=True, version=self.version, uptime=uptime), Extra(bare=True))
+
+    async def _status(self, _: Call) -> Result:
+        targets = list(self.targets())
+        sound = all(one.status is wire.CapabilityStatus.HEALTHY for one in targets)
+        status = wire.Status(
+            version=self.version,
+            health="ok" if sound else "degraded",
+            devices=[
+                device_out(device, last_seen=self.registry.last_seen(device.device_id))
+                for device in self.registry.devices
+            ],
+            running=await self._running(),
+            heartbeat=wire.LastAt(last_at=self.last_at("heartbeat")),
+            cron=wire.LastAt(last_at=self.last_at("cron")),
+            cursor=self.events.cursor,
+            targets=targets or msgspec.UNSET,
+        )
+        return Result(status, Extra(bare=True))
+
+    async def _running(self) -> wire.Running:
+        of_kind: dict[Kind, list[wire.InFlight]] = {kind: [] for kind in Kind}
+        for kind, flight in list(self.commands.in_flight.values()):
+            of_kind[kind].append(flight)
+        return wire.Running(
+            agent=list(await self.open_runs()),  # whichever door they came in by
+            tool=[*of_kind[Kind.TOOL], *of_kind[Kind.SYSTEM]],
+            mcp=of_kind[Kind.MCP],
+        )

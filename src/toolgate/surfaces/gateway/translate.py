@@ -1,0 +1,105 @@
+"""Between the wire's words and the domain's."""
+
+from msgspec import UNSET, UnsetType
+
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.capabilities import Capability, Health, Server
+from toolgate.domain.devices import Device, Pending, Scope
+from toolgate.domain.ratelimit import Rate
+from toolgate.domain.tools import Level
+
+
+def scope_in(scope: wire.Scope) -> Scope:
+    return Scope(
+        Level(scope.tools),
+        system=scope.system,
+        mcp=scope.mcp,
+        agent=scope.agent,
+        approve=scope.approve,
+    )
+
+
+def scope_out(scope: Scope) -> wire.Scope:
+    return wire.Scope(
+        tools=wire.Level(scope.tools),
+        system=scope.system,
+        mcp=scope.mcp,
+        agent=scope.agent,
+        approve=scope.approve,
+    )
+
+
+def device_out(device: Device, *, last_seen: int | None) -> wire.Device:
+    return wire.Device(
+        device_id=device.device_id,
+        scope=scope_out(device.scope),
+        paired_at=device.paired_at,
+        last_seen_at=last_seen,
+    )
+
+
+def pending_out(pending: Pending) -> wire.PendingDevice:
+    return wire.PendingDevice(
+        device_id=pending.device_id,
+        code=pending.code,
+        requested_at=pending.requested_at,
+        expires_at=pending.expires_at,
+        ip=pending.ip,
+        user_agent=pending.user_agent,
+    )
+
+
+def capability_in(given: wire.CapabilityRegister, *, now: int) -> Capability:
+    return Capability(
+        capability_id=given.capability_id,
+        scope=given.scope,
+        level=Level(given.level),
+        updated_at=now,
+        rate=_rate(given.rate_limit),
+        version=given.version,
+        owner=given.owner,
+        expires_at=given.expires_at,
+        status=Health(given.status),
+        server=None if isinstance(given.server, UnsetType) else server_in(given.server),
+    )
+
+
+def server_in(server: wire.McpServer) -> Server:
+    return Server(
+        command="" if isinstance(server.command, UnsetType) else server.command,
+        args=() if isinstance(server.args, UnsetType) else tuple(server.args),
+        env=() if isinstance(server.env, UnsetType) else tuple(server.env.items()),
+        url="" if isinstance(server.url, UnsetType) else server.url,
+        headers=() if isinstance(server.headers, UnsetType) else tuple(server.headers.items()),
+    )
+
+
+def capability_out(capability: Capability) -> wire.Capability:
+    rate = capability.rate
+    return wire.Capability(
+        capability_id=capability.capability_id,
+        scope=capability.scope,
+        level=wire.Level(capability.level),
+        rate_limit=None
+        if rate is None
+        else wire.RateLimit(limit=rate.limit, window_ms=rate.window_ms),
+        version=capability.version,
+        owner=capability.owner,
+        expires_at=capability.expires_at,
+        status=wire.CapabilityStatus(capability.status),
+        updated_at=capability.updated_at,
+    )
+
+
+def _rate(given: int | wire.RateLimit | None) -> Rate | None:
+    match given:
+        case None:
+            return None
+        case int():
+            return Rate(given)
+        case _:
+            return Rate(given.limit, given.window_ms)
+
+
+def or_unset(text: str) -> str | UnsetType:
+    return text or UNSET

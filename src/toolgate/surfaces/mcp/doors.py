@@ -1,0 +1,157 @@
+"""MCP's three transports: stdio, server-sent events, streamable HTTP.
+
+One ASGI app has `/mcp`, `/mcp/sse` and `/mcp/message`; whoever mounts it authenticates. The SDK is
+imported when the first request comes.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolgate.asgi import App, Message, Receive, Scope, Send
+from toolgate.domain.task_runs import Trust
+from toolgate.tasks.toolset import Toolset
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from mcp.server.sse import SseServerTransport
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+HTTP_PATH: Final = "/mcp"
+SSE_PATH: Final = "/mcp/sse"
+MESSAGE_PATH: Final = "/mcp/message"
+BODY_LIMIT: Final = 4 * 1024 * 1024
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+
+_SDK_SESSION: Final = re.compile(rb"\?session_id=([0-9a-f]{32})")
+
+
+class McpDoors:
+    """The HTTP transports, trust `remote`; an ASGI app and something to be closed."""
+
+    def __init__(self, toolset: Toolset, *, hosts: Sequence[str] = LOOPBACK_HOSTS) -> None:
+        """`hosts` are the names by which clients may call this server (Host and Origin)."""
+        self._toolset = toolset
+        self._hosts = hosts
+        self._opening = asyncio.Lock()
+        self._open: _Open | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"no such thing here: {scope['type']}")
+        app = (await self._opened()).route(scope["path"])
+        await app(scope, receive, send)
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self._life is not None:
+            await self._life
+
+    async def _opened(self) -> "_Open":
+        async with self._opening:
+            if self._open is None:
+                ready: asyncio.Future[_Open] = asyncio.get_running_loop().create_future()
+                self._life = asyncio.ensure_future(self._live(ready))
+                self._open = await ready
+            return self._open
+
+    async def _live(self, ready: "asyncio.Future[_Open]") -> None:
+        """The manager's task group must be left by the task that entered it: this one."""
+        opened = await asyncio.to_thread(_import_and_build, self._toolset, self._hosts)
+        async with opened.manager.run():
+            ready.set_result(opened)
+            await self._closing.wait()
+
+
+class _Open:
+    def __init__(
+        self,
+        toolset: Toolset,
+        server: "Server[Any]",
+        manager: "StreamableHTTPSessionManager",
+        sse: "SseServerTransport",
+    ) -> None:
+        self.manager = manager
+        self._toolset = toolset
+        self._server = server
+        self._sse = sse
+
+    def route(self, path: str) -> App:
+        routes: dict[str, App] = {
+            HTTP_PATH: self._http,
+            SSE_PATH: self._listen,
+            MESSAGE_PATH: self._post,
+        }
+        return routes.get(path.rstrip("/"), Response(status_code=404))
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            name = Request(scope).headers.get("mcp-session-id", "")
+            self._toolset.runtime.sessions.client_gone(f"http:{name}")
+
+    async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await Response(status_code=405, headers={"Allow": "GET"})(scope, receive, send)
+            return
+        client = ""
+
+        async def rename(message: Message) -> None:
+            """The contract spells the session's parameter sessionId; the SDK, session_id."""
+            nonlocal client
+            body = message.get("body", b"")
+            if not client and (found := _SDK_SESSION.search(body)):
+                client = f"sse:{found[1].decode()}"
+                message = {**message, "body": body.replace(b"?session_id=", b"?sessionId=")}
+            await send(message)
+
+        try:
+            async with self._sse.connect_sse(scope, receive, rename) as (incoming, outgoing):
+                options = self._server.create_initialization_options()
+                await self._server.run(incoming, outgoing, options)
+        except ValueError:
+            return  # refused by Host or Origin, and answered
+        finally:
+            self._toolset.runtime.sessions.client_gone(client)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = bytes(scope.get("query_string", b"")).replace(b"sessionId=", b"session_id=")
+        await self._sse.handle_post_message({**scope, "query_string": query}, receive, send)
+
+
+async def serve_stdio(toolset: Toolset) -> None:
+    """Serve one client on stdin and stdout, trust `local`, until it closes them."""
+    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - a second of CPU, an extra
+
+    from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415 - imports the SDK
+
+    server = BrowserTools(toolset, trust=Trust.LOCAL, stdio=True).server()
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def _import_and_build(toolset: Toolset, hosts: Sequence[str]) -> _Open:
+    # The SDK costs a second of CPU and 45 MB: paid by the first request, in a thread.
+    from mcp.server.sse import SseServerTransport  # noqa: PLC0415
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
+    from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
+
+    from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415
+
+    named = [form for host in hosts for form in (host, f"{host}:*")]
+    security = TransportSecuritySettings(
+        allowed_hosts=named,
+        allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in named],
+    )
+    server = BrowserTools(toolset, trust=Trust.REMOTE).server()
+    manager = StreamableHTTPSessionManager(
+        server, security_settings=security, max_request_body_size=BODY_LIMIT
+    )
+    sse = SseServerTransport(MESSAGE_PATH, security, max_request_body_size=BODY_LIMIT)
+    return _Open(toolset, server, manager, sse)

@@ -1,0 +1,225 @@
+"""The tools over the official SDK: what a request becomes, and how an answer looks in MCP.
+
+Importing this costs about a second of CPU, so `doors.py` does it when the first request comes.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any, Final
+
+import mcp_types as types
+import msgspec
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from toolgate.domain.task_runs import TaskFailed, Trust
+from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
+from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
+from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
+
+log = logging.getLogger(__name__)
+
+SCHEME: Final = "artifact://"
+MAX_RESOURCE: Final = 4 * 1024 * 1024  # a larger artifact is read with get_artifact
+REMEMBERED: Final = 1000  # requests whose cancellation may still come
+
+Context = ServerRequestContext[Any, Any]
+
+
+class BrowserTools:
+    """Handlers for one trust level, shared by all its connections."""
+
+    def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
+        self._toolset = toolset
+        self._trust = trust
+        self._stdio = stdio
+        self._tools = types.ListToolsResult.model_validate({"tools": tool_offers()})
+        self._began: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._canceling: set[asyncio.Task[None]] = set()
+
+    def server(self) -> Server[Any]:
+        server = TaskServer(
+            "toolgate-browser",
+            version=version("toolgate"),
+            title="Toolgate browser tasks",
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_resource_templates,
+            on_read_resource=self._read_resource,
+        )
+        server.add_notification_handler(
+            "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
+        )
+        TaskMethods(self._toolset, asker=self._asker, result=_result).install(server)
+        return server
+
+    def _asker(self, ctx: Context) -> Asker:
+        return Asker(self._trust, self._client(ctx))
+
+    async def _list_tools(self, _ctx: Context, _params: Any) -> types.ListToolsResult:
+        return self._tools
+
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
+        if not self._toolset.has(params.name):
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
+        client = self._client(ctx)
+        run_ids: list[str] = []
+
+        def began(run_id: str) -> None:
+            run_ids.append(run_id)
+            self._remember(client, ctx.request_id, run_id)
+
+        with _telling(ctx) as progress:
+            call = Call(self._asker(ctx), progress=progress, began=began)
+            try:
+                answer = await self._toolset.call(params.name, params.arguments or {}, call)
+            except TaskFailed as failed:
+                return _result(error_answer(failed.error), ctx, is_error=True)
+            except asyncio.CancelledError:
+                # At 2026-07-28 over HTTP a client cancels by closing its stream. Before, a
+                # stream that breaks says nothing, and a cancellation is a notification.
+                if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                    for run_id in run_ids:
+                        self._cancel_soon(run_id)
+                raise
+        return _result(answer, ctx)
+
+    async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
+        run_id = self._began.pop((self._client(ctx), str(params.request_id)), None)
+        if run_id is not None:
+            self._cancel_soon(run_id)
+
+    async def _list_resources(self, _ctx: Context, _params: Any) -> types.ListResourcesResult:
+        found = []
+        for run in self._toolset.runtime.listed()[:100]:
+            for artifact_id in run.artifact_ids:
+                found.append(
+                    types.Resource(
+                        uri=SCHEME + artifact_id,
+                        name=artifact_id,
+                        description=f"Left by {run.run_id} ({run.template_id})",
+                    )
+                )
+        return types.ListResourcesResult(resources=found)
+
+    async def _list_resource_templates(
+        self, _ctx: Context, _params: Any
+    ) -> types.ListResourceTemplatesResult:
+        template = types.ResourceTemplate(
+            uri_template=SCHEME + "{artifactId}",
+            name="artifact",
+            description="An artifact of a run, whole; larger ones with get_artifact.",
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[template])
+
+    async def _read_resource(
+        self, _ctx: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        artifact_id = uri.removeprefix(SCHEME)
+        artifacts = self._toolset.runtime.artifacts
+        try:
+            artifact = await artifacts.get(artifact_id)
+        except TaskFailed as failed:
+            raise MCPError(
+                code=types.INVALID_PARAMS,
+                message=failed.error.message,
+                data={**error_answer(failed.error), "uri": uri},
+            ) from failed
+        if artifact.size > MAX_RESOURCE:
+            raise MCPError(
+                code=types.INVALID_PARAMS,
+                message=f"{artifact.size} bytes are too many for one answer: use get_artifact",
+                data={"uri": uri},
+            )
+        content = await artifacts.read(artifact_id)
+        return types.ReadResourceResult(contents=[_contents(uri, artifact.mime_type, content)])
+
+    def _client(self, ctx: Context) -> str:
+        """Which connection this is: its sessions are closed when it goes away."""
+        request = ctx.request
+        if self._stdio or request is None:
+            return "stdio"
+        return client_name(
+            request.headers.get("mcp-session-id", ""),
+            request.query_params.get("session_id", ""),
+        )
+
+    def _remember(self, client: str, request_id: Any, run_id: str) -> None:
+        self._began[(client, str(request_id))] = run_id
+        while len(self._began) > REMEMBERED:
+            self._began.popitem(last=False)
+
+    def _cancel_soon(self, run_id: str) -> None:
+        """In a task of its own: the request that it belongs to is being torn down."""
+        task = asyncio.ensure_future(self._cancel(run_id))
+        self._canceling.add(task)
+        task.add_done_callback(self._canceling.discard)
+
+    async def _cancel(self, run_id: str) -> None:
+        with contextlib.suppress(TaskFailed):
+            await self._toolset.runtime.cancel(run_id)
+
+
+def client_name(http_session: str, sse_session: str) -> str:
+    return f"http:{http_session}" if http_session else f"sse:{sse_session}"
+
+
+@contextlib.contextmanager
+def _telling(ctx: Context) -> Iterator[Callable[[int, int], None]]:
+    """Progress notifications for a caller that asked for them; only the latest is worth sending."""
+    if not (ctx.meta and "progress_token" in ctx.meta):
+        yield unheard
+        return
+    latest: list[tuple[int, int]] = []
+    changed = asyncio.Event()
+
+    def report(done: int, total: int) -> None:
+        latest[:] = [(done, total)]
+        changed.set()
+
+    async def send() -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            done, total = latest[0]
+            await ctx.session.report_progress(done, total)
+
+    sending = asyncio.ensure_future(send())
+    try:
+        yield report
+    finally:
+        sending.cancel()
+
+
+def _result(answer: Answer, ctx: Context, *, is_error: bool = False) -> dict[str, Any]:
+    """Structured content, the same as text, and links to what the run left."""
+    content: list[dict[str, Any]] = [{"type": "text", "text": msgspec.json.encode(answer).decode()}]
+    links = answer.get("artifactIds")
+    if links:
+        content += [
+            {"type": "resource_link", "uri": SCHEME + artifact_id, "name": artifact_id}
+            for artifact_id in links
+        ]
+    result = {"content": content, "structuredContent": answer, "isError": is_error}
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        result["resultType"] = "complete"
+    return result
+
+
+def _contents(
+    uri: str, mime_type: str, content: bytes
+) -> types.TextResourceContents | types.BlobResourceContents:
+    if mime_type.startswith("text/") or mime_type == "application/json":
+        return types.TextResourceContents(uri=uri, mime_type=mime_type, text=content.decode())
+    encoded = base64.b64encode(content).decode()
+    return types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=encoded)

@@ -1,0 +1,160 @@
+"""What runs leave behind: result JSON, screenshots, PDFs, downloads; read in chunks.
+
+An artifact is a row that names a blob by its content. When its time is over the blob goes and the
+row stays as a tombstone, so that a late reader hears "expired" and not "unknown".
+"""
+
+import base64
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from toolgate.domain.errors import NotFound
+from toolgate.domain.task_runs import (
+    ARTIFACT_TTL_MS,
+    CHUNK_LIMIT,
+    TaskCode,
+    TaskFailed,
+    cut_chunk,
+)
+from toolgate.ports.blobs import Blobs
+from toolgate.ports.clock import Clock
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Delete, Journal, Operation, Put
+
+COLLECTION: Final = "task_artifacts"
+TOMBSTONE_MS: Final = 7 * ARTIFACT_TTL_MS
+_TEXTS: Final = ("text/", "application/json")
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    artifact_id: str
+    run_id: str
+    name: str
+    mime_type: str
+    size: int
+    digest: str  # empty once it has expired
+    created_at: int
+    ended_at: int = 0  # of its run; its time counts from here
+
+    @property
+    def expires_at(self) -> int:
+        return (self.ended_at or self.created_at) + ARTIFACT_TTL_MS
+
+    @property
+    def is_text(self) -> bool:
+        return self.mime_type.startswith(_TEXTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    artifact: Artifact
+    offset: int
+    length: int
+    data: str
+    complete: bool
+
+
+_decode: Final = msgspec.json.Decoder(Artifact).decode
+
+
+class Artifacts:
+    def __init__(self, *, journal: Journal, blobs: Blobs, clock: Clock, new_id: NewId) -> None:
+        self._journal = journal
+        self._blobs = blobs
+        self._clock = clock
+        self._new_id = new_id
+
+    async def keep(self, content: bytes, *, run_id: str, name: str, mime_type: str) -> Artifact:
+        """Store the bytes and the row; both are on disk when this returns."""
+        artifact = Artifact(
+            artifact_id=self._new_id("art"),
+            run_id=run_id,
+            name=name,
+            mime_type=mime_type,
+            size=len(content),
+            digest=await self._blobs.put(content),
+            created_at=self._clock.now_ms(),
+        )
+        await self._journal.commit(_put(artifact))
+        return artifact
+
+    async def get(self, artifact_id: str) -> Artifact:
+        row = await self._journal.get(COLLECTION, artifact_id)
+        if row is None:
+            raise TaskFailed(TaskCode.ARTIFACT_NOT_FOUND, f"there is no artifact {artifact_id}")
+        artifact = _decode(row.value)
+        if not artifact.digest or self._clock.now_ms() >= artifact.expires_at:
+            raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is no longer kept")
+        return artifact
+
+    async def read(self, artifact_id: str) -> bytes:
+        """All of it."""
+        artifact = await self.get(artifact_id)
+        return await self._blobs.get(artifact.digest)
+
+    async def chunk(self, artifact_id: str, *, offset: int, length: int) -> Chunk:
+        artifact = await self.get(artifact_id)
+        length = min(length, CHUNK_LIMIT)
+        if length == 0 or offset >= artifact.size:
+            return Chunk(artifact, offset, 0, "", complete=offset >= artifact.size)
+        before = min(offset, 3) if artifact.is_text else 0
+        try:
+            window = await self._blobs.get(
+                artifact.digest, offset=offset - before, length=before + length + 4
+            )
+        except NotFound as gone:
+            raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is gone") from gone
+        cut = cut_chunk(
+            window,
+            window_at=offset - before,
+            offset=offset,
+            total=artifact.size,
+            limit=length,
+            text=artifact.is_text,
+        )
+        start = cut.offset - (offset - before)
+        piece = window[start : start + cut.length]
+        data = piece.decode() if artifact.is_text else base64.b64encode(piece).decode()
+        return Chunk(artifact, cut.offset, cut.length, data, cut.complete)
+
+    async def ended(self, artifact_ids: tuple[str, ...], *, at: int) -> list[Operation]:
+        """What to commit with a run's end, so that its artifacts' time counts from there."""
+        operations: list[Operation] = []
+        for artifact_id in artifact_ids:
+            row = await self._journal.get(COLLECTION, artifact_id)
+            if row is not None:
+                operations.append(_put(msgspec.structs.replace(_decode(row.value), ended_at=at)))
+        return operations
+
+    async def sweep(self) -> int:
+        """Turn what has expired into tombstones, and drop old tombstones; returns how many."""
+        now = self._clock.now_ms()
+        everything = [artifact async for artifact in self._all()]
+        in_use = Counter(a.digest for a in everything if a.digest and now < a.expires_at)
+        changed = 0
+        for artifact in everything:
+            if now >= artifact.expires_at + TOMBSTONE_MS:
+                await self._journal.commit(Delete(COLLECTION, artifact.artifact_id))
+            elif artifact.digest and now >= artifact.expires_at:
+                await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
+                if not in_use[artifact.digest]:  # another artifact may have the same content
+                    await self._blobs.delete(artifact.digest)
+            else:
+                continue
+            changed += 1
+        return changed
+
+    async def _all(self) -> AsyncIterator[Artifact]:
+        after = ""
+        while rows := await self._journal.scan(COLLECTION, after=after):
+            for row in rows:
+                yield _decode(row.value)
+            after = rows[-1].key
+
+
+def _put(artifact: Artifact) -> Put:
+    return Put(COLLECTION, artifact.artifact_id, msgspec.json.encode(artifact))

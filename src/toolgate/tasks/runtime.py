@@ -1,0 +1,496 @@
+"""Browser task runs: submitted, queued, run, ended once, kept for a while.
+
+The journal has the truth; this has one copy of it in memory, and is its only writer. It does not
+know how a run was asked for (`toolset.py`) nor what a template does.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.domain.errors import Conflict, ToolgateError
+from toolgate.domain.task_runs import (
+    TIMEOUT_DEFAULT_MS,
+    Cancel,
+    Fail,
+    Finish,
+    Interrupt,
+    Mode,
+    Start,
+    TaskCode,
+    TaskCommand,
+    TaskError,
+    TaskFailed,
+    TaskRun,
+    TaskStatus,
+    Trust,
+    decide,
+    reduce,
+    status_of,
+)
+from toolgate.ports.blobs import Blobs
+from toolgate.ports.browser import Browser, BrowserSession
+from toolgate.ports.clock import Clock
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Journal
+from toolgate.tasks import records
+from toolgate.tasks.artifacts import Artifacts
+from toolgate.tasks.outlines import outline_of
+from toolgate.tasks.secrets import Scrubber
+from toolgate.tasks.sessions import Sessions
+from toolgate.tasks.template import Outcome, Template, Work, error_of
+
+log = logging.getLogger(__name__)
+
+MAX_RUNNING: Final = 5  # seed 004 §4.5 maxConcurrentRuns
+MAX_QUEUED: Final = 10_000  # every queue has a bound
+SWEEP_S: Final = 60.0
+MAX_FAILURES_TOLD: Final = 20
+RESULTS_AT_HAND: Final = 16
+MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    template: Template
+    inputs: Any  # an instance of the template's inputs
+    given: Any  # the same as JSON, as it came
+    trust: Trust
+    sync: bool
+    session_id: str = ""
+    timeout_ms: int = TIMEOUT_DEFAULT_MS
+    idempotency_key: str = ""
+    client: str = ""
+
+
+@dataclass(eq=False)
+class _Live:
+    """A run in memory; `inputs` only while it has not ended."""
+
+    stored: records.Stored
+    template: Template | None = None
+    inputs: Any = None
+    client: str = ""
+    scrubber: Scrubber = field(default_factory=Scrubber)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    listeners: list[Progress] = field(default_factory=list)
+    worker: asyncio.Task[None] | None = None
+    deadline: asyncio.TimerHandle | None = None
+    artifact_ids: list[str] = field(default_factory=list)
+    done_steps: int = 0
+    ending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def run(self) -> TaskRun:
+        return self.stored.run
+
+
+class TaskRuntime:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        blobs: Blobs,
+        browser: Browser,
+        clock: Clock,
+        new_id: NewId,
+        templates: Mapping[str, Template],
+        max_running: int = MAX_RUNNING,
+        session_grace_s: float = 60.0,
+    ) -> None:
+        self.templates = templates
+        self.max_running = max_running
+        self.artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=new_id)
+        self.sessions = Sessions(browser=browser, clock=clock, grace_s=session_grace_s)
+        self._journal = journal
+        self._clock = clock
+        self._new_id = new_id
+        self._runs: dict[str, _Live] = {}  # in the order of their ids, which is that of their times
+        self._queue: deque[str] = deque()
+        self._running: set[str] = set()
+        self._results: dict[str, bytes] = {}  # the last few, for those who poll
+        self._submitting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Pick up what an earlier process left: queued runs go on, running ones were interrupted."""
+        async for stored in records.load(self._journal):
+            live = _Live(stored)
+            self._runs[stored.run.run_id] = live
+            if stored.run.is_over:
+                live.over.set()
+            else:
+                await self._recover(live)
+        self._spawn(self._sweep_now_and_then())
+        self._fill()
+
+    async def close(self) -> None:
+        """Stop; what runs is recorded as interrupted, or queued again where that is safe."""
+        self._closing = True
+        for run_id in list(self._running):
+            live = self._runs[run_id]
+            with contextlib.suppress(Conflict):
+                await self._command(live, Interrupt(repeatable=self._can_repeat(live)))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sessions.shut()
+
+    async def submit(self, submission: Submission) -> tuple[TaskRun, bool]:
+        """The run, queued or already running, and whether it was there before."""
+        async with self._submitting:  # so that equal keys at the same time make one run
+            known = await self._known(submission)
+            if known is not None:
+                return known, True
+            if submission.session_id:
+                self.sessions.get(submission.session_id, trust=submission.trust)
+            if len(self._queue) >= MAX_QUEUED:
+                raise TaskFailed(TaskCode.EXECUTION_ERROR, "too many runs are waiting")
+            live = self._new(submission)
+            operations = records.queue(live.run)
+            if submission.idempotency_key:
+                key = records.key_of(submission.template.id, submission.idempotency_key)
+                row = await self._journal.get(records.KEYS, key)
+                operations.append(records.claim(live.run, expected=row.version if row else 0))
+            await self._journal.commit(*operations)
+            live.stored = records.Stored(live.run, 1)
+            self._runs[live.run.run_id] = live
+            self._queue.append(live.run.run_id)
+        self._fill()
+        return live.run, False
+
+    async def wait(self, run_id: str, *, timeout_s: float | None = None) -> TaskRun:
+        """The run once it is over, or as it is when the time is."""
+        live = self._find(run_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await live.over.wait()
+        return self.view(run_id)
+
+    def view(self, run_id: str) -> TaskRun:
+        live = self._find(run_id)
+        return live.run if live.run.is_over else replace(live.run, done_steps=live.done_steps)
+
+    def listed(self, *, status: TaskStatus | None = None, template_id: str = "") -> list[TaskRun]:
+        """All runs that are kept and match, newest first."""
+        now = self._clock.now_ms()
+        found = [
+            live.run if live.run.is_over else replace(live.run, done_steps=live.done_steps)
+            for live in reversed(self._runs.values())
+            if (status is None or live.run.status is status)
+            and (not template_id or live.run.template_id == template_id)
+            and live.run.is_kept(now)
+        ]
+        found.sort(key=lambda run: (run.created_at, run.run_id), reverse=True)
+        return found
+
+    async def cancel(self, run_id: str) -> tuple[TaskRun, bool]:
+        """The run, and whether it was this that ended it."""
+        live = self._find(run_id)
+        try:
+            await self._command(live, Cancel(tuple(live.artifact_ids), live.done_steps))
+        except Conflict:
+            return self.view(run_id), False
+        return self.view(run_id), True
+
+    async def result(self, run: TaskRun) -> bytes | None:
+        """The result as JSON, without its large parts where it is too large for one answer."""
+        artifact_id = run.outline_artifact or run.result_artifact
+        if not artifact_id:
+            return None
+        found = self._results.get(run.run_id)
+        if found is None:
+            found = await self.artifacts.read(artifact_id)
+            self._results[run.run_id] = found
+            while len(self._results) > RESULTS_AT_HAND:
+                del self._results[next(iter(self._results))]
+        return found
+
+    def follow(self, run_id: str, listener: Progress) -> Callable[[], None]:
+        """Hear of the run's progress until the returned function is called."""
+        live = self._find(run_id)
+        live.listeners.append(listener)
+        return lambda: live.listeners.remove(listener)
+
+    async def sweep(self) -> None:
+        """Forget runs, artifacts and sessions whose time is over."""
+        now = self._clock.now_ms()
+        for run_id, live in list(self._runs.items()):
+            if not live.run.is_kept(now):
+                await self._journal.commit(*records.forget(live.run))
+                del self._runs[run_id]
+                self._results.pop(run_id, None)
+        await self.artifacts.sweep()
+        await self.sessions.sweep()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def _find(self, run_id: str) -> _Live:
+        live = self._runs.get(run_id)
+        if live is None or not live.run.is_kept(self._clock.now_ms()):
+            raise TaskFailed(TaskCode.RUN_NOT_FOUND, f"there is no run {run_id}")
+        return live
+
+    async def _known(self, submission: Submission) -> TaskRun | None:
+        if not submission.idempotency_key:
+            return None
+        key = records.key_of(submission.template.id, submission.idempotency_key)
+        row = await self._journal.get(records.KEYS, key)
+        live = None if row is None else self._runs.get(row.value.decode())
+        if live is None or not live.run.is_kept(self._clock.now_ms()):
+            return None
+        return self.view(live.run.run_id)
+
+    def _new(self, submission: Submission) -> _Live:
+        template, now = submission.template, self._clock.now_ms()
+        run = TaskRun(
+            run_id=self._new_id("run"),
+            template_id=template.id,
+            template_version=template.version,
+            session_id=submission.session_id or self._new_id("sess"),
+            owns_session=not submission.session_id,
+            trust=submission.trust,
+            mode=Mode.SYNC if submission.sync else Mode.ASYNC,
+            timeout_ms=submission.timeout_ms,
+            inputs=submission.given if template.keeps_inputs else None,
+            created_at=now,
+            updated_at=now,
+            idempotency_key=submission.idempotency_key,
+            total_steps=template.steps(submission.inputs),
+        )
+        return _Live(
+            records.Stored(run, 0),
+            template,
+            submission.inputs,
+            submission.client,
+            Scrubber(template.secrets(submission.inputs)),
+        )
+
+    async def _recover(self, live: _Live) -> None:
+        run = live.run
+        live.template = self.templates.get(run.template_id)
+        if live.template is not None and run.inputs is not None and run.owns_session:
+            with contextlib.suppress(msgspec.ValidationError):
+                live.inputs = msgspec.convert(run.inputs, live.template.inputs)
+        if run.status is TaskStatus.RUNNING:
+            await self._command(live, Interrupt(repeatable=self._can_repeat(live)))
+        elif live.inputs is None:  # its secrets, or its session, went with the process
+            await self._command(live, Interrupt(repeatable=False))
+        if not live.run.is_over:
+            self._queue.append(run.run_id)
+            log.info("task_recovered run_id=%s attempts=%d", run.run_id, live.run.attempts)
+
+    def _can_repeat(self, live: _Live) -> bool:
+        template = live.template
+        known = template is not None and live.inputs is not None
+        return known and template is not None and template.repeatable and live.run.owns_session
+
+    def _fill(self) -> None:
+        """Start what is next in line while there is room."""
+        while self._queue and len(self._running) < self.max_running and not self._closing:
+            run_id = self._queue.popleft()
+            live = self._runs[run_id]
+            if live.run.status is TaskStatus.QUEUED:
+                self._running.add(run_id)
+                live.worker = self._spawn(self._work(live))
+
+    async def _command(self, live: _Live, command: TaskCommand) -> None:
+        """Decide, commit, and only then believe; raises Conflict where another was first."""
+        async with live.ending:
+            before = live.stored
+            now = self._clock.now_ms()
+            event = decide(before.run, command, now=now)
+            after = reduce(before.run, event)
+            operations = records.change(before, after, event)
+            if after.is_over:
+                theirs = (*after.artifact_ids, after.outline_artifact)
+                operations += await self.artifacts.ended(theirs, at=now)
+            await self._journal.commit(*operations)
+            live.stored = records.Stored(after, before.version + 1)
+        if after.is_over:
+            self._over(live)
+
+    def _over(self, live: _Live) -> None:
+        """Free the slot at once; what the worker still has to close, it closes by itself."""
+        run = live.run
+        self._running.discard(run.run_id)
+        if live.deadline is not None:
+            live.deadline.cancel()
+        if live.worker is not None and live.worker is not asyncio.current_task():
+            live.worker.cancel()
+        live.inputs = None
+        live.over.set()
+        log.info(
+            "task_ended run_id=%s template=%s status=%s code=%s",
+            run.run_id,
+            run.template_id,
+            run.status,
+            run.error.code if run.error else "",
+        )
+        self._fill()
+
+    async def _work(self, live: _Live) -> None:
+        try:
+            await self._command(live, Start())
+        except Conflict:
+            self._running.discard(live.run.run_id)
+            self._fill()
+            return
+        loop = asyncio.get_running_loop()
+        live.deadline = loop.call_later(
+            live.run.timeout_ms / 1000, lambda: self._spawn(self._time_out(live))
+        )
+        try:
+            command = await self._carry_out(live)
+            with contextlib.suppress(Conflict):  # canceled or out of time in the same moment
+                await self._command(live, command)
+        finally:
+            if live.run.owns_session:
+                self._spawn(self.sessions.leave(live.run.session_id))
+
+    async def _carry_out(self, live: _Live) -> TaskCommand:
+        """Run the template; whatever happens in it becomes the command that ends the run."""
+        template = live.template
+        assert template is not None
+        work: Work | None = None
+        try:
+            work = self._work_of(live, await self._session(live, template))
+            outcome = await template.run(live.inputs, work)
+            return await self._finished(live, outcome)
+        except ToolgateError as failed:
+            error = error_of(failed)
+        except ExceptionGroup as several:
+            error = _first_error(several)
+        except Exception:
+            log.exception("task_broke run_id=%s template=%s", live.run.run_id, template.id)
+            error = TaskError(TaskCode.EXECUTION_ERROR, "the task broke; the server's log has why")
+        if work is not None and not error.failed_step:
+            error = replace(error, failed_step=work.step)
+        return Fail(_scrubbed(error, live.scrubber), tuple(live.artifact_ids), live.done_steps)
+
+    async def _finished(self, live: _Live, outcome: Outcome) -> Finish:
+        result = live.scrubber.json(outcome.result)
+        artifact_id = await self._keep_json(live, result, "result.json")
+        outline = ""
+        if len(result) > MAX_INLINE:
+            outline = await self._keep_json(live, outline_of(result, artifact_id), "outline.json")
+        status = TaskStatus.SUCCEEDED if outcome.success else TaskStatus.FAILED
+        if outcome.success and outcome.summary is not None:
+            status = status_of(outcome.summary)
+        error = None
+        if status is TaskStatus.FAILED:
+            error = _scrubbed(_error_of_outcome(outcome), live.scrubber)
+        return Finish(
+            status,
+            artifact_id,
+            (artifact_id, *live.artifact_ids),
+            live.run.total_steps,
+            error,
+            outline,
+        )
+
+    async def _keep_json(self, live: _Live, content: bytes, name: str) -> str:
+        artifact = await self.artifacts.keep(
+            content, run_id=live.run.run_id, name=name, mime_type="application/json"
+        )
+        return artifact.artifact_id
+
+    async def _session(self, live: _Live, template: Template) -> BrowserSession:
+        run = live.run
+        if not run.owns_session:
+            return self.sessions.get(run.session_id, trust=run.trust)
+        return await self.sessions.open(
+            run.session_id, trust=run.trust, client=live.client, media=template.media
+        )
+
+    def _work_of(self, live: _Live, session: BrowserSession) -> Work:
+        run = live.run
+
+        async def keep(content: bytes, *, name: str, mime_type: str) -> str:
+            artifact = await self.artifacts.keep(
+                content, run_id=run.run_id, name=name, mime_type=mime_type
+            )
+            live.artifact_ids.append(artifact.artifact_id)
+            return artifact.artifact_id
+
+        def report(done: int, total: int) -> None:
+            live.done_steps = done
+            for listener in tuple(live.listeners):
+                listener(done, total)
+
+        async def reopen() -> BrowserSession:
+            return await self.sessions.reopen(run.session_id)
+
+        return Work(
+            run_id=run.run_id,
+            session_id=run.session_id,
+            trust=run.trust,
+            session=session,
+            keep=keep,
+            report=report,
+            reopen=reopen if run.owns_session else None,
+            keep_session=lambda: self.sessions.keep(run.session_id),
+            scrubber=live.scrubber,
+        )
+
+    async def _time_out(self, live: _Live) -> None:
+        error = TaskError(
+            TaskCode.RUN_TIMEOUT,
+            f"the run took longer than {live.run.timeout_ms} ms",
+            details={"timeoutMs": live.run.timeout_ms, "doneSteps": live.done_steps},
+        )
+        with contextlib.suppress(Conflict):
+            await self._command(live, Fail(error, tuple(live.artifact_ids), live.done_steps))
+
+    async def _sweep_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self.sweep()
+            except ToolgateError as failed:
+                log.warning("sweep_failed error=%s", type(failed).__name__)
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _first_error(several: "ExceptionGroup[Exception]") -> TaskError:
+    first: BaseException = several
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if isinstance(first, ToolgateError):
+        return error_of(first)
+    log.error("task_broke", exc_info=first)
+    return TaskError(TaskCode.EXECUTION_ERROR, "the task broke; the server's log has why")
+
+
+def _error_of_outcome(outcome: Outcome) -> TaskError:
+    if outcome.message:
+        return TaskError(outcome.code, outcome.message, details={"items": list(outcome.failures)})
+    summary = outcome.summary
+    message = f"{summary.failed} of {summary.total} items failed" if summary else "a step failed"
+    told = list(outcome.failures[:MAX_FAILURES_TOLD])
+    return TaskError(outcome.code, message, details={"items": told})
+
+
+def _scrubbed(error: TaskError, scrubber: Scrubber) -> TaskError:
+    return replace(
+        error,
+        message=scrubber.text(error.message),
+        failed_step=scrubber.text(error.failed_step),
+        details=scrubber.value(error.details),
+    )

@@ -1,0 +1,136 @@
+"""Browser sessions by name: who may use one, and when it is closed."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.ports.browser import Browser, BrowserSession
+from toolgate.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+MAX_KEPT: Final = 20  # contexts cost memory; a client that needs more closes some
+IDLE_S: Final = 30 * 60  # as long as a run is kept
+GRACE_S: Final = 60.0  # a client that reconnects finds its sessions again
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    session: BrowserSession
+    trust: Trust
+    client: str
+    used_at: float
+    kept: bool = False
+
+
+class Sessions:
+    def __init__(self, *, browser: Browser, clock: Clock, grace_s: float = GRACE_S) -> None:
+        self._browser = browser
+        self._clock = clock
+        self._grace_s = grace_s
+        self._open: dict[str, _Open] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def open(
+        self, session_id: str, *, trust: Trust, client: str, media: bool
+    ) -> BrowserSession:
+        opening = asyncio.ensure_future(self._browser.open(trust=trust, media=media))
+        try:
+            session = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._close_unwanted)
+            raise
+        self._open[session_id] = _Open(session, trust, client, self._clock.monotonic())
+        return session
+
+    async def reopen(self, session_id: str) -> BrowserSession:
+        """The same session in a new browser, empty, after the old one died."""
+        known = self._open.get(session_id)
+        if known is None:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
+        await known.session.close()
+        known.session = await self._browser.open(trust=known.trust)
+        return known.session
+
+    def get(self, session_id: str, *, trust: Trust) -> BrowserSession:
+        """An open session that a caller of this trust may use."""
+        known = self._open.get(session_id)
+        if known is None or known.trust is not trust or not known.session.is_alive:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
+        known.used_at = self._clock.monotonic()
+        return known.session
+
+    def keep(self, session_id: str) -> None:
+        """Leave the session open when its run ends."""
+        if sum(known.kept for known in self._open.values()) >= MAX_KEPT:
+            raise TaskFailed(
+                TaskCode.EXECUTION_ERROR, f"{MAX_KEPT} sessions are kept already; close some first"
+            )
+        self._open[session_id].kept = True
+
+    async def leave(self, session_id: str) -> None:
+        """A run that owns the session is over."""
+        known = self._open.get(session_id)
+        if known is not None and not known.kept:
+            await self.close(session_id)
+
+    async def close(self, session_id: str) -> None:
+        known = self._open.pop(session_id, None)
+        if known is not None:
+            await known.session.close()
+            log.info("session_closed session_id=%s", session_id)
+
+    def client_gone(self, client: str) -> None:
+        """Close what was kept for the client unless it comes back within the grace.
+
+        A session that belongs to a run ends with its run.
+        """
+        if self._kept_for(client):
+            self._leaving[client] = asyncio.ensure_future(self._close_all_of(client))
+
+    def client_back(self, client: str) -> None:
+        task = self._leaving.pop(client, None)
+        if task is not None:
+            task.cancel()
+
+    async def sweep(self) -> None:
+        """Close kept sessions that nobody has used for long, or whose browser is gone."""
+        now = self._clock.monotonic()
+        for session_id, known in list(self._open.items()):
+            idle = known.kept and now - known.used_at > IDLE_S
+            if idle or (known.kept and not known.session.is_alive):
+                await self.close(session_id)
+
+    async def shut(self) -> None:
+        for task in self._leaving.values():
+            task.cancel()
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        for session_id in list(self._open):
+            await self.close(session_id)
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    async def _close_all_of(self, client: str) -> None:
+        await asyncio.sleep(self._grace_s)
+        self._leaving.pop(client, None)
+        for session_id in self._kept_for(client):
+            await self.close(session_id)
+
+    def _kept_for(self, client: str) -> list[str]:
+        return [
+            session_id
+            for session_id, known in self._open.items()
+            if known.client == client and known.kept
+        ]
+
+    def _close_unwanted(self, opening: asyncio.Future[BrowserSession]) -> None:
+        """The run was canceled while its session was being opened."""
+        if not opening.cancelled() and opening.exception() is None:
+            closing = asyncio.ensure_future(opening.result().close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)

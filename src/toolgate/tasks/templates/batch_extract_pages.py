@@ -1,0 +1,51 @@
+"""Read up to 1,000 pages; a page that fails is an item that failed."""
+
+from typing import Any
+
+import msgspec
+
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.domain.task_runs import Summary
+from toolgate.tasks.page_batches import PageRead, read_pages
+from toolgate.tasks.template import (
+    NOTICE,
+    Outcome,
+    Template,
+    Work,
+    options_of,
+    summary_of,
+)
+
+
+async def run(inputs: wire.BatchExtractPages, work: Work) -> Outcome:
+    failures: list[dict[str, Any]] = []
+
+    def encode(page: PageRead) -> msgspec.Raw:
+        """Items are kept as JSON: a thousand of them as objects would weigh ten times as much."""
+        item = page.item
+        if not item["success"]:
+            failures.append({"url": page.url, **item["error"]})
+        return msgspec.Raw(msgspec.json.encode(item))
+
+    work.step = "read pages"
+    items = await read_pages(
+        inputs.urls,
+        work,
+        options=options_of(inputs.extract),
+        concurrency=inputs.concurrency,
+        keep=encode,
+    )
+    summary = Summary(len(items), len(items) - len(failures))
+    result = {"summary": summary_of(summary), "items": items, "notice": NOTICE}
+    return Outcome(msgspec.json.encode(result), summary=summary, failures=failures)
+
+
+TEMPLATE = Template(
+    id="batch_extract_pages",
+    description="Read many pages and return each one's title, elements and text, in input order.",
+    inputs=wire.BatchExtractPages,
+    output=wire.BatchResult,
+    run=run,
+    repeatable=True,
+    steps=lambda inputs: len(inputs.urls),
+)

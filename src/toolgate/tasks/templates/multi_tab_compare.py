@@ -1,0 +1,98 @@
+"""Read up to ten pages and say where they differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.domain.task_runs import Summary
+from toolgate.ports.browser import Extract
+from toolgate.tasks.page_batches import read_pages
+from toolgate.tasks.template import (
+    NOTICE,
+    Outcome,
+    Template,
+    Work,
+    options_of,
+    summary_of,
+)
+
+
+async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
+    work.step = "read pages"
+    pages = await read_pages(
+        inputs.urls,
+        work,
+        options=options_of(inputs.extract),
+        concurrency=inputs.concurrency,
+        keep=lambda page: page,
+    )
+    read = [(page.url, page.extract) for page in pages if page.extract is not None]
+    snapshots = [page.item for page in pages]
+    failures = [{"url": item["url"], **item["error"]} for item in snapshots if not item["success"]]
+    summary = Summary(len(pages), len(read))
+    result = {
+        "summary": summary_of(summary),
+        "snapshots": snapshots,
+        "diffs": compare(read, inputs.compare),
+        "notice": NOTICE,
+    }
+    return Outcome(msgspec.json.encode(result), summary=summary, failures=failures)
+
+
+def compare(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> list[dict[str, Any]]:
+    """A difference for each field in which the pages are not all alike."""
+    differences = {
+        wire.CompareField.TITLE: _titles,
+        wire.CompareField.ELEMENT_COUNT: _element_counts,
+        wire.CompareField.TOP_SECTIONS: _top_sections,
+    }
+    found = [differences[name](pages, how) for name in dict.fromkeys(how.fields)]
+    return [difference for difference in found if difference is not None]
+
+
+def _titles(pages: Sequence[tuple[str, Extract]], _: wire.Compare) -> dict[str, Any] | None:
+    values = {url: looked.title for url, looked in pages}
+    if len(set(values.values())) < 2:
+        return None
+    return {"field": wire.CompareField.TITLE.value, "values": values}
+
+
+def _element_counts(
+    pages: Sequence[tuple[str, Extract]], how: wire.Compare
+) -> dict[str, Any] | None:
+    values = {url: looked.element_count for url, looked in pages}
+    if not values:
+        return None
+    delta = max(values.values()) - min(values.values())
+    if delta <= how.numeric_tolerance:
+        return None
+    return {"field": wire.CompareField.ELEMENT_COUNT.value, "values": values, "delta": delta}
+
+
+def _top_sections(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> dict[str, Any] | None:
+    values = {url: list(looked.top_sections[: how.top_sections]) for url, looked in pages}
+    changed = [
+        position
+        for position in range(how.top_sections)
+        if len({tuple(texts[position : position + 1]) for texts in values.values()}) > 1
+    ]
+    if not changed:
+        return None
+    return {
+        "field": wire.CompareField.TOP_SECTIONS.value,
+        "values": values,
+        "changedPositions": changed,
+    }
+
+
+TEMPLATE = Template(
+    id="multi_tab_compare",
+    description="Read up to ten pages and list the differences in title, elements and sections.",
+    inputs=wire.MultiTabCompare,
+    output=wire.CompareResult,
+    run=run,
+    repeatable=True,
+    steps=lambda inputs: len(inputs.urls),
+)

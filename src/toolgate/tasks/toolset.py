@@ -1,0 +1,335 @@
+"""The seven tools: arguments in, an answer out, whoever asks and by whichever door.
+
+It checks what comes in, in the order of the contract, and says runs in the contract's words.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.contracts.wire import field_of, given
+from toolgate.domain.task_runs import (
+    NEXT_ACTIONS,
+    Mode,
+    TaskCode,
+    TaskError,
+    TaskFailed,
+    TaskRun,
+    TaskStatus,
+    Trust,
+    starts_sync,
+)
+from toolgate.ports.clock import Clock
+from toolgate.tasks.runtime import Progress, Submission, TaskRuntime
+from toolgate.tasks.template import Template
+
+S = TypeVar("S", bound=msgspec.Struct)
+LIST_INLINE: Final = 16_384  # in a list, a larger result is only named
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who calls, as the transport knows them."""
+
+    trust: Trust
+    client: str = ""
+
+
+def unheard(_done: int, _total: int) -> None:
+    """For a caller that does not want progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call under way: who asks, who hears of progress, and who learns which run it became."""
+
+    asker: Asker
+    progress: Progress = unheard
+    began: Callable[[str], None] = lambda _run_id: None
+
+
+Answer = dict[str, Any]
+
+
+class Toolset:
+    def __init__(
+        self, runtime: TaskRuntime, *, clock: Clock, auto_wait_s: float = wire.AUTO_WAIT_MS / 1000
+    ) -> None:
+        self.runtime = runtime
+        self._clock = clock
+        self._auto_wait_s = auto_wait_s
+        self._tools: dict[str, Callable[[Mapping[str, Any], Call], Awaitable[Answer]]] = {
+            "list_task_templates": self._list_templates,
+            "run_task_template": self._run_template,
+            "get_task_run": self._get_run,
+            "list_task_runs": self._list_runs,
+            "cancel_task_run": self._cancel_run,
+            "get_artifact": self._get_artifact,
+            "get_runtime_profile": self._profile,
+        }
+
+    def has(self, tool: str) -> bool:
+        return tool in self._tools
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], call: Call) -> Answer:
+        """The answer as JSON values; raises TaskFailed for what becomes an error answer."""
+        return await self._tools[tool](arguments, call)
+
+    async def _list_templates(self, _: Mapping[str, Any], call: Call) -> Answer:
+        return {"templates": [template_info(found) for found in self.runtime.templates.values()]}
+
+    async def _run_template(self, arguments: Mapping[str, Any], call: Call) -> Answer:
+        submission, mode = self._check(arguments, call.asker)
+        run, deduplicated = await self.runtime.submit(submission)
+        call.began(run.run_id)
+        if submission.sync:
+            run = await self._wait(run, mode, call)
+            if run.is_over:
+                if run.raised and run.error is not None:
+                    raise TaskFailed(
+                        run.error.code,
+                        run.error.message,
+                        failed_step=run.error.failed_step,
+                        details={**_members(run.error.details), "runId": run.run_id},
+                    )
+                shown = await self._shown(run)
+                return {**shown, "mode": Mode.SYNC.value, "deduplicated": deduplicated}
+        run = self.runtime.view(run.run_id)
+        return {
+            "runId": run.run_id,
+            "sessionId": run.session_id,
+            "status": run.status.value,
+            "mode": Mode.ASYNC.value,
+            "deduplicated": deduplicated,
+        }
+
+    async def _wait(self, run: TaskRun, mode: Mode, call: Call) -> TaskRun:
+        timeout_s = self._auto_wait_s if mode is Mode.AUTO else None
+        unfollow = self.runtime.follow(run.run_id, call.progress)
+        try:
+            return await self.runtime.wait(run.run_id, timeout_s=timeout_s)
+        finally:
+            unfollow()
+
+    async def _get_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
+        asked = _convert(arguments, wire.GetTaskRun)
+        return await self._shown(self.runtime.view(asked.run_id))
+
+    async def _list_runs(self, arguments: Mapping[str, Any], call: Call) -> Answer:
+        asked = _convert(arguments, wire.ListTaskRuns)
+        status = None if isinstance(asked.status, msgspec.UnsetType) else TaskStatus(asked.status)
+        found = self.runtime.listed(status=status, template_id=given(asked.template_id, ""))
+        page = found[asked.offset : asked.offset + asked.limit]
+        return {
+            "runs": [await self._shown(run, limit=LIST_INLINE) for run in page],
+            "total": len(found),
+            "limit": asked.limit,
+            "offset": asked.offset,
+            "hasMore": asked.offset + len(page) < len(found),
+        }
+
+    async def _cancel_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
+        asked = _convert(arguments, wire.CancelTaskRun)
+        run, canceled = await self.runtime.cancel(asked.run_id)
+        answer = {"success": canceled, "runId": run.run_id, "status": run.status.value}
+        if not canceled:
+            answer["reason"] = f"the run has already ended: {run.status.value}"
+        return answer
+
+    async def _get_artifact(self, arguments: Mapping[str, Any], call: Call) -> Answer:
+        asked = _convert(arguments, wire.GetArtifact)
+        chunk = await self.runtime.artifacts.chunk(
+            asked.artifact_id, offset=asked.offset, length=asked.length
+        )
+        return {
+            "artifactId": chunk.artifact.artifact_id,
+            "mimeType": chunk.artifact.mime_type,
+            "totalSize": chunk.artifact.size,
+            "offset": chunk.offset,
+            "length": chunk.length,
+            "data": chunk.data,
+            "complete": chunk.complete,
+        }
+
+    async def _profile(self, _: Mapping[str, Any], call: Call) -> Answer:
+        return {
+            "maxConcurrentRuns": self.runtime.max_running,
+            "maxUrls": wire.MAX_URLS,
+            "maxTabsPerSession": wire.MAX_TABS_PER_SESSION,
+            "syncTimeoutMs": wire.DEFAULT_TIMEOUT_MS,
+            "asyncTimeoutMs": wire.MAX_TIMEOUT_MS,
+            "artifactMaxChunkSize": wire.MAX_CHUNK_BYTES,
+            "artifactTtlMs": wire.ARTIFACT_TTL_MS,
+            "runTtlMs": wire.RUN_TTL_MS,
+            "supportedModes": [mode.value for mode in Mode],
+            "trustLevel": call.asker.trust.value,
+            "isRemote": call.asker.trust is Trust.REMOTE,
+        }
+
+    def _check(self, arguments: Mapping[str, Any], asker: Asker) -> tuple[Submission, Mode]:
+        """In the contract's order: template, version, trust, time, mode, inputs, session."""
+        asked = _convert(arguments, wire.UncheckedRunTaskTemplate)
+        template = self._template(asked.template_id, given(asked.template_version, None))
+        if asker.trust not in template.trust:
+            raise TaskFailed(
+                TaskCode.TRUST_LEVEL_NOT_ALLOWED,
+                f"{template.id} is not open to a {asker.trust} caller",
+                details={"trustLevel": asker.trust.value},
+            )
+        options = given(asked.options, {})
+        if not isinstance(options, dict):
+            raise _invalid("options must be an object", "$.options")
+        timeout_ms = _timeout(options.get("timeoutMs", wire.DEFAULT_TIMEOUT_MS))
+        mode = _mode(options.get("mode", Mode.AUTO.value))
+        checked = _convert(options, wire.RunOptions, at="$.options")
+        raw = given(asked.inputs, {})
+        inputs = _convert(raw, template.inputs, at="$.inputs")
+        session_id = given(asked.session_id, "")
+        if not isinstance(session_id, str):
+            raise _invalid("sessionId must be a text", "$.sessionId")
+        submission = Submission(
+            template=template,
+            inputs=inputs,
+            given=raw,
+            trust=asker.trust,
+            sync=starts_sync(template.id, url_count=template.steps(inputs), mode=mode),
+            session_id=session_id,
+            timeout_ms=timeout_ms,
+            idempotency_key=given(checked.idempotency_key, ""),
+            client=asker.client,
+        )
+        return submission, mode
+
+    def _template(self, template_id: str, version: Any) -> Template:
+        template = self.runtime.templates.get(template_id)
+        if template is None:
+            raise TaskFailed(
+                TaskCode.TEMPLATE_NOT_FOUND,
+                f"there is no template {template_id[:100]!r}",
+                details={"templates": list(self.runtime.templates)},
+            )
+        if version is not None and version != template.version:
+            raise TaskFailed(
+                TaskCode.TEMPLATE_VERSION_UNSUPPORTED,
+                f"{template.id} has version {template.version}",
+                details={"supportedVersions": [template.version]},
+            )
+        return template
+
+    async def _shown(self, run: TaskRun, *, limit: int | None = None) -> Answer:
+        result = await self._result(run, limit)
+        return {
+            "runId": run.run_id,
+            "templateId": run.template_id,
+            "sessionId": run.session_id,
+            "ownsSession": run.owns_session,
+            "status": run.status.value,
+            "progress": {"doneSteps": run.done_steps, "totalSteps": run.total_steps},
+            "metrics": {"elapsedMs": run.elapsed_ms(self._clock.now_ms())},
+            "result": result,
+            "error": None if run.error is None else _run_error(run.error),
+            "artifactIds": list(run.artifact_ids),
+            "createdAt": run.created_at,
+            "updatedAt": run.updated_at,
+        }
+
+    async def _result(self, run: TaskRun, limit: int | None) -> Any:
+        encoded = await self.runtime.result(run)
+        if encoded is None:
+            return None
+        result = msgspec.json.decode(encoded)
+        if limit is not None and len(encoded) > limit:
+            named = {"contentArtifactId": run.result_artifact}
+            return named | ({"summary": result["summary"]} if "summary" in result else {})
+        return result
+
+
+def error_answer(error: TaskError) -> Answer:
+    """What an answer with `isError` holds."""
+    answer: Answer = {
+        "error": error.message,
+        "errorCode": error.code.value,
+        "recoverHint": _hint(error.code),
+        "nextActions": list(NEXT_ACTIONS[error.code]),
+    }
+    if error.failed_step:
+        answer["failedStep"] = error.failed_step
+    if error.details is not None:
+        answer["details"] = error.details
+    return answer
+
+
+def template_info(template: Template) -> Answer:
+    info: Answer = {
+        "templateId": template.id,
+        "version": template.version,
+        "description": template.description,
+        "trustLevels": sorted(level.value for level in template.trust),
+        "supportedModes": [mode.value for mode in Mode],
+        "inputSchema": schema_of(template.inputs),
+    }
+    if template.output is not None:
+        info["outputSchema"] = schema_of(template.output)
+    return info
+
+
+def schema_of(model: type[Any]) -> dict[str, Any]:
+    """JSON Schema with an object at its root, as MCP wants it."""
+    (root,), parts = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
+    parts = dict(parts)
+    name = str(root.get("$ref", "")).rpartition("/")[2]
+    schema = dict(parts.pop(name)) if name else dict(root)
+    schema.pop("title", None)
+    return {**schema, "$defs": parts} if parts else schema
+
+
+def _run_error(error: TaskError) -> Answer:
+    shown: Answer = {
+        "errorCode": error.code.value,
+        "message": error.message,
+        "recoverHint": _hint(error.code),
+        "nextActions": list(NEXT_ACTIONS[error.code]),
+    }
+    if error.details is not None:
+        shown["details"] = error.details
+    if error.failed_step:
+        shown["failedStep"] = error.failed_step
+    return shown
+
+
+def _hint(code: TaskCode) -> str:
+    return wire.ERROR_CODES[wire.ErrorCode(code.value)].action
+
+
+def _members(details: Any) -> dict[str, Any]:
+    return details if isinstance(details, dict) else {}
+
+
+def _timeout(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= wire.MAX_TIMEOUT_MS:
+        raise _invalid(
+            f"timeoutMs must be a whole number from 1 to {wire.MAX_TIMEOUT_MS}",
+            "$.options.timeoutMs",
+        )
+    return value
+
+
+def _mode(value: Any) -> Mode:
+    try:
+        return Mode(value)
+    except ValueError as unknown:
+        raise _invalid("mode must be sync, async or auto", "$.options.mode") from unknown
+
+
+def _convert(value: Any, model: type[S], *, at: str = "$") -> S:
+    try:
+        return msgspec.convert(value, model)
+    except (msgspec.ValidationError, RecursionError) as wrong:
+        raise _invalid(str(wrong).replace("`$", f"`{at}"), at + field_of(wrong)[1:]) from wrong
+
+
+def _invalid(message: str, path: str) -> TaskFailed:
+    return TaskFailed(TaskCode.INVALID_PARAMETER, message, details={"path": path})

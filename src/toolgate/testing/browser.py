@@ -1,0 +1,35 @@
+"""A browser without pages, for tests of what goes on around them."""
+
+from contextlib import AbstractAsyncContextManager
+
+from toolgate.domain.task_runs import Trust
+from toolgate.ports.browser import Tab
+
+
+class FakeSession:
+    def __init__(self) -> None:
+        self.closes = 0
+        self.is_alive = True
+
+    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
+        raise NotImplementedError("there are no pages here")
+
+    async def close(self) -> None:
+        self.closes += 1
+        self.is_alive = False
+
+
+class FakeBrowser:
+    """Remembers every session it opened."""
+
+    def __init__(self) -> None:
+        self.sessions: list[FakeSession] = []
+
+    async def open(self, *, trust: Trust, media: bool = False) -> FakeSession:
+        session = FakeSession()
+        self.sessions.append(session)
+        return session
+
+    async def close(self) -> None:
+        for session in self.sessions:
+            session.is_alive = False

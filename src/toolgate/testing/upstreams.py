@@ -1,0 +1,21 @@
+"""MCP servers that a test names, without any server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import Tool
+
+
+@dataclass(slots=True)
+class FakeUpstreams:
+    offered: dict[str, Sequence[Tool]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+
+    def knows(self, capability_id: str) -> bool:
+        return capability_id in self.offered
+
+    async def tools(self, capability_id: str) -> Sequence[Tool]:
+        if capability_id in self.silent:
+            raise Unavailable(f"{capability_id} does not answer")
+        return self.offered[capability_id]

@@ -1,0 +1,46 @@
+"""Records evidence until it is killed, saying the index of each record once it is acknowledged."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.evidence_log import EvidenceLog, Options
+from toolgate.adapters.evidence_tiles import TileFiles
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+
+
+async def main(home: Path) -> None:
+    bus, clock = LocalBus(), SystemClock()
+    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
+    log = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
+        journal=journal,
+        blobs=DiskBlobs(home / "blobs"),
+        bus=bus,
+        clock=clock,
+        signer=Ed25519Signer.in_home(home, name="test/log"),
+        redactor=SecretPatterns().redactor(),
+        commit=Commitments.in_home(home),
+        options=Options(publish_every=0.005, inline_limit=100),
+    )
+
+    async def record(writer: int) -> None:
+        number = 0
+        while True:
+            number += 1
+            ref = f"requests/r{writer}-{number}-{clock.now_ms()}/x.json"
+            artifact = await log.store(ref, {"out": "x" * (number % 40 * 5)})
+            index = await log.record("result", {"n": number}, artifacts=[artifact])
+            sys.stdout.write(f"{index}\n")
+            sys.stdout.flush()
+
+    await asyncio.gather(*(record(writer) for writer in range(8)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,125 @@
+"""Groups of processes: the real ones of this machine, and the other version's on paper."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.engines import need
+from toolgate.adapters import cgroups
+from toolgate.domain.errors import Unavailable
+
+CEILING = cgroups.Ceiling(memory_bytes=64 << 20, pids=8, cpus=0.5)
+
+
+def v1_tree(root: Path, *, own: str = "/") -> tuple[str, str]:
+    for name in ("memory", "pids", "cpu,cpuacct"):
+        (root / name / own.lstrip("/")).mkdir(parents=True)
+    mounts = "\n".join(
+        f"cgroup {root}/{name} cgroup rw,{name} 0 0" for name in ("memory", "pids", "cpu,cpuacct")
+    )
+    return mounts, f"3:memory:{own}\n2:pids:{own}\n1:cpu,cpuacct:{own}\n"
+
+
+def v2_tree(root: Path, *, offered: str = "cpu memory pids") -> tuple[str, str]:
+    own = root / "user" / "app"
+    own.mkdir(parents=True)
+    for folder in (root, root / "user", own):
+        (folder / "cgroup.controllers").write_text(offered)
+        (folder / "cgroup.subtree_control").write_text("")
+    return f"cgroup2 {root} cgroup2 rw 0 0", "0::/user/app\n"
+
+
+def test_a_real_group_has_its_limits_and_ends_its_processes() -> None:
+    need("bwrap")
+    groups = cgroups.find(f"toolgate-test-{os.getpid()}")
+    try:
+        group = groups.make("one", CEILING)
+        enter = " ".join(f"echo $$ > {path};" for path in group.entrances)
+        process = subprocess.Popen(["/bin/sh", "-c", f"{enter} echo in; exec sleep 60"], stdout=-1)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert group.pids() == [process.pid]
+        assert group.memory_bytes() > 0
+        assert not group.remove()
+        group.kill()
+        assert process.wait(10) == -9
+        assert group.remove()
+    finally:
+        groups.close()
+    assert not any(parent.exists() for parent in groups.parents)
+
+
+def test_version_1_makes_a_folder_below_our_own_in_each_hierarchy(tmp_path: Path) -> None:
+    mounts, own = v1_tree(tmp_path, own="/inner")
+    groups = cgroups.find("toolgate-1", mounts=mounts, memberships=own)
+    assert groups.version == 1
+    assert {parent.relative_to(tmp_path).as_posix() for parent in groups.parents} == {
+        "memory/inner/toolgate-1",
+        "pids/inner/toolgate-1",
+        "cpu,cpuacct/inner/toolgate-1",
+    }
+
+
+def test_version_2_uses_the_nearest_group_that_may_give_controllers_on(tmp_path: Path) -> None:
+    mounts, own = v2_tree(tmp_path)
+    groups = cgroups.find("toolgate-1", mounts=mounts, memberships=own)
+    assert groups.version == 2
+    assert groups.parents == [tmp_path / "user/app/toolgate-1"]
+    wanted = (tmp_path / "user/app/cgroup.subtree_control").read_text()
+    assert set(wanted.split()) == {"+memory", "+pids", "+cpu"}
+
+
+def test_version_2_has_its_own_names_of_the_limits(tmp_path: Path) -> None:
+    limits = cgroups.Cgroups([tmp_path], unified=True).limits(CEILING)
+    assert limits["memory.max"] == str(64 << 20)
+    assert limits["memory.swap.max"] == "0"
+    assert limits["pids.max"] == "8"
+    assert limits["cpu.max"] == "50000 100000"
+
+
+def test_version_2_kills_a_real_group_in_one_write() -> None:
+    mounted = [
+        line.split()[1]
+        for line in Path("/proc/mounts").read_text().splitlines()
+        if " cgroup2 " in line
+    ]
+    if not mounted or os.geteuid() != 0:
+        pytest.skip("no writable cgroup2 tree here")
+    folder = Path(mounted[0]) / f"toolgate-test-{os.getpid()}"
+    folder.mkdir()
+    group = cgroups.Group([folder], unified=True)
+    enter = f"echo $$ > {folder}/cgroup.procs; echo in; sleep 60 & exec sleep 60"
+    process = subprocess.Popen(["/bin/sh", "-c", enter], stdout=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    group.kill()
+    assert process.wait(10) == -9
+    for _ in range(500):
+        if group.remove():
+            break
+        time.sleep(0.01)
+    assert not folder.exists()
+
+
+def test_a_machine_without_the_controllers_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    mounts, own = v2_tree(tmp_path, offered="hugetlb")
+    with pytest.raises(Unavailable, match="systemd-run"):
+        cgroups.find("toolgate-1", mounts=mounts, memberships=own)
+    with pytest.raises(Unavailable, match="memory, pids and cpu"):
+        cgroups.find("toolgate-1", mounts="", memberships="")
+
+
+def test_groups_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    mounts, own = v1_tree(tmp_path)
+    abandoned = tmp_path / "pids" / "toolgate-4999999"
+    (abandoned / "session").mkdir(parents=True)
+    ours = tmp_path / "pids" / f"toolgate-{os.getppid()}"
+    ours.mkdir()
+    cgroups.find(f"toolgate-{os.getpid()}", mounts=mounts, memberships=own)
+    assert not abandoned.exists()
+    assert ours.exists()

@@ -1,0 +1,326 @@
+"""What a session does, whichever backend it is on."""
+
+import asyncio
+import contextlib
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.engines import need, sandbox_of
+from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
+from toolgate.adapters.sandbox_choice import make_sandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.adapters.sandbox_session import AgentSession
+from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.ports.sandbox import (
+    MIB,
+    Command,
+    FileRefused,
+    Interpreter,
+    NotStarted,
+    Sandbox,
+    Session,
+    SessionKey,
+    SessionSpec,
+    Stream,
+)
+
+BOUND = 15.0
+
+
+async def test_output_and_exit_code_are_kept_apart(session: Session) -> None:
+    done = await session.exec(Command("echo out; echo err >&2; exit 3"))
+    assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 3)
+
+
+async def test_directory_and_exported_variables_last_from_command_to_command(
+    session: Session,
+) -> None:
+    await session.exec(Command("mkdir -p deep && cd deep && export COLOUR='dark blue'"))
+    done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
+    assert done.stdout == b"deep\ndark blue\n"
+
+
+async def test_what_is_said_for_one_command_does_not_last(session: Session) -> None:
+    await session.exec(Command("mkdir -p once; export KEPT=1"))
+    first = await session.exec(
+        Command('basename "$PWD"; echo $ONCE; export X=1', cwd="once", env={"ONCE": "here"})
+    )
+    second = await session.exec(Command('basename "$PWD"; echo "$ONCE$KEPT"'))
+    assert first.stdout == b"once\nhere\n"
+    assert second.stdout.splitlines()[1] == b"1"
+    assert second.stdout.splitlines()[0] != b"once"
+
+
+@pytest.mark.requirement("000/tools/bash-timeout")
+async def test_a_command_past_its_deadline_is_killed_and_the_session_goes_on(
+    session: Session,
+) -> None:
+    done = await session.exec(Command("echo before; sleep 30", timeout_seconds=0.3))
+    assert done.timed_out
+    assert done.exit_code != 0
+    assert done.stdout == b"before\n"
+    assert (await session.exec(Command("echo again"))).stdout == b"again\n"
+
+
+async def test_cancelling_the_task_kills_the_command_and_the_session_goes_on(
+    session: Session,
+) -> None:
+    begun = asyncio.Event()
+    task = asyncio.create_task(
+        session.exec(Command("echo begun; sleep 30"), piece=lambda *_: begun.set())
+    )
+    await asyncio.wait_for(begun.wait(), BOUND)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    done = await asyncio.wait_for(session.exec(Command("pgrep -f 'sleep 3[0]' | wc -l")), BOUND)
+    assert session.alive
+    assert done.exit_code == 0
+
+
+async def test_kill_ends_the_command_that_runs(session: Session) -> None:
+    begun = asyncio.Event()
+    task = asyncio.create_task(
+        session.exec(Command("echo begun; sleep 30"), piece=lambda *_: begun.set())
+    )
+    await asyncio.wait_for(begun.wait(), BOUND)
+    await session.kill()
+    done = await asyncio.wait_for(task, BOUND)
+    assert done.killed
+    assert (await session.exec(Command("echo again"))).stdout == b"again\n"
+
+
+async def test_output_comes_while_the_command_runs(session: Session) -> None:
+    pieces: list[tuple[Stream, bytes]] = []
+    both = asyncio.Event()
+
+    def piece(stream: Stream, data: bytes) -> None:
+        pieces.append((stream, data))
+        if len(pieces) == 2:
+            both.set()
+
+    task = asyncio.create_task(
+        session.exec(Command("echo one; sleep 0.05; echo two >&2; sleep 30"), piece=piece)
+    )
+    await asyncio.wait_for(both.wait(), BOUND)
+    await session.kill()
+    await task
+    assert pieces == [(Stream.STDOUT, b"one\n"), (Stream.STDERR, b"two\n")]
+
+
+async def test_of_much_output_head_and_tail_are_kept(session: Session) -> None:
+    done = await session.exec(Command("echo first; seq 200000; echo last"))
+    assert done.stdout.startswith(b"first\n1\n2\n")
+    assert done.stdout.endswith(b"\n200000\nlast\n")
+    assert b"bytes left out]" in done.stdout
+    assert len(done.stdout) < 257 * 1024
+    assert done.stdout_total > 1_000_000
+
+
+async def test_a_flood_is_killed(session: Session) -> None:
+    done = await session.exec(Command("yes"))
+    assert done.flooded
+    assert done.stdout_total < 17 * MIB
+    assert (await session.exec(Command("echo again"))).stdout == b"again\n"
+
+
+async def test_commands_of_one_session_follow_each_other(session: Session) -> None:
+    both = await asyncio.gather(
+        session.exec(Command("sleep 0.2; echo x > order; echo 1")),
+        session.exec(Command("cat order")),
+    )
+    assert [done.stdout for done in both] == [b"1\n", b"x\n"]
+
+
+@pytest.mark.requirement("000/tools/python-exec")
+async def test_python_runs_where_the_shell_does(session: Session) -> None:
+    await session.exec(Command("echo data > file"))
+    done = await session.exec(Command("print(open('file').read())", Interpreter.PYTHON))
+    assert done.stdout == b"data\n\n"
+
+
+async def test_a_command_of_200_kilobytes_runs(session: Session) -> None:
+    text = "\n".join(["# " + "x" * 1000] * 200) + "\necho end"
+    assert (await session.exec(Command(text))).stdout == b"end\n"
+
+
+async def test_output_that_is_no_text_arrives_as_it_is(session: Session) -> None:
+    done = await session.exec(Command(r"printf '\0\377\376a'"))
+    assert done.stdout == b"\0\xff\xfea"
+
+
+async def test_what_cannot_start_says_so_and_harms_nothing(session: Session) -> None:
+    for command in (
+        Command("echo \0"),
+        Command("echo", cwd="nowhere"),
+        Command("echo", cwd="../.."),
+        Command("echo", env={"BIG": "x" * 3_000_000}),
+        Command("echo \ud800"),
+    ):
+        with pytest.raises(NotStarted):
+            await session.exec(command)
+    assert (await session.exec(Command("echo again"))).stdout == b"again\n"
+
+
+async def test_files_are_written_appended_read_and_listed(session: Session) -> None:
+    assert await session.files.write("a/b/note.txt", b"one") == 3
+    assert await session.files.write("a/b/note.txt", b" two", append=True) == 7
+    assert await session.files.read("a/b/note.txt", limit=100) == b"one two"
+    assert await session.files.read("a/b/note.txt", limit=3) == b"one"
+    found = await session.files.list("", recursive=True, limit=10)
+    assert [(each.path, each.kind) for each in found] == [
+        ("a", "dir"),
+        ("a/b", "dir"),
+        ("a/b/note.txt", "file"),
+    ]
+    assert len(await session.files.list("", recursive=True, limit=2)) == 2
+
+
+async def test_a_large_file_goes_in_and_out(session: Session) -> None:
+    content = bytes(range(256)) * 4096 * 8
+    await session.files.write("big", content)
+    assert await session.files.read("big", limit=len(content) + 1) == content
+
+
+@pytest.mark.requirement("000/workspace/confined")
+@pytest.mark.requirement("000/workspace/confined-symlinks")
+async def test_a_path_that_leads_out_or_to_no_file_is_refused(session: Session) -> None:
+    await session.exec(
+        Command(
+            "mkdir -p a dir; ln -s /etc/passwd out; ln -s / up; mkfifo fifo; ln -s gone dangling"
+        )
+    )
+    ways = ["../x", "/etc/passwd", "a/../../x", "out", "up/etc/passwd", "fifo", "dir", "x\0y"]
+    for path in ways:
+        with pytest.raises(FileRefused):
+            await session.files.write(path, b"x")
+        with pytest.raises(FileRefused):
+            await session.files.list(path if path != "dir" else "up", recursive=False, limit=5)
+    for path in (*ways, "gone", "dangling"):
+        with pytest.raises(FileRefused):
+            await session.files.read(path, limit=100)
+
+
+async def test_a_link_that_stays_inside_is_followed(session: Session) -> None:
+    await session.exec(Command("echo in > real; ln -s real alias"))
+    assert await session.files.read("alias", limit=10) == b"in\n"
+
+
+async def test_a_closed_session_starts_nothing(session: Session) -> None:
+    await session.close()
+    assert not session.alive
+    with pytest.raises(NotStarted):
+        await session.exec(Command("echo"))
+
+
+async def test_the_self_test_passes(isolating: Sandbox) -> None:
+    await isolating.check()
+
+
+async def test_the_self_test_sees_that_a_plain_process_is_no_sandbox(
+    request: pytest.FixtureRequest,
+) -> None:
+    async with sandbox_of("process", request) as nothing:
+        session = await nothing.open(SessionSpec(SessionKey("t", "w", "s")))
+        assert isinstance(session, AgentSession)
+        with pytest.raises(Unavailable, match="no-filter"):
+            await session.check()
+
+
+async def test_a_backend_whose_program_fails_says_why_and_never_opens() -> None:
+    need("bwrap")
+    programs = dataclasses.replace(find_programs(), bwrap="/bin/false")
+    sandbox = BwrapSandbox(programs=programs)
+    try:
+        with pytest.raises(Unavailable, match="did not open"):
+            await sandbox.check()
+        with pytest.raises(NotStarted):
+            await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+    finally:
+        await sandbox.close()
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
+    for seconds in (0.005, 0.02, 0.05):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (await isolating.open(SessionSpec(SessionKey("t", "w", "s")))).close()
+    assert isinstance(isolating, BwrapSandbox | DockerSandbox)
+    assert isolating.sessions == 0
+
+
+def test_the_unsafe_backend_is_not_had_by_accident() -> None:
+    with pytest.raises(Misconfigured):
+        make_sandbox("process")
+    with pytest.raises(Misconfigured):
+        make_sandbox("chroot")
+    assert make_sandbox("process", unsafe=True).isolation == "none"
+    assert make_sandbox("docker", runtime="runsc").isolation == "docker+runsc"
+
+
+@pytest.mark.requirement("000/workspace/disk-quota")
+async def test_writing_past_the_quota_fails_and_the_session_goes_on(isolating: Sandbox) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "full")))
+    done = await session.exec(Command("for i in 1 2 3; do head -c 30000000 /dev/zero > f$i; done"))
+    assert b"No space left" in done.stderr
+    with pytest.raises(FileRefused):
+        await session.files.write("more", b"x" * 20 * MIB)
+    assert (await session.exec(Command("rm f*; echo again"))).stdout == b"again\n"
+
+
+async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
+    isolating: Sandbox,
+) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "hungry")))
+    await session.files.write("kept", b"still here")
+    done = await session.exec(Command("b = bytearray(b'x' * (400 << 20))", Interpreter.PYTHON))
+    assert done.exit_code == 128 + 9
+    assert await session.files.read("kept", limit=100) == b"still here"
+
+
+@pytest.mark.requirement("000/workspace/per-session")
+async def test_two_sessions_see_nothing_of_each_other(isolating: Sandbox) -> None:
+    one = await isolating.open(SessionSpec(SessionKey("t", "w", "1")))
+    two = await isolating.open(SessionSpec(SessionKey("t", "w", "2")))
+    await one.files.write("secret", b"of one")
+    running = asyncio.create_task(one.exec(Command("sleep 0.5")))
+    done = await two.exec(Command("ls; ls /proc | grep -c '^[0-9]'"))
+    await running
+    # The agent, the shell, and its two children.
+    assert int(done.stdout) <= 4
+
+
+def open_to_others(door: Path) -> None:
+    """The sandbox's user is nobody we know: it must be able to walk there and to connect."""
+    for folder in door.parents:
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o711)
+    door.chmod(0o666)
+
+
+async def test_the_way_out_leads_to_the_proxy_and_nowhere_else(
+    isolating: Sandbox, tmp_path: Path
+) -> None:
+    door = Path(f"{tmp_path}/proxy.sock")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        writer.write(b"HTTP/1.0 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(line), line))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, door)
+    open_to_others(door)
+    try:
+        key = SessionKey("t", "w", "out")
+        session = await isolating.open(SessionSpec(key, egress=door))
+        fetch = "import urllib.request as u; print(u.urlopen('http://example.org/x').read())"
+        done = await session.exec(Command(fetch, Interpreter.PYTHON))
+        assert b"GET http://example.org/x HTTP/1.1" in done.stdout, done.stderr
+        direct = "import socket; socket.create_connection(('192.0.2.1', 80), 1)"
+        assert b"unreachable" in (await session.exec(Command(direct, Interpreter.PYTHON))).stderr
+    finally:
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,153 @@
+"""Which session a call gets, and when it loses it; on a sandbox that runs nothing."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.ports.sandbox import Command, Limits, NotStarted, SessionKey
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.sandbox import FakeSandbox
+
+LIMITS = Limits(idle_seconds=60, life_seconds=600)
+
+
+def key(name: str) -> SessionKey:
+    return SessionKey("t", "w", name)
+
+
+class Leased:
+    def __init__(self, *, most: int = 4) -> None:
+        self.clock = FakeClock()
+        self.sandbox = FakeSandbox()
+        self.sessions = Sessions(self.sandbox, clock=self.clock, limits=LIMITS, most=most)
+
+
+async def test_a_session_is_opened_once_and_stays_warm() -> None:
+    leased = Leased()
+    first, second = await asyncio.gather(
+        leased.sessions.open(key("a")), leased.sessions.open(key("a"))
+    )
+    assert first is second
+    assert len(leased.sandbox.opened) == 1
+
+
+async def test_tenants_workspaces_and_sessions_never_share() -> None:
+    leased = Leased(most=10)
+    names = [("t", "w", "s"), ("t2", "w", "s"), ("t", "w2", "s"), ("t", "w", "s2"), ("tw", "", "s")]
+    opened = [
+        await leased.sessions.open_for(
+            ToolRequest("r", "echo", {}, Caller(*name[:2], session=name[2]))
+        )
+        for name in names
+    ]
+    assert len({id(session) for session in opened}) == len(names)
+    assert len({SessionKey(*name).digest for name in names}) == len(names)
+
+
+@pytest.mark.requirement("000/workspace/idle-lease")
+async def test_a_session_that_was_not_used_for_its_idle_time_is_removed() -> None:
+    leased = Leased()
+    session = await leased.sessions.open(key("a"))
+    leased.clock.advance(59_000)
+    await leased.sessions.sweep()
+    assert session.alive
+    leased.clock.advance(2_000)
+    await leased.sessions.sweep()
+    assert not leased.sandbox.opened[0].alive
+    assert len(leased.sessions) == 0
+
+
+@pytest.mark.requirement("000/workspace/maximum-life")
+async def test_a_session_ends_at_its_maximum_life_even_when_in_use() -> None:
+    leased = Leased()
+    session = await leased.sessions.open(key("a"))
+    leased.sandbox.opened[0].gate.clear()
+    running = asyncio.create_task(session.exec(Command("x")))
+    await asyncio.sleep(0)
+    leased.clock.advance(601_000)
+    await leased.sessions.sweep()
+    assert not session.alive
+    assert await leased.sessions.open(key("a")) is not session
+    running.cancel()
+
+
+async def test_one_that_runs_a_command_is_not_idle() -> None:
+    leased = Leased()
+    session = await leased.sessions.open(key("a"))
+    leased.sandbox.opened[0].gate.clear()
+    running = asyncio.create_task(session.exec(Command("x")))
+    await asyncio.sleep(0)
+    leased.clock.advance(61_000)
+    await leased.sessions.sweep()
+    assert session.alive
+    running.cancel()
+
+
+async def test_the_longest_unused_one_makes_room() -> None:
+    leased = Leased(most=2)
+    first = await leased.sessions.open(key("a"))
+    leased.clock.advance(1)
+    second = await leased.sessions.open(key("b"))
+    leased.clock.advance(1)
+    await leased.sessions.open(key("a"))
+    leased.clock.advance(1)
+    await leased.sessions.open(key("c"))
+    assert first.alive
+    assert not second.alive
+
+
+async def test_where_all_are_busy_another_is_refused_and_nothing_is_taken_away() -> None:
+    leased = Leased(most=1)
+    session = await leased.sessions.open(key("a"))
+    leased.sandbox.opened[0].gate.clear()
+    running = asyncio.create_task(session.exec(Command("x")))
+    await asyncio.sleep(0)
+    with pytest.raises(NotStarted):
+        await leased.sessions.open(key("b"))
+    assert session.alive
+    running.cancel()
+
+
+async def test_a_dead_session_is_replaced() -> None:
+    leased = Leased()
+    session = await leased.sessions.open(key("a"))
+    await session.close()
+    assert (await leased.sessions.open(key("a"))).alive
+
+
+async def test_the_way_out_is_opened_and_closed_with_its_session() -> None:
+    class Door:
+        def __init__(self) -> None:
+            self.open_for: set[SessionKey] = set()
+
+        async def open(self, key: SessionKey) -> Path | None:
+            self.open_for.add(key)
+            return Path("/run/door")
+
+        async def close(self, key: SessionKey) -> None:
+            self.open_for.discard(key)
+
+    door, sandbox = Door(), FakeSandbox()
+    sessions = Sessions(sandbox, clock=FakeClock(), egress=door)
+    await sessions.open(key("a"))
+    assert sandbox.opened[0].spec.egress == Path("/run/door")
+    assert door.open_for == {key("a")}
+    sandbox.refuses = "no"
+    with pytest.raises(NotStarted):
+        await sessions.open(key("b"))
+    assert door.open_for == {key("a")}
+    await sessions.close()
+    assert door.open_for == set()
+    assert sandbox.closed
+
+
+async def test_opening_many_at_once_never_passes_the_limit() -> None:
+    leased = Leased(most=3)
+    await asyncio.gather(
+        *(leased.sessions.open(key(str(n))) for n in range(10)), return_exceptions=True
+    )
+    assert sum(session.alive for session in leased.sandbox.opened) <= 3
+    assert len(leased.sessions) <= 3

@@ -1,0 +1,529 @@
+"""The gateway's end against runners that are good, bad, slow, dead and malicious."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.docker_runner import Delta, DockerRunners, read_answer
+from toolgate.domain.targets import Kind, Target
+from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.runner import Answer, FakeRunner, whole
+
+FAILED = "TOOL_EXEC_FAILED"
+OK = whole({"ok": True, "output": "fine"})
+BOUND = 10.0
+
+
+def a_target(url: str, **members: Any) -> Target:
+    known: dict[str, Any] = {"workspace": "w_1", "endpoint": url} | members
+    return Target("target_1", "t_1", kind=Kind.DOCKER_RUNNER, **known)
+
+
+def a_call(**members: Any) -> ToolRequest:
+    known: dict[str, Any] = {"caller": Caller("t_1", "w_1", session="s_1"), "run_id": "run_1"}
+    return ToolRequest("tool_1", "bash.exec", {"cmd": "printf hello"}, **(known | members))
+
+
+def error_of(output: ToolOutput) -> Mapping[str, Any]:
+    assert isinstance(output.data, dict)
+    error = output.data["error"]
+    assert isinstance(error, dict)
+    return error
+
+
+@pytest.fixture
+async def runners() -> AsyncIterator[DockerRunners]:
+    made = DockerRunners(clock=SystemClock(), largest_answer=200_000)
+    yield made
+    await made.close()
+
+
+async def ask(
+    runners: DockerRunners, answer: Answer, *, updates: list[str] | None = None, **members: Any
+) -> ToolOutput:
+    async with FakeRunner(answer) as runner:
+        engine = runners.engine(a_target(runner.url, **members))
+        kept = [] if updates is None else updates
+        return await asyncio.wait_for(engine.run(a_call(), update=kept.append), BOUND)
+
+
+async def exchange(runners: DockerRunners, call: ToolRequest, **members: Any) -> Any:
+    async with FakeRunner(OK) as runner:
+        await runners.engine(a_target(runner.url, **members)).run(call)
+        return runner.asked[0]
+
+
+@pytest.mark.requirement("000/request/post")
+@pytest.mark.requirement("000/request/content-type")
+@pytest.mark.requirement("000/request/body-shape")
+@pytest.mark.requirement("000/request/camel-case")
+@pytest.mark.requirement("000/request/call-name")
+@pytest.mark.requirement("000/request/call-args-object")
+@pytest.mark.requirement("000/request/ctx-ids")
+@pytest.mark.requirement("000/request/ctx-tool-call-id")
+@pytest.mark.requirement("000/request/target-snapshot")
+@pytest.mark.requirement("000/endpoint/from-target")
+async def test_the_request_is_the_seed_s(runners: DockerRunners) -> None:
+    asked = await exchange(runners, a_call())
+    assert (asked.method, asked.target) == ("POST", "/execute")
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.body == {
+        "call": {"name": "bash.exec", "args": {"cmd": "printf hello"}},
+        "ctx": {
+            "runId": "run_1",
+            "sessionId": "s_1",
+            "runtimeMode": "local",
+            "toolCallId": "tool_1",
+        },
+        "target": {
+            "targetId": "target_1",
+            "kind": "docker-runner",
+            "tenantId": "t_1",
+            "workspaceId": "w_1",
+        },
+    }
+
+
+@pytest.mark.requirement("000/request/target-no-workspace")
+async def test_a_tenant_s_target_and_a_call_without_id_leave_members_out(
+    runners: DockerRunners,
+) -> None:
+    call = ToolRequest("", "echo", {}, Caller("t_1", session="s_1"), run_id="run_1")
+    asked = await exchange(runners, call, workspace=None)
+    assert "workspaceId" not in asked.body["target"]
+    assert "toolCallId" not in asked.body["ctx"]
+
+
+@pytest.mark.requirement("000/request/bearer-when-token")
+@pytest.mark.requirement("000/request/no-bearer-without-token")
+async def test_the_bearer_is_sent_where_there_is_a_token(runners: DockerRunners) -> None:
+    with_token = await exchange(runners, a_call(), auth_token="abc")
+    without = await exchange(runners, a_call())
+    assert with_token.headers["authorization"] == "Bearer abc"
+    assert "authorization" not in without.headers
+
+
+@pytest.mark.requirement("000/endpoint/trimmed")
+@pytest.mark.requirement("000/endpoint/blank-uses-config")
+@pytest.mark.requirement("000/endpoint/query-kept")
+async def test_the_endpoint_is_trimmed_falls_back_to_config_and_keeps_its_query(
+    runners: DockerRunners,
+) -> None:
+    async with FakeRunner(OK) as runner:
+        url = f"{runner.url}?zone=a%20b&x=1"
+        await runners.engine(a_target(f"  {url}\n")).run(a_call())
+        await runners.engine(a_target(" ", config={"endpoint": f" {url} "})).run(a_call())
+        assert [asked.target for asked in runner.asked] == ["/execute?zone=a%20b&x=1"] * 2
+
+
+@pytest.mark.requirement("000/endpoint/missing-fails")
+@pytest.mark.requirement("000/endpoint/missing-makes-no-call")
+@pytest.mark.requirement("000/endpoint/http-and-https")
+@pytest.mark.parametrize("endpoint", ["", "  ", "ftp://x/", "not a url", "http://", "unix:///x"])
+async def test_without_a_usable_endpoint_nothing_starts(
+    runners: DockerRunners, endpoint: str
+) -> None:
+    output = await runners.engine(a_target(endpoint)).run(a_call())
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.NOT_STARTED
+
+
+@pytest.mark.requirement("000/answer/direct-success")
+@pytest.mark.requirement("000/answer/2xx-parsed")
+@pytest.mark.parametrize("status", [200, 201, 202, 299])
+async def test_any_2xx_is_read_as_a_result(runners: DockerRunners, status: int) -> None:
+    output = await ask(runners, whole({"ok": True, "output": "done"}, status=status))
+    assert (output.ok, output.stdout, output.outcome) == (True, "done", Outcome.EXECUTED)
+
+
+@pytest.mark.requirement("000/answer/direct-failure")
+@pytest.mark.requirement("000/answer/error-code-kept")
+@pytest.mark.requirement("000/answer/error-code-default")
+@pytest.mark.requirement("000/answer/no-policy-from-runner")
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        ({"code": "DISK_FULL", "message": "no room"}, "DISK_FULL", "no room"),
+        ({"message": "no code"}, FAILED, "no code"),
+        ({"code": 7, "message": 8}, FAILED, ""),
+        ({"code": "POLICY_DENIED", "message": "says who"}, FAILED, "says who"),
+        ("text", FAILED, ""),
+        (None, FAILED, ""),
+        ([], FAILED, ""),
+    ],
+)
+async def test_a_failure_keeps_its_code_unless_it_is_not_the_runner_s_to_say(
+    runners: DockerRunners, error: Any, code: str, message: str
+) -> None:
+    output = await ask(runners, whole({"ok": False, "error": error}))
+    assert error_of(output) == {"code": code, "message": message}
+    assert output.exit_code == 1
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def test_a_failure_of_our_own_runner_keeps_what_the_tool_said(runners: DockerRunners) -> None:
+    told = {
+        "exitCode": 3,
+        "stdout": "a",
+        "stderr": "b",
+        "outcome": "executed",
+        "isolation": "bwrap",
+    }
+    error = {"code": FAILED, "message": "exit code 3"}
+    output = await ask(runners, whole({"result": {"ok": False, "error": error, **told}}))
+    assert (output.exit_code, output.stdout, output.stderr) == (3, "a", "b")
+    assert output.outcome is Outcome.EXECUTED
+    assert output.isolation == "runner:bwrap"
+
+
+@pytest.mark.parametrize(
+    "lie", [{"exitCode": 0}, {"exitCode": "3"}, {"exitCode": True}, {"exitCode": 1e9}]
+)
+async def test_a_failure_never_looks_like_a_success(
+    runners: DockerRunners, lie: dict[str, Any]
+) -> None:
+    output = await ask(runners, whole({"ok": False, "outcome": ["executed"], **lie}))
+    assert output.exit_code == 1
+
+
+@pytest.mark.requirement("000/answer/wrapped")
+@pytest.mark.requirement("000/updates/forwarded")
+@pytest.mark.requirement("000/updates/in-order-before-result")
+@pytest.mark.requirement("000/updates/plain-string")
+@pytest.mark.requirement("000/updates/without-delta-skipped")
+async def test_updates_are_forwarded_in_order(runners: DockerRunners) -> None:
+    updates: list[str] = []
+    entries = [
+        {"delta": "1", "at": "2026-02-14T12:00:00.000Z"},
+        "2",
+        {"delta": 3},
+        {},
+        None,
+        4,
+        {"delta": "5"},
+    ]
+    answer = whole({"updates": entries, "result": {"ok": True, "output": "end"}})
+    output = await ask(runners, answer, updates=updates)
+    assert updates == ["1", "2", "5"]
+    assert output.stdout == "end"
+
+
+@pytest.mark.requirement("000/updates/at-kept")
+@pytest.mark.requirement("000/updates/at-defaults-to-now")
+def test_an_update_keeps_its_time_or_gets_the_present_one() -> None:
+    body = {"updates": [{"delta": "a", "at": "then"}, {"delta": "b", "at": 5}, "c"], "ok": True}
+    answer = read_answer(json.dumps(body).encode(), now="now", target=a_target("http://x"))
+    assert answer.updates == (Delta("a", "then"), Delta("b", "now"), Delta("c", "now"))
+
+
+@pytest.mark.requirement("000/answer/wrapped-without-updates")
+@pytest.mark.requirement("000/answer/result-wins")
+@pytest.mark.requirement("000/answer/output-absent")
+@pytest.mark.requirement("000/answer/output-from-updates")
+@pytest.mark.requirement("000/answer/unknown-members")
+@pytest.mark.requirement("000/updates/not-an-array")
+@pytest.mark.parametrize(
+    ("body", "output"),
+    [
+        ({"result": {"ok": True, "output": "in"}}, "in"),
+        ({"result": {"ok": True, "output": "in"}, "ok": False, "output": "out"}, "in"),
+        ({"result": "no object", "ok": True, "output": "out"}, "out"),
+        ({"ok": True}, ""),
+        ({"ok": True, "updates": ["a", {"delta": "b"}]}, "ab"),
+        ({"ok": True, "output": "said", "updates": ["a"]}, "said"),
+        ({"ok": True, "output": "x", "updates": {"delta": "a"}}, "x"),
+        ({"ok": True, "output": "x", "more": {"deep": [1]}, "exitCode": 9}, "x"),
+    ],
+)
+async def test_both_shapes_are_understood(
+    runners: DockerRunners, body: dict[str, Any], output: str
+) -> None:
+    done = await ask(runners, whole(body))
+    assert (done.ok, done.stdout) == (True, output)
+
+
+@pytest.mark.requirement("000/answer/not-json")
+@pytest.mark.requirement("000/answer/not-an-object")
+@pytest.mark.requirement("000/answer/wrong-structure")
+@pytest.mark.requirement("000/answer/ok-must-be-boolean")
+@pytest.mark.requirement("000/answer/output-must-be-string")
+@pytest.mark.requirement("000/answer/never-raises")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[1, 2]",
+        b'"text"',
+        b"null",
+        b"\xff\xfe",
+        b'{"ok": true',
+        b"[" * 150_000,
+        b'{"ok": "true"}',
+        b'{"ok": 1}',
+        b'{"ok": null}',
+        b"{}",
+        b'{"result": {}, "ok": true}',
+        b'{"ok": true, "output": 5}',
+        b'{"ok": true, "output": null}',
+        b'{"ok": true, "output": ["x"]}',
+        b'{"ok": true, "output": "\xff"}',
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure_that_may_have_run(
+    runners: DockerRunners, body: bytes
+) -> None:
+    output = await ask(runners, whole(body))
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def test_an_unreadable_body_is_quoted_for_120_characters(runners: DockerRunners) -> None:
+    output = await ask(runners, whole(b"<html>\n\n   " + b"y" * 500))
+    assert "<html> " + "y" * 113 in error_of(output)["message"]
+    assert "y" * 114 not in error_of(output)["message"]
+
+
+@pytest.mark.requirement("000/answer/non-2xx")
+@pytest.mark.requirement("000/answer/non-2xx-message")
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (400, Outcome.NOT_STARTED),
+        (401, Outcome.NOT_STARTED),
+        (404, Outcome.NOT_STARTED),
+        (500, Outcome.MAY_HAVE_EXECUTED),
+        (502, Outcome.MAY_HAVE_EXECUTED),
+        (199 + 400, Outcome.MAY_HAVE_EXECUTED),
+    ],
+)
+async def test_other_statuses_fail_and_quote_240_characters(
+    runners: DockerRunners, status: int, outcome: Outcome
+) -> None:
+    output = await ask(runners, whole(b"oh\n\t no " + b"z" * 500, status=status))
+    message = error_of(output)["message"]
+    assert error_of(output)["code"] == FAILED
+    assert str(status) in message
+    assert "oh no " + "z" * 234 in message
+    assert "z" * 235 not in message
+    assert output.outcome is outcome
+
+
+@pytest.mark.requirement("000/request/no-redirects")
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_never_followed(runners: DockerRunners, status: int) -> None:
+    async with FakeRunner(OK) as elsewhere:
+        output = await ask(runners, whole({"ok": True}, status=status, location=elsewhere.url))
+        assert error_of(output)["code"] == FAILED
+        assert elsewhere.asked == []
+
+
+async def hang(_writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await asyncio.sleep(0.02)
+
+
+async def drip_headers(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"x: y\r\n")
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.requirement("000/timeout/fails")
+@pytest.mark.requirement("000/timeout/override")
+@pytest.mark.requirement("000/timeout/total-deadline")
+@pytest.mark.parametrize("answer", [hang, drip, drip_headers])
+async def test_the_deadline_is_over_the_whole_exchange(
+    runners: DockerRunners, answer: Answer
+) -> None:
+    output = await ask(runners, answer, config={"timeoutMs": 200})
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def endless(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")
+    while True:
+        writer.write(b"x" * 65536)
+        await writer.drain()
+
+
+async def endless_lines(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n")
+    while True:
+        writer.write(b'{"delta":"xxxxxxxxxxxxxxxxxxxxxxxx"}\n' * 500)
+        await writer.drain()
+
+
+@pytest.mark.parametrize("answer", [endless, endless_lines])
+async def test_an_answer_without_end_is_cut_off(runners: DockerRunners, answer: Answer) -> None:
+    output = await ask(runners, answer)
+    assert "too large" in error_of(output)["message"]
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def break_off(writer: asyncio.StreamWriter) -> None:
+    writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"ok": tr')
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def no_http(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+@pytest.mark.requirement("000/failure/connection")
+@pytest.mark.parametrize("answer", [break_off, no_http, hang_up])
+async def test_a_broken_connection_may_have_run_it(runners: DockerRunners, answer: Answer) -> None:
+    output = await ask(runners, answer)
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def test_a_dead_runner_has_not_started_anything(runners: DockerRunners) -> None:
+    async with FakeRunner(OK) as runner:
+        url = runner.url
+    output = await runners.engine(a_target(url)).run(a_call())
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.NOT_STARTED
+
+
+async def streamed(writer: asyncio.StreamWriter) -> None:
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n"
+    )
+    for piece in (
+        b'{"delta":"a"}\n{"del',
+        b'ta":"b"}\n\n',
+        b'"skipped":1}'[:0],
+        b'{"nothing":1}\n',
+    ):
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    writer.write(b'{"result":{"ok":true,"output":"ab"}}\n{"delta":"too late"}\n')
+    await writer.drain()
+    writer.close()
+
+
+async def test_lines_are_forwarded_as_they_come(runners: DockerRunners) -> None:
+    updates: list[str] = []
+    output = await ask(runners, streamed, updates=updates)
+    assert updates == ["a", "b"]
+    assert output.stdout == "ab"
+
+
+async def lines_without_result(writer: asyncio.StreamWriter) -> None:
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n"
+    )
+    writer.write(b'{"delta":"a"}\n')
+    await writer.drain()
+    writer.close()
+
+
+async def test_a_stream_that_ends_without_a_result_is_a_failure(runners: DockerRunners) -> None:
+    updates: list[str] = []
+    output = await ask(runners, lines_without_result, updates=updates)
+    assert updates == ["a"]
+    assert error_of(output)["code"] == FAILED
+    assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+@pytest.mark.requirement("000/request/cancel-aborts")
+async def test_cancelling_the_call_hangs_up_and_a_late_answer_goes_nowhere(
+    runners: DockerRunners,
+) -> None:
+    updates: list[str] = []
+    async with FakeRunner(hang) as runner:
+        task = asyncio.create_task(
+            runners.engine(a_target(runner.url)).run(a_call(), update=updates.append)
+        )
+        await asyncio.wait_for(runner.heard.wait(), BOUND)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(runner.gone.wait(), BOUND)
+        runner.answer = OK
+        again = await runners.engine(a_target(runner.url)).run(a_call())
+    assert updates == []
+    assert again.stdout == "fine"
+
+
+async def test_connections_are_reused(runners: DockerRunners) -> None:
+    async with FakeRunner(OK) as runner:
+        for _ in range(5):
+            assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
+        assert runner.connections == 1
+
+
+@pytest.mark.requirement("000/failure/isolated-targets")
+async def test_a_runner_that_does_not_answer_is_left_alone_and_no_other_is() -> None:
+    clock = FakeClock()
+    runners = DockerRunners(clock=clock)
+    async with FakeRunner(hang_up) as bad, FakeRunner(OK) as good:
+        broken = a_target(bad.url)
+        healthy = Target("target_2", "t_1", None, Kind.DOCKER_RUNNER, good.url)
+        for _ in range(5):
+            await runners.engine(broken).run(a_call())
+        reached = len(bad.asked)
+        output = await runners.engine(broken).run(a_call())
+        assert len(bad.asked) == reached
+        assert output.outcome is Outcome.NOT_STARTED
+        assert (await runners.engine(healthy).run(a_call())).ok
+        bad.answer = OK
+        clock.advance(11_000)
+        assert (await runners.engine(broken).run(a_call())).ok
+        assert (await runners.engine(broken).run(a_call())).ok
+    await runners.close()
+
+
+async def test_two_gateways_may_use_one_runner(runners: DockerRunners) -> None:
+    other = DockerRunners(clock=SystemClock())
+    async with FakeRunner(OK) as runner:
+        outputs = await asyncio.gather(
+            *(each.engine(a_target(runner.url)).run(a_call()) for each in (runners, other) * 8)
+        )
+    await other.close()
+    assert all(output.ok for output in outputs)
+
+
+async def test_a_runner_that_sends_the_token_back_does_not_get_it_into_a_message(
+    runners: DockerRunners,
+) -> None:
+    token = "a-very-secret-token"
+    for answer in (
+        whole(token.encode(), status=500),
+        whole(f"no json {token}".encode()),
+        whole({"ok": False, "error": {"message": f"got {token}"}, "stderr": token}),
+    ):
+        output = await ask(runners, answer, auth_token=token)
+        assert token not in repr(output)
+
+
+async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners) -> None:
+    body = {"ok": True, "backend": "bwrap", "usage": {"cpuPercent": 1}}
+    async with FakeRunner(whole(body)) as runner:
+        assert (await runners.health(a_target(runner.url)))["ok"] is True
+        assert runner.asked[0].target == "/health"
+        runner.answer = whole(b"\xff", status=500)
+        assert (await runners.health(a_target(runner.url)))["ok"] is False
+        url = runner.url
+    assert (await runners.health(a_target(url)))["ok"] is False
+    assert (await runners.health(a_target("nonsense")))["ok"] is False

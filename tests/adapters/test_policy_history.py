@@ -1,0 +1,93 @@
+"""The calls of the past, as a pipeline's ledger has recorded them."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.evidence_check import ClosedHome
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_tiles import TileFiles
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.adapters.policy_history import recorded_calls
+from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from toolgate.cli.main import main
+from toolgate.domain.policy.model import Decision, Effect
+from toolgate.domain.policy.simulate import RecordedCall
+from toolgate.domain.tools import Caller, Level, ToolRequest
+from toolgate.execution.audit import AuditLog
+from toolgate.execution.calls import Call
+from toolgate.execution.ledger import Ledger
+from toolgate.testing.clock import FakeClock
+
+CALLER = Caller(role="dev", device="d1", agent="script")
+CALLS = [
+    RecordedCall(ToolRequest("r1", "kv.get", {"key": "x"}, CALLER), Level.READ, Effect.DENY, "a"),
+    RecordedCall(ToolRequest("r2", "shell", {"command": "ls"}), Level.WRITE, Effect.DENY, "b"),
+]
+POLICY = """
+version: 1
+rules:
+  - {id: devs, allow: kv.get, match: {level: read}, for: {role: dev}, reason: It only reads}
+"""
+
+
+async def record_calls(home: Path) -> None:
+    clock, bus = FakeClock(), LocalBus()
+    redactor = SecretPatterns().redactor()
+    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
+    evidence = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
+        journal=journal,
+        blobs=DiskBlobs(home / "blobs"),
+        bus=bus,
+        clock=clock,
+        signer=Ed25519Signer.in_home(home),
+        redactor=redactor,
+        commit=Commitments.in_home(home),
+    )
+    audit = AuditLog(journal, redactor=redactor)
+    ledger = Ledger(journal, evidence, audit, clock, owner="test")
+    for each in CALLS:
+        request = each.call
+        call = Call(
+            request=request,
+            shown={"tool_id": request.tool, "args": dict(request.args)},
+            fingerprint="f",
+            engine_ref="e",
+            level=each.level,
+        )
+        await ledger.refuse(call, Decision(each.effect, each.rule_id, "why", "v", "policy.default"))
+    await evidence.close()
+    await journal.close()
+
+
+async def test_what_was_decided_can_be_decided_again(tmp_path: Path) -> None:
+    await record_calls(tmp_path)
+    with ClosedHome(tmp_path) as home:
+        assert list(recorded_calls(home)) == CALLS
+
+
+async def test_a_candidate_is_tried_on_the_calls_of_a_home(tmp_path: Path) -> None:
+    await record_calls(tmp_path)
+    candidate = tmp_path / "candidate.yaml"
+    candidate.write_text(POLICY)
+    asked = ["policy", "simulate", str(candidate), "--home", str(tmp_path), "--json"]
+    result = CliRunner().invoke(main, asked)
+    facts = json.loads(result.stdout)
+    assert (facts["calls"], facts["changed"]) == (2, 1)
+    assert facts["changes"][0]["would_be"]["rule_id"] == "devs"
+    assert result.exit_code == 1
+
+
+def test_a_home_that_is_none_is_said_so(tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate.yaml"
+    candidate.write_text(POLICY)
+    result = CliRunner().invoke(
+        main, ["policy", "simulate", str(candidate), "--home", str(tmp_path / "nowhere")]
+    )
+    assert result.exit_code == 1
+    assert "not found" in result.stderr

@@ -1,0 +1,218 @@
+"""`toolgate policy`, in the process and as the installed program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolgate.cli.main import main
+
+GOOD = """
+version: 1
+rules:
+  - id: reading
+    allow: shell
+    match: {command: ["ls *", "git log"]}
+    for: {role: dev}
+    reason: It only reads
+    tests:
+      - {args: {command: "ls -la"}, as: {role: dev}}
+  - {id: pay, ask: pay, when: {args.amount: "> 100"}, reason: Money needs a person}
+tests:
+  - {call: shell, args: {command: "rm x"}, as: {role: dev}, expect: deny}
+"""
+PROGRAM = Path(sys.executable).with_name("toolgate")
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["policy", *arguments], input=text)
+
+
+def answered(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    return str(path)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD.replace("id: pay", "id: reading").replace("> 100", "lots"))
+    return str(path)
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> str:
+    path = tmp_path / "failing.yaml"
+    path.write_text(GOOD.replace("expect: deny", "expect: ask"))
+    return str(path)
+
+
+def test_check_says_that_a_file_is_well_and_which_version_it_is(good: str) -> None:
+    result = run("check", good)
+    assert result.exit_code == 0
+    assert "2 rules, 2 tests pass" in result.stdout
+    facts = answered(run("check", good, "--json"))
+    assert facts["ok"] is True
+    assert facts["version"] in result.stdout.replace("\n", "")
+
+
+def test_check_without_a_file_checks_the_shipped_policy() -> None:
+    assert answered(run("check", "--json"))["ok"] is True
+
+
+def test_check_names_every_problem_of_a_bad_file(bad: str) -> None:
+    result = run("check", bad)
+    assert result.exit_code == 1
+    assert "already that of rules[0]" in " ".join(result.stderr.split())
+    facts = answered(run("check", bad, "--json"))
+    assert facts["ok"] is False
+    assert len(facts["problems"]) == 2
+
+
+def test_check_refuses_a_file_whose_tests_fail(failing: str) -> None:
+    result = run("check", failing, "--json")
+    assert result.exit_code == 1
+    assert answered(result)["problems"] == [
+        "tests[0]: shell expected ask, got deny by default_deny"
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_a_file_that_is_not_there_is_wrong_usage(command: str) -> None:
+    assert run(command, "nowhere.yaml").exit_code == 2
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert run("check", str(path)).exit_code == 1
+
+
+def test_test_shows_each_test_and_whether_it_passed(good: str, failing: str) -> None:
+    assert run("test", good).exit_code == 0
+    result = run("test", failing)
+    assert result.exit_code == 1
+    assert "FAIL" in result.stdout
+    assert "1 passed, 1 failed" in result.stdout
+    facts = answered(run("test", failing, "--json"))
+    assert [(test["expect"], test["effect"], test["passed"]) for test in facts["tests"]] == [
+        ("ask", "deny", False),
+        ("allow", "allow", True),
+    ]
+
+
+def explain_ls(good: str, *more: str) -> Result:
+    return run("explain", good, "--tool", "shell", "--args", '{"command": "ls"}', *more)
+
+
+def test_explain_says_what_is_decided_and_why(good: str) -> None:
+    result = explain_ls(good, "--as", "role=dev")
+    assert result.exit_code == 0
+    assert "allow by reading: It only reads" in result.stdout
+    denied = answered(explain_ls(good, "--json"))
+    assert (denied["effect"], denied["rule_id"]) == ("deny", "default_deny")
+    assert denied["rules"] == [
+        {"rule_id": "reading", "effect": "allow", "matched": False, "why": "not for role [dev]"}
+    ]
+    assert denied["policy_version"].startswith("sha256:")
+
+
+def test_explain_can_expect_a_decision(good: str) -> None:
+    assert explain_ls(good, "--expect", "deny").exit_code == 0
+    assert explain_ls(good, "--expect", "allow").exit_code == 1
+
+
+def test_explain_takes_the_tools_level() -> None:
+    asked = ["explain", "--tool", "mcp.x.y", "--expect"]
+    assert run(*asked, "allow", "--level", "read").exit_code == 0
+    assert run(*asked, "ask", "--level", "write").exit_code == 0
+
+
+def test_explain_of_a_tool_that_no_rule_names_says_so(good: str) -> None:
+    result = run("explain", good, "--tool", "nuclear.launch")
+    assert "No rule names nuclear.launch" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--args", "{"],
+        ["--args", "[]"],
+        ["--as", "role"],
+        ["--as", "rank=high"],
+        ["--as", "level=root"],
+        ["--level", "root"],
+    ],
+)
+def test_explain_of_what_is_no_call_is_wrong_usage(good: str, arguments: list[str]) -> None:
+    assert run("explain", good, "--tool", "shell", *arguments).exit_code == 2
+
+
+CALLS = [
+    {"tool": "shell", "args": {"command": "ls"}, "caller": {"role": "dev"}, "effect": "allow"},
+    {"tool": "shell", "args": {"command": "rm x"}, "effect": "allow", "rule_id": "old"},
+    {"tool": "pay", "args": {"amount": 500}, "level": "sign", "effect": "deny"},
+]
+
+
+def lines(calls: list[dict[str, Any]]) -> str:
+    return "\n".join(json.dumps(call) for call in calls) + "\n\n"
+
+
+def test_simulate_shows_what_would_be_decided_otherwise(good: str) -> None:
+    result = run("simulate", good, "--calls", "-", text=lines(CALLS))
+    assert result.exit_code == 1
+    assert "3 calls, 2 changed, 1 of them loosened" in result.stdout
+    facts = answered(run("simulate", good, "--calls", "-", "--json", text=lines(CALLS)))
+    assert facts["calls"] == 3
+    assert [
+        (c["was"]["effect"], c["would_be"]["effect"], c["loosens"]) for c in facts["changes"]
+    ] == [
+        ("allow", "deny", False),
+        ("deny", "ask", True),
+    ]
+
+
+def test_simulate_of_calls_that_stay_as_they_were_is_well(good: str) -> None:
+    assert run("simulate", good, "--calls", "-", text=lines(CALLS[:1])).exit_code == 0
+    against = ["--against", good]
+    assert run("simulate", good, "--calls", "-", *against, text=lines(CALLS)).exit_code == 0
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"tool": "x", "effect": "no"}'])
+def test_simulate_names_a_line_that_is_no_call(good: str, line: str) -> None:
+    result = run("simulate", good, "--calls", "-", text=line)
+    assert result.exit_code == 2
+    assert "line 1" in result.stderr
+
+
+def test_the_installed_program_does_all_of_it(good: str, bad: str, tmp_path: Path) -> None:
+    calls = tmp_path / "calls.jsonl"
+    calls.write_text(lines(CALLS))
+
+    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(PROGRAM), "policy", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert ran("check", good).returncode == 0
+    assert ran("check", bad).returncode == 1
+    assert json.loads(ran("test", good, "--json").stdout)["passed"] == 2
+    explained = ran("explain", "--tool", "shell", "--args", '{"command": "rm -rf /"}', "--json")
+    assert json.loads(explained.stdout)["rule_id"] == "never-destroy"
+    assert ran("simulate", good, "--calls", str(calls)).returncode == 1
+    assert ran("explain", good).returncode == 2

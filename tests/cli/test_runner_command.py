@@ -1,0 +1,138 @@
+"""`toolgate runner` and `toolgate doctor` as processes of their own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines import need
+
+TOKEN = "token-of-the-test"
+
+
+def toolgate(*words: str, **env: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "toolgate", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "RUNNER_PORT": "0", "LOG_LEVEL": "error", **env},
+    )
+
+
+@contextlib.contextmanager
+def running(*words: str, **env: str) -> Iterator[tuple[dict[str, Any], "subprocess.Popen[bytes]"]]:
+    process = toolgate("runner", *words, **env)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr.read().decode()
+        yield json.loads(line), process
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors.decode()
+
+
+def execute(url: str, tool: str, token: str = TOKEN, **args: Any) -> dict[str, Any]:
+    body = {
+        "call": {"name": tool, "args": args},
+        "ctx": {"runId": "r", "sessionId": "s", "runtimeMode": "local"},
+        "target": {"targetId": "t", "kind": "docker-runner", "tenantId": "tenant"},
+    }
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as response:
+        answer: dict[str, Any] = json.load(response)
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def test_a_real_runner_isolates_serves_and_leaves_nothing(tmp_path: Path) -> None:
+    need("bwrap")
+    with running(RUNNER_AUTH_TOKEN=TOKEN, TOOLGATE_HOME=str(tmp_path)) as (ready, process):
+        url = ready["urls"]["runner"]
+        assert ready["isolation"] == "bwrap"
+        groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/toolgate-{process.pid}")]
+        assert groups
+        assert execute(url, "bash.exec", cmd="id -u; export A=1")["output"] == "1000\n"
+        assert execute(url, "bash.exec", cmd="echo $A")["output"] == "1\n"
+        seen = execute(url, "bash.exec", cmd="env; cat /proc/*/environ")
+        assert TOKEN not in json.dumps(seen)
+        with pytest.raises(urllib.error.HTTPError):
+            execute(url, "bash.exec", token="wrong", cmd="id")
+    assert not any(Path(path).exists() for path in groups)
+    assert list(Path("/tmp").glob(f"toolgate-sandbox-{process.pid}-*")) == []
+
+
+def test_a_runner_that_is_killed_takes_its_sandboxes_with_it(tmp_path: Path) -> None:
+    need("bwrap")
+    process = toolgate("runner", TOOLGATE_HOME=str(tmp_path))
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    execute(ready["urls"]["runner"], "bash.exec", cmd="echo open")
+    entrances = list(Path("/sys/fs/cgroup/").glob(f"**/toolgate-{process.pid}/*/cgroup.procs"))
+    assert any(path.read_text() for path in entrances)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    for _ in range(200):
+        if not any(path.read_text() for path in entrances):
+            break
+        subprocess.run(["sleep", "0.02"], check=True)
+    assert not any(path.read_text() for path in entrances)
+    # The next one clears away what this one could not.
+    with running(TOOLGATE_HOME=str(tmp_path)):
+        assert not any(path.exists() for path in entrances)
+        assert list(Path("/tmp").glob(f"toolgate-sandbox-{process.pid}-*")) == []
+
+
+@pytest.mark.requirement("000/server/default-port")
+def test_the_mock_runs_nothing_and_listens_where_it_is_told(tmp_path: Path) -> None:
+    with running("--mock", TOOLGATE_HOME=str(tmp_path)) as (ready, _):
+        assert ready["urls"]["runner"].startswith("http://127.0.0.1:")
+        assert execute(ready["urls"]["runner"], "bash.exec")["output"] == "mock-runner:bash.exec"
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "said"),
+    [
+        (["--backend", "process"], {}, "unsafe"),
+        (["--mock"], {"HOST": "0.0.0.0"}, "RUNNER_AUTH_TOKEN"),
+        (["--backend", "docker", "--docker-url", "unix:///nowhere.sock"], {}, "docker.io"),
+    ],
+)
+def test_a_runner_that_would_not_be_safe_does_not_start(
+    words: list[str], env: dict[str, str], said: str
+) -> None:
+    process = toolgate("runner", *words, **env)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert said in errors.decode()
+    assert out == b""
+
+
+def test_the_unsafe_backend_says_what_it_is(tmp_path: Path) -> None:
+    with running("--backend", "process", "--unsafe", TOOLGATE_HOME=str(tmp_path)) as (ready, _):
+        assert ready["isolation"] == "none"
+        assert execute(ready["urls"]["runner"], "bash.exec", cmd="echo hi")["isolation"] == "none"
+
+
+def test_doctor_says_which_sandboxes_work_and_how_to_get_the_others() -> None:
+    need("bwrap")
+    process = toolgate("doctor", "--json", "--docker-url", "unix:///nowhere.sock")
+    out, _ = process.communicate(timeout=30)
+    found = {each["name"]: each for each in json.loads(out)}
+    assert process.returncode == 0
+    assert found["sandbox bwrap"]["ok"] is True
+    assert found["sandbox docker"]["ok"] is False
+    assert "apt-get install docker.io" in found["sandbox docker"]["hint"]

@@ -1,0 +1,530 @@
+"""The pipeline on a real journal with real evidence: what runs, what is written, and when."""
+
+import asyncio
+import base64
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from toolgate.adapters.policy_file import load_policy
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.contracts import executor_v0 as wire
+from toolgate.domain.approvals import ApprovalStatus
+from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
+from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
+from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import OPEN
+from toolgate.execution.audit import AuditQuery
+from toolgate.execution.calls import EXECUTING, Call, Entry, Started, State, described
+from toolgate.execution.ledger import Ledger
+from toolgate.execution.recovery import may_run_again
+from toolgate.ports.evidence import STREAM as EVIDENCE
+from toolgate.ports.pipeline import Denied, Pending, Ran
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.pipelines import POLICY, Rig, open_rig
+from toolgate.testing.web import page
+
+AGENT = Caller(user="u", agent="script", session="s", level=Level.SIGN)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_rig(tmp_path) as opened:
+        yield opened
+
+
+def call(request_id: str, tool: str, **args: JsonValue) -> ToolRequest:
+    return ToolRequest(request_id, tool, args, AGENT)
+
+
+async def records(rig: Rig, subject: str) -> list[dict[str, Any]]:
+    events = await rig.journal.read(EVIDENCE, subject=subject)
+    return [msgspec.json.decode(event.data) for event in events]
+
+
+async def artifact(rig: Rig, ref: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(await rig.evidence.fetch(ref))
+    return found
+
+
+def as_ran(answer: object) -> ToolOutput:
+    assert isinstance(answer, Ran)
+    return answer.output
+
+
+@pytest.mark.requirement("003/pipeline/order")
+async def test_the_decision_is_durable_before_the_tool_begins_and_the_result_before_the_answer(
+    rig: Rig,
+) -> None:
+    running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    await asyncio.wait_for(rig.engine.begun.wait(), 5)
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision"]
+    assert await rig.journal.get(EXECUTING, "r1") is not None
+    rig.engine.gate.set()
+    assert as_ran(await running).ok
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
+    assert await rig.journal.get(EXECUTING, "r1") is None
+
+
+@pytest.mark.requirement("003/pipeline/audit-row")
+async def test_every_call_leaves_one_audit_row(rig: Rig) -> None:
+    await rig.pipeline.run(call("r1", "count"))
+    await rig.pipeline.run(call("r1", "count"))
+    await rig.pipeline.run(call("r2", "denied"))
+    await rig.pipeline.run(call("r3", "fail"))
+    rows = (await rig.audit.query(AuditQuery(action="tool.run"))).items
+    seen = [(r.metadata["requestId"], r.metadata["decision"], r.metadata["result"]) for r in rows]
+    assert seen == [("r3", "allow", "failed"), ("r2", "deny", "denied"), ("r1", "allow", "ok")]
+    assert {row.actor for row in rows} == {"agent:script"}
+    assert [row.metadata["riskLevel"] for row in rows] == ["write", "write", "read"]
+
+
+@pytest.mark.requirement("003/ids/no-clock")
+async def test_what_a_retry_must_reproduce_does_not_depend_on_time_or_chance(
+    tmp_path: Path,
+) -> None:
+    answers = []
+    for name, clock in (("a", FakeClock()), ("b", FakeClock(1_800_000_000_000))):
+        async with open_rig(tmp_path / name, clock=clock) as rig:
+            response = await rig.pipeline.run_tool(call("r1", "count"))
+            pending = await rig.pipeline.run(call("r2", "ask.once"))
+            assert isinstance(pending, Pending)
+            answers.append((response, pending.approval_id))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.requirement("003/repeat/for-ever")
+async def test_a_request_is_answered_from_the_store_after_a_restart(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig:
+        first = await rig.pipeline.run_tool(call("r1", "count"))
+    async with open_rig(tmp_path) as rig:
+        assert await rig.pipeline.run_tool(call("r1", "count")) == first
+        assert rig.engine.runs["count"] == 0
+
+
+async def test_the_same_id_from_another_caller_is_another_request(rig: Rig) -> None:
+    await rig.pipeline.run(call("r1", "count"))
+    stranger = replace(call("r1", "count"), caller=replace(AGENT, tenant="t_other"))
+    answer = await rig.pipeline.run(stranger)
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
+
+
+@pytest.mark.requirement("003/pipeline/approval-waits")
+async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_once(
+    rig: Rig,
+) -> None:
+    first = await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    assert isinstance(first, Pending)
+    assert first == await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    assert rig.engine.runs["ask.once"] == 0
+    request_id = await rig.pipeline.decide_approval(
+        first.approval_id, approve=True, decided_by="u", reason="fine"
+    )
+    assert request_id == "r1"
+    again = [rig.pipeline.run(call("r1", "ask.once", amount=5)) for _ in range(8)]
+    assert all(as_ran(answer).ok for answer in await asyncio.gather(*again))
+    assert rig.engine.runs["ask.once"] == 1
+    word = await artifact(rig, "requests/r1/approval.json")
+    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "u", "fine")
+    response = await rig.pipeline.run_tool(call("r1", "ask.once", amount=5))
+    assert response.policy_check.decision is wire.Decision.ALLOW
+    for ref in response.evidence_refs:
+        await artifact(rig, ref)
+    kinds = [record["kind"] for record in await records(rig, "r1")]
+    assert kinds == ["decision", "approval", "approval", "decision", "result"]
+
+
+@pytest.mark.requirement("003/pipeline/approval-refused")
+async def test_a_rejected_call_never_runs(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(
+        pending.approval_id, approve=False, decided_by="u", reason="too much"
+    )
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert (answer.code, answer.rule_id) == ("rejected", "approval_rejected")
+    assert answer == await rig.pipeline.run(call("r1", "ask.once"))
+    assert rig.engine.runs["ask.once"] == 0
+
+
+@pytest.mark.requirement("003/pipeline/approval-refused")
+async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with open_rig(tmp_path, clock=clock) as rig:
+        pending = await rig.pipeline.run(call("r1", "ask.once"))
+        assert isinstance(pending, Pending)
+        clock.advance(pending.expires_at - clock.now_ms())
+        due = await rig.journal.due(until=clock.now_ms())
+        assert [row.collection for row in due] == [APPROVALS]
+        assert await rig.approvals.on_due(due[0]) == "run_r1"
+        assert await rig.journal.due(until=clock.now_ms()) == []
+        told = await rig.journal.read("approvals", subject="run_r1")
+        assert [event.type for event in told] == ["asked", "expired"]
+        assert await rig.journal.scan(OPEN) == []
+        with pytest.raises(Conflict):
+            await rig.pipeline.decide_approval(
+                pending.approval_id, approve=True, decided_by="u", reason=""
+            )
+        answer = await rig.pipeline.run(call("r1", "ask.once"))
+        assert isinstance(answer, Denied)
+        assert answer.code == "approval_timeout"
+        assert rig.engine.runs["ask.once"] == 0
+
+
+async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig:
+        pending = await rig.pipeline.run(call("r1", "ask.once"))
+        assert isinstance(pending, Pending)
+    async with open_rig(tmp_path) as rig:
+        assert [one.approval_id for one in await rig.approvals.pending()] == [pending.approval_id]
+        await rig.pipeline.decide_approval(
+            pending.approval_id, approve=True, decided_by="u", reason=""
+        )
+    async with open_rig(tmp_path) as rig:
+        assert await rig.approvals.pending() == []
+        assert as_ran(await rig.pipeline.run(call("r1", "ask.once"))).ok
+
+
+async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    answer = await rig.pipeline.run(call("r1", "ask.once", amount=5000))
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
+    assert rig.engine.runs["ask.once"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "rule_id"),
+    [
+        ("  - {id: more, allow: other, match: any, reason: New}\n", "approval_does_not_fit"),
+        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop"),
+    ],
+)
+async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
+    rig: Rig, change: str, rule_id: str
+) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == rule_id
+    assert rig.engine.runs["ask.once"] == 0
+
+
+async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is_not_found(
+    rig: Rig,
+) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    with pytest.raises(Refused):
+        await rig.pipeline.decide_approval(
+            pending.approval_id, approve=True, decided_by="agent:script", reason=""
+        )
+    with pytest.raises(NotFound):
+        await rig.pipeline.decide_approval("apr_none", approve=True, decided_by="u", reason="")
+    assert (await rig.approvals.get(pending.approval_id)).status is ApprovalStatus.PENDING
+
+
+async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
+    for _ in range(2):
+        assert as_ran(await rig.pipeline.check(call("r1", "count"))).ok
+    assert rig.engine.runs["count"] == 0
+    assert isinstance(await rig.pipeline.check(call("r2", "denied")), Denied)
+    assert isinstance(await rig.pipeline.check(call("r3", "ask.once")), Pending)
+    assert await rig.pipeline.recover() == 0
+    assert (await artifact(rig, "requests/r1/policy_decision.json"))["decision"] == "allow"
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (Unavailable("gone"), Outcome.MAY_HAVE_EXECUTED),
+        (Refused("no"), Outcome.NOT_STARTED),
+        (NotFound("target", "x"), Outcome.NOT_STARTED),
+        (RuntimeError("a defect"), Outcome.MAY_HAVE_EXECUTED),
+    ],
+)
+async def test_an_engine_that_fails_is_an_output_that_says_what_is_known(
+    rig: Rig, raised: Exception, outcome: Outcome
+) -> None:
+    rig.engine.outputs["count"] = raised
+    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    assert (output.exit_code, output.outcome) == (1, outcome)
+    response = await rig.pipeline.run_tool(call("r1", "count"))
+    assert response.outcome == wire.Outcome(outcome.value)
+    assert rig.engine.runs["count"] == 1
+
+
+async def test_a_tool_without_end_is_given_up(tmp_path: Path) -> None:
+    async with open_rig(tmp_path, deadline_s=0.05) as rig:
+        output = as_ran(await rig.pipeline.run(call("r1", "hang")))
+        assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
+
+
+async def test_cancelling_the_only_caller_stops_the_tool_and_is_written_down(rig: Rig) -> None:
+    running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    await asyncio.wait_for(rig.engine.begun.wait(), 5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await rig.journal.get(EXECUTING, "r1") is None
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
+    output = as_ran(await rig.pipeline.run(call("r1", "hang")))
+    assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
+    assert rig.engine.runs["hang"] == 1
+
+
+async def test_cancelling_one_of_two_callers_leaves_the_tool_to_the_other(rig: Rig) -> None:
+    first = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    await asyncio.wait_for(rig.engine.begun.wait(), 5)
+    second = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    rig.engine.gate.set()
+    assert as_ran(await second).ok
+    assert rig.engine.runs["hang"] == 1
+
+
+CRASHING = """
+import asyncio, sys
+from pathlib import Path
+from toolgate.domain.tools import ToolRequest
+from toolgate.testing.pipelines import open_rig
+
+async def main():
+    async with open_rig(Path(sys.argv[1])) as rig:
+        running = asyncio.create_task(rig.pipeline.run(ToolRequest("r1", "hang", {})))
+        await rig.engine.begun.wait()
+        print("begun", flush=True)
+        await running
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_a_call_that_may_have_been_executed(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CRASHING, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 60) == b"begun\n"
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    async with open_rig(tmp_path) as rig:
+        assert await rig.pipeline.recover() == 1
+        assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "outcome"]
+        response = await rig.pipeline.run_tool(ToolRequest("r1", "hang", {}))
+        assert not response.ok
+        assert response.outcome is wire.Outcome.MAY_HAVE_EXECUTED
+        for ref in response.evidence_refs:
+            await artifact(rig, ref)
+        assert rig.engine.runs["hang"] == 0
+        assert await rig.pipeline.recover() == 0
+
+
+ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)
+
+
+def ledger_of(rig: Rig, owner: str) -> Ledger:
+    return Ledger(rig.journal, rig.evidence, rig.audit, rig.clock, owner)
+
+
+async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
+    """A call whose decision is on disk and whose result is not, as a crash leaves it."""
+    request = replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
+    content = described(request)
+    started = Call(
+        request,
+        shown=content,
+        fingerprint=rig.evidence.commitment(content),
+        engine_ref="counting@1",
+        level=Level.READ,
+    )
+    return await ledger_of(rig, owner).start(started, ALLOWED)
+
+
+async def test_a_repeatable_tool_that_was_interrupted_runs_again_when_asked_again(rig: Rig) -> None:
+    await left_unfinished(rig, "count")
+    assert await rig.pipeline.recover() == 1
+    assert rig.engine.runs["count"] == 0
+    assert as_ran(await rig.pipeline.run(call("r1", "count"))).ok
+    assert rig.engine.runs["count"] == 1
+    kinds = [record["kind"] for record in await records(rig, "r1")]
+    assert kinds == ["decision", "outcome", "decision", "result"]
+
+
+async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(rig: Rig) -> None:
+    await left_unfinished(rig, "count")
+    await rig.pipeline.recover()
+    closed = "  - {id: stop, deny: count, match: any, reason: Closed}\n"
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + closed, parse_shell=TreeSitterShellParser())
+    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert rig.engine.runs["count"] == 0
+
+
+async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
+    started = await left_unfinished(rig, "count")
+    await rig.pipeline.recover()
+    taken = replace(started, version=started.version + 1)
+    await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
+    with pytest.raises(Conflict):
+        await ledger_of(rig, "b").start(taken, ALLOWED, again=True)
+
+
+async def test_a_call_that_was_approved_is_never_run_again(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    approval = await rig.approvals.get(pending.approval_id)
+    started = Started("count", "run", "step", AGENT, "e", Level.READ, ALLOWED)
+
+    def always(_tool: str, _caller: Caller) -> bool:
+        return True
+
+    assert may_run_again(Entry("f", State.STARTED, "here", started), is_repeatable=always)
+    approved = msgspec.structs.replace(started, approval=approval)
+    assert not may_run_again(Entry("f", State.STARTED, "here", approved), is_repeatable=always)
+
+
+async def test_without_recovery_a_call_nobody_waits_for_is_settled_when_asked_again(
+    rig: Rig,
+) -> None:
+    await left_unfinished(rig, "fail")
+    output = as_ran(await rig.pipeline.run(call("r1", "fail")))
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert rig.engine.runs["fail"] == 0
+
+
+async def test_a_call_that_another_process_runs_is_left_to_it_and_waited_for(rig: Rig) -> None:
+    started = await left_unfinished(rig, "fail", owner="there")
+    assert await rig.pipeline.recover() == 0
+    waiting = asyncio.create_task(rig.pipeline.run(call("r1", "fail")))
+    await asyncio.sleep(0)
+    await ledger_of(rig, "there").finish(started, ALLOWED, ToolOutput(0, stdout="from there"))
+    assert as_ran(await asyncio.wait_for(waiting, 10)).stdout == "from there"
+    assert rig.engine.runs["fail"] == 0
+
+
+@pytest.mark.requirement("003/policy/redirects")
+async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: Rig) -> None:
+    asking = "  - {id: look, ask: http.fetch, match: any, reason: Look first}\n"
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + asking, parse_shell=TreeSitterShellParser())
+    rig.web.answers |= {
+        "http://a.example.com/": page("", status=302, location="/there"),
+        "http://a.example.com/there": page("", status=302, location="http://b.example.com/"),
+    }
+    request = call("r1", "http.fetch", url="http://a.example.com/")
+    pending = await rig.pipeline.run(request)
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    assert not as_ran(await rig.pipeline.run(request)).ok
+    asked = [one.url for one in rig.web.asked]
+    assert asked == ["http://a.example.com/", "http://a.example.com/there"]
+
+
+@pytest.mark.requirement("003/response/output-capped")
+async def test_output_beyond_the_limit_is_cut_and_says_so(rig: Rig) -> None:
+    rig.engine.outputs["count"] = ToolOutput(0, stdout="x" * 600_000, data=["y" * 2_000_000])
+    response = await rig.pipeline.run_tool(call("r1", "count"))
+    assert isinstance(response.tool_result, wire.ToolResult)
+    assert response.tool_result.truncated is True
+    assert len(response.tool_result.stdout) < 530_000
+    assert "600000" in response.tool_result.stdout
+    assert response == await rig.pipeline.run_tool(call("r1", "count"))
+
+
+@pytest.mark.requirement("003/policy/redirects")
+async def test_each_redirect_is_put_to_the_policy(rig: Rig) -> None:
+    rig.web.answers |= {
+        "http://a.example.com/": page("", status=302, location="/there"),
+        "http://a.example.com/there": page("", b"welcome"),
+        "http://a.example.com/away": page("", status=302, location="http://b.example.com/"),
+        "http://b.example.com/": page("", b"not for us"),
+    }
+    kept = await rig.pipeline.run(call("r1", "http.fetch", url="http://a.example.com/"))
+    assert as_ran(kept).stdout == "welcome"
+    left = await rig.pipeline.run(call("r2", "http.fetch", url="http://a.example.com/away"))
+    assert not as_ran(left).ok
+    assert not any("b.example.com" in asked.url for asked in rig.web.asked)
+    denied = await rig.pipeline.run(call("r3", "http.fetch", url="http://b.example.com/"))
+    assert denied == Denied(
+        "blocked", "http_fetch_hostname_check", "Hostname b.example.com not in allowlist"
+    )
+
+
+async def test_a_caller_sees_the_tools_that_some_rule_lets_through(rig: Rig) -> None:
+    names = {tool.name for tool in rig.pipeline.visible_tools(AGENT)}
+    assert {"echo", "kv.get", "count", "ask.once", "http.fetch"} <= names
+    assert not {"denied", "file.read"} & names
+
+
+FORMS = (
+    lambda s: s,
+    lambda s: s.encode().hex(),
+    lambda s: base64.b64encode(s.encode()).decode(),
+    lambda s: base64.urlsafe_b64encode(s.encode()).decode().rstrip("="),
+    lambda s: quote(s, safe=""),
+    lambda s: s.encode().hex().upper(),
+)
+
+
+@pytest.mark.requirement("003/secrets/none-in-evidence")
+@pytest.mark.requirement("003/secrets/everywhere")
+@pytest.mark.requirement("003/secrets/audit-events-logs")
+async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    known = [f"{secrets.token_urlsafe(9)}/+{secrets.token_hex(4)}é" for _ in range(500)]
+    shown: list[str] = []
+    async with open_rig(tmp_path) as rig:
+        for secret in known:
+            rig.patterns.learn(secret)
+        for number in range(0, 500, 20):
+            batch = [form(one) for one in known[number : number + 20] for form in FORMS]
+            text = " ".join(batch)
+            rig.engine.outputs |= {
+                "count": ToolOutput(0, stdout=text, stderr=text, data={"x": [text, {text: 1}]}),
+                "fail": Unavailable(text),
+                "hang": RuntimeError(text),
+            }
+            rig.web.answers["http://a.example.com/"] = page("", text.encode(), status=500, x=text)
+            headers: JsonValue = {"X-A": text[:4000]}
+            for answer in (
+                await rig.pipeline.run(call(f"a{number}", "count", body=text, k=[text])),
+                await rig.pipeline.run(call(f"b{number}", "fail", body={text: text})),
+                await rig.pipeline.run(call(f"c{number}", "denied", command=text)),
+                await rig.pipeline.run(call(f"d{number}", "ask.once", url=f"http://h/?q={text}")),
+                await rig.pipeline.run(
+                    call(f"e{number}", "http.fetch", url="http://a.example.com/", headers=headers)
+                ),
+                await rig.pipeline.run(
+                    call(f"f{number}", "http.fetch", url=f"http://{batch[1]}.example.com/")
+                ),
+                await rig.pipeline.run(call(f"g{number}", "shell", command=f"echo {text}")),
+            ):
+                shown.append(repr(answer))
+            with pytest.raises(Invalid):
+                await rig.pipeline.run(replace(call(f"h{number}", "count"), run_id=batch[0]))
+    haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    haystack += "\n".join([*shown, caplog.text]).encode()
+    leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}
+    assert leaked == set()
+    assert (tmp_path / "journal.db").stat().st_size > 0

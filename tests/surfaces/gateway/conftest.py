@@ -1,0 +1,227 @@
+"""A whole gateway on a real socket, on a journal in memory or on disk, with a pipeline by hand."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from toolgate import asgi
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.ids import RandomIds
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.adapters.signatures import verify_ed25519
+from toolgate.domain.ratelimit import Rate
+from toolgate.domain.redaction import Redactor
+from toolgate.execution.audit import AuditLog, AuditQuery
+from toolgate.orchestration import records
+from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.conversations import Conversations
+from toolgate.orchestration.runs import Runs
+from toolgate.orchestration.session_tools import SessionTools
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.pipeline import FakePipeline
+from toolgate.testing.upstreams import FakeUpstreams
+
+OPERATOR = "operator-token-of-the-tests"
+BOUND_S = 10.0
+
+
+@dataclass(slots=True)
+class Answered:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    json: Any
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+    @property
+    def data(self) -> Any:
+        return self.json["data"]
+
+
+@dataclass(slots=True)
+class Paired:
+    """A device with its token, as a client holds it."""
+
+    door: "Door"
+    device_id: str
+    token: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Device-Id": self.device_id, "X-Device-Token": self.token}
+
+    async def get(self, path: str, **headers: str) -> Answered:
+        return await self.door.ask("GET", path, headers={**self.headers, **_dashed(headers)})
+
+    async def post(self, path: str, body: Any, *, key: str = "", **headers: str) -> Answered:
+        extra = {"Idempotency-Key": key} if key else {}
+        sent = {**self.headers, **extra, **_dashed(headers)}
+        return await self.door.ask("POST", path, body=body, headers=sent)
+
+    async def tool(
+        self, name: str, args: Mapping[str, Any] | None = None, *, key: str = "", **more: Any
+    ) -> Answered:
+        body = {"payload": {"name": name, "args": args or {}}, **more}
+        return await self.post("/command/tool", body, key=key)
+
+
+def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@dataclass(slots=True)
+class Door:
+    url: str
+    http: aiohttp.ClientSession
+    parts: Assembled
+    pipeline: FakePipeline
+    upstreams: FakeUpstreams
+    journal: Journal
+    clock: Clock
+    audit: AuditLog
+    dispatcher: LocalDispatcher
+    runs: Runs
+    stop: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        operator: bool = False,
+    ) -> Answered:
+        sent = dict(headers or {})
+        if operator:
+            sent["Authorization"] = f"Bearer {OPERATOR}"
+        kind = {"json": body} if body is not None else {"data": data}
+        async with asyncio.timeout(BOUND_S * 4):
+            async with self.http.request(method, self.url + path, headers=sent, **kind) as answer:
+                content = await answer.read()
+                known = await answer.json() if "json" in answer.content_type else None
+                return Answered(answer.status, answer.headers, content, known)
+
+    async def pair(self, device_id: str = "laptop", **scope: Any) -> Paired:
+        """A device that knocked and was let in."""
+        await self.ask("GET", "/status", headers={"X-Device-Id": device_id})
+        wanted: dict[str, Any] = {"deviceId": device_id}
+        if scope:
+            wanted["scope"] = scope
+        answer = await self.ask("POST", "/pairing/approve", body=wanted, operator=True)
+        assert answer.status == 200, answer.json
+        return Paired(self, device_id, answer.data["deviceToken"])
+
+    async def audit_rows(self, **wanted: Any) -> list[Any]:
+        return (await self.audit.query(AuditQuery(limit=500, **wanted))).items
+
+
+ALL = {"tools": "sign", "system": True, "mcp": True, "agent": True}
+
+
+@contextlib.asynccontextmanager
+async def open_door(
+    *,
+    home: Path | None = None,
+    clock: Clock | None = None,
+    pipeline: FakePipeline | None = None,
+    rate: int = 60,
+    **options: Any,
+) -> AsyncIterator[Door]:
+    clock = clock or SystemClock()
+    bus = LocalBus()
+    journal: MemoryJournal | SqliteJournal
+    if home is None:
+        journal = MemoryJournal(clock=clock, bus=bus)
+    else:
+        journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
+    seal = AesGcmSeal(b"k" * 32)
+    pipeline = pipeline or FakePipeline()
+    upstreams = FakeUpstreams()
+    dispatcher = LocalDispatcher(journal, clock)
+    tools = SessionTools(journal)
+    agents = {"echo": EchoAgent(), "script": ScriptAgent()}
+    runs = Runs(
+        journal=journal,
+        dispatcher=dispatcher,
+        pipeline=pipeline,
+        clock=clock,
+        new_id=RandomIds(clock),
+        knows_agent=agents.__contains__,
+        session_tools=tools,
+    )
+    audit = AuditLog(journal, redactor=Redactor(lambda _text: []))
+    parts = assemble(
+        Foundations(
+            journal=journal,
+            bus=bus,
+            clock=clock,
+            new_id=RandomIds(clock),
+            seal=seal,
+            audit=audit,
+            pipeline=pipeline,
+            level_of=pipeline.level_of,
+            runs=runs,
+            upstreams=upstreams,
+            wake_at=dispatcher.wake_at,
+            verify=verify_ed25519,
+        ),
+        Options(operator_token=OPERATOR, version="1.2.3", rate=Rate(rate), **options),
+    )
+    await parts.load()
+    dispatcher.start(
+        Advance(runs, agents.__getitem__, tools, Conversations(journal)),
+        {
+            records.OPEN_RUNS: runs.on_agent_deadline,
+            records.CALLS: runs.on_call_deadline,
+            records.REQUESTS: runs.on_request_expired,
+            **parts.on_due,
+        },
+    )
+    bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
+    listener = asgi.Listener(parts.gateway.app(), bound, websockets=True)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    await listener.start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Door(
+                url, http, parts, pipeline, upstreams, journal, clock, audit, dispatcher, runs
+            )
+    finally:
+        await listener.stop()
+        await parts.commands.stop()
+        await dispatcher.drain(seconds=1)
+        await journal.close()
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with open_door() as door:
+        yield door
+
+
+@pytest.fixture
+async def frozen() -> AsyncIterator[Door]:
+    """A door whose clock goes only where the test moves it."""
+    async with open_door(clock=FakeClock()) as door:
+        yield door

@@ -1,0 +1,219 @@
+"""Capabilities: registering, and what becomes of calls to them; /command/mcp without a server."""
+
+from typing import Any
+
+import pytest
+
+from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
+from toolgate.contracts.gateway_v1 import (
+    PLAYWRIGHT_CAPABILITY,
+    PLAYWRIGHT_SCOPE,
+    CapabilityRegister,
+    ErrorCode,
+)
+from toolgate.domain.capabilities import Health
+from toolgate.domain.devices import Scope
+from toolgate.domain.tools import Level, Tool
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.pipeline import echo
+
+READS = Tool("look", "", Level.READ, {}, True)
+WRITES = Tool("click", "", Level.WRITE, {}, False)
+
+
+async def register(door: Door, **members: Any) -> Answered:
+    body = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write", **members}
+    return await door.ask("POST", "/capabilities/register", body=body, operator=True)
+
+
+def serve(door: Door, capability_id: str = "mcp.docs") -> None:
+    door.upstreams.offered[capability_id] = [READS, WRITES]
+    for tool in (READS, WRITES):
+        door.pipeline.add(f"{capability_id}.{tool.name}", tool.level, echo)
+
+
+def command(action: str = "look", **members: Any) -> dict[str, Any]:
+    return {"payload": {"capabilityId": "mcp.docs", "action": action, **members}}
+
+
+@pytest.mark.requirement("002/capabilities/register")
+@pytest.mark.requirement("002/capabilities/register-members")
+@pytest.mark.requirement("002/capabilities/register-again")
+async def test_registering_and_registering_again(door: Door) -> None:
+    members = {
+        "rateLimit": 30,
+        "version": "1.0",
+        "owner": "me",
+        "expiresAt": door.clock.now_ms() + 60_000,
+        "status": "healthy",
+    }
+    first = await register(door, **members)
+    assert first.status == 200
+    assert first.data == {
+        **members,
+        "capabilityId": "mcp.docs",
+        "scope": "docs",
+        "level": "write",
+        "rateLimit": {"limit": 30, "windowMs": 60_000},
+        "updatedAt": first.data["updatedAt"],
+    }
+    await register(door, version="2.0")
+    listed = (await door.ask("GET", "/capabilities", operator=True)).data["items"]
+    (kept,) = [one for one in listed if one["capabilityId"] == "mcp.docs"]
+    assert kept["version"] == "2.0"
+    assert kept["rateLimit"] is None
+
+
+@pytest.mark.requirement("002/capabilities/register-levels")
+@pytest.mark.requirement("002/capabilities/register-statuses")
+@pytest.mark.parametrize("wrong", [{"level": "admin"}, {"status": "asleep"}, {"rateLimit": 0}])
+async def test_a_registration_that_makes_no_sense_is_invalid(door: Door, wrong: Any) -> None:
+    answer = await register(door, **wrong)
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    for level in ("read", "write", "sign"):
+        for status in ("healthy", "degraded", "offline"):
+            assert (await register(door, level=level, status=status)).status == 200
+
+
+@pytest.mark.requirement("002/capabilities/register-auth")
+async def test_registering_needs_the_operators_or_a_service_token(door: Door) -> None:
+    device = await door.pair(**ALL)
+    body = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write"}
+    assert (await device.post("/capabilities/register", body)).status == 401
+    token = await door.parts.registry.add_service("ci", Scope())
+    headers = {"Authorization": f"Bearer {token}"}
+    assert (
+        await door.ask("POST", "/capabilities/register", body=body, headers=headers)
+    ).status == 200
+    program = {**body, "server": {"command": "sh", "args": ["-c", "id"]}}
+    refused = await door.ask("POST", "/capabilities/register", body=program, headers=headers)
+    assert (refused.status, refused.code) == (403, ErrorCode.PERMISSION_DENIED)
+    await door.parts.registry.remove_service("ci")
+    gone = await door.ask("POST", "/capabilities/register", body=body, headers=headers)
+    assert (gone.status, gone.code) == (401, ErrorCode.INVALID_TOKEN)
+
+
+async def test_a_service_token_runs_commands_within_its_scope(door: Door) -> None:
+    token = await door.parts.registry.add_service("ci", Scope())
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"payload": {"name": "echo", "args": {"text": "hi"}}}
+    assert (await door.ask("POST", "/command/tool", body=body, headers=headers)).status == 200
+    operator = {"Authorization": f"Bearer {OPERATOR}"}
+    refused = await door.ask("POST", "/command/tool", body=body, headers=operator)
+    assert (refused.status, refused.code) == (401, ErrorCode.AUTH_REQUIRED)
+
+
+@pytest.mark.requirement("002/mcp/call")
+@pytest.mark.requirement("002/mcp/payload")
+@pytest.mark.requirement("002/mcp/level-read-only")
+@pytest.mark.requirement("002/mcp/level-default")
+async def test_an_action_is_a_tool_of_the_capabilitys_server(door: Door) -> None:
+    await register(door)
+    serve(door)
+    device = await door.pair(**ALL)
+    context = {"url": "https://example.com", "userAgent": "x", "locale": "en"}
+    body = command(args={"text": "hi"}, sessionId="s", context=context)
+    answer = await device.post("/command/mcp", body)
+    assert answer.status == 200
+    assert answer.data["capabilityId"] == "mcp.docs"
+    assert answer.data["content"] == [{"type": "text", "text": "hi"}]
+    (request,) = door.pipeline.ran
+    assert request.tool == "mcp.docs.look"
+    assert request.args == {"text": "hi", "_meta": context}
+    assert "laptop" in request.caller.session
+    without_key = await device.post("/command/mcp", command("click"))
+    assert (without_key.status, without_key.code) == (400, ErrorCode.INVALID_REQUEST)
+    too_low = await device.post(
+        "/command/mcp", {**command("click"), "security": {"level": "read"}}, key="k"
+    )
+    assert (too_low.status, too_low.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert (await device.post("/command/mcp", command("click"), key="k2")).status == 200
+
+
+@pytest.mark.requirement("002/mcp/unknown-capability")
+async def test_an_unknown_capability_or_action_is_refused(door: Door) -> None:
+    device = await door.pair(**ALL)
+    unknown = await device.post("/command/mcp", command())
+    assert (unknown.status, unknown.code) == (403, ErrorCode.PERMISSION_DENIED)
+    await register(door)
+    nowhere = await device.post("/command/mcp", command())
+    assert (nowhere.status, nowhere.code) == (501, ErrorCode.NOT_IMPLEMENTED)
+    serve(door)
+    no_action = await device.post("/command/mcp", command("fly"))
+    assert (no_action.status, no_action.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.requirement("002/capabilities/expired")
+async def test_an_expired_capability_is_refused(frozen: Door) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    await register(frozen, expiresAt=frozen.clock.now_ms() + 1000)
+    serve(frozen)
+    device = await frozen.pair(**ALL)
+    assert (await device.post("/command/mcp", command())).status == 200
+    frozen.clock.advance(1000)
+    answer = await device.post("/command/mcp", command())
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert len(frozen.pipeline.ran) == 1
+
+
+@pytest.mark.requirement("002/capabilities/offline")
+@pytest.mark.requirement("002/capabilities/degraded")
+async def test_an_offline_one_is_refused_and_a_degraded_one_marked(door: Door) -> None:
+    serve(door)
+    device = await door.pair(**ALL)
+    await register(door, status="offline")
+    refused = await device.post("/command/mcp", command())
+    assert (refused.status, refused.code) == (403, ErrorCode.PERMISSION_DENIED)
+    await register(door, status="degraded")
+    marked = await device.post("/command/mcp", command())
+    assert marked.status == 200
+    assert marked.data["degraded"] is True
+    await register(door, status="healthy")
+    assert "degraded" not in (await device.post("/command/mcp", command())).data
+
+
+async def test_health_that_was_seen_counts_no_less_than_what_was_registered(door: Door) -> None:
+    serve(door)
+    device = await door.pair(**ALL)
+    await register(door)
+    capabilities = door.parts.capabilities
+    assert capabilities.report("mcp.docs", Health.OFFLINE)
+    assert (await device.post("/command/mcp", command())).status == 403
+    assert capabilities.report("mcp.docs", Health.DEGRADED)
+    assert (await device.post("/command/mcp", command())).data["degraded"] is True
+    capabilities.report("mcp.docs", Health.HEALTHY)
+    await register(door, status="offline")
+    capabilities.report("mcp.docs", Health.HEALTHY)
+    assert (await device.post("/command/mcp", command())).status == 403
+
+
+async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door) -> None:
+    await register(door, level="sign")
+    serve(door)
+    door.pipeline.asks.add("mcp.docs.look")
+    device = await door.pair(**ALL)
+    assert (await device.post("/command/mcp", command())).status == 400
+    assert (await device.post("/command/mcp", command(), key="k")).status == 202
+
+
+@pytest.mark.requirement("002/capabilities/playwright")
+def test_the_playwright_capability_goes_by_the_seeds_names() -> None:
+    assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
+    assert CapabilityRegister(PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, "write").status == "healthy"
+
+
+@pytest.mark.requirement("002/system/capabilities")
+async def test_the_systems_capabilities_are_always_there(door: Door) -> None:
+    listed = (await door.ask("GET", "/capabilities", operator=True)).data["items"]
+    levels = {one["capabilityId"]: one["level"] for one in listed}
+    assert levels == {"exec": "write", "web.fetch": "read", "web.search": "read"}
+
+
+async def test_a_servers_secrets_are_neither_shown_nor_on_the_disk(door: Door) -> None:
+    server = {"command": "x", "env": {"KEY": "s3cret-of-the-server"}}
+    answer = await register(door, server=server)
+    assert b"s3cret" not in answer.body
+    row = await door.journal.get("capabilities", "mcp.docs")
+    assert row is not None
+    assert b"s3cret" not in row.value

@@ -1,0 +1,427 @@
+"""Commands: envelope, rights, tools, agents, waiting."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.gateway.conftest import ALL, Door, open_door
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+async def fails(_: Mapping[str, JsonValue]) -> ToolOutput:
+    return ToolOutput(1, stderr="it broke", outcome=Outcome.EXECUTED)
+
+
+async def writes(args: Mapping[str, JsonValue]) -> ToolOutput:
+    return ToolOutput(0, data={"wrote": args.get("text", "")})
+
+
+@pytest.mark.requirement("002/envelope/success")
+@pytest.mark.requirement("002/tool/single")
+@pytest.mark.requirement("002/tool/results")
+@pytest.mark.requirement("002/envelope/trace-made")
+@pytest.mark.requirement("002/commands/pipeline")
+async def test_one_tool_call_answers_in_the_envelope(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.tool("echo", {"text": "hi"})
+    assert answer.status == 200
+    trace_id = answer.json.pop("traceId")
+    assert re.fullmatch(r"[0-9a-f]{32}", trace_id)
+    assert answer.json == {
+        "ok": True,
+        "data": {"results": [{"id": "1", "name": "echo", "success": True, "data": "hi"}]},
+    }
+    (request,) = door.pipeline.ran
+    assert (request.tool, dict(request.args)) == ("echo", {"text": "hi"})
+
+
+@pytest.mark.requirement("002/tool/calls")
+@pytest.mark.requirement("002/tool/partial")
+async def test_of_several_calls_each_has_its_own_result(door: Door) -> None:
+    door.pipeline.add("fails", Level.READ, fails)
+    device = await door.pair()
+    calls = [
+        {"id": "a", "name": "echo", "arguments": {"text": "1"}},
+        {"id": "b", "name": "fails", "arguments": {}},
+        {"id": "c", "name": "echo", "arguments": {"text": "2"}},
+    ]
+    answer = await device.post("/command/tool", {"payload": {"toolCalls": calls}})
+    assert answer.status == 200
+    results = answer.data["results"]
+    assert [(r["id"], r["success"]) for r in results] == [("a", True), ("b", False), ("c", True)]
+    assert results[1]["error"] == "it broke"
+    assert results[1]["outcome"] == "executed"
+
+
+@pytest.mark.requirement("002/tool/denied")
+@pytest.mark.requirement("002/codes/permission-denied")
+@pytest.mark.requirement("002/envelope/failure")
+async def test_what_the_policy_denies_is_permission_denied(door: Door) -> None:
+    door.pipeline.denied.add("echo")
+    device = await door.pair()
+    answer = await device.tool("echo", {"text": "hi"})
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert answer.json["ok"] is False
+    assert answer.json["error"]["message"]
+    assert answer.json["traceId"]
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.requirement("002/commands/unknown-tool")
+async def test_an_unknown_tool_is_refused(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.tool("no.such.tool")
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
+@pytest.mark.requirement("002/envelope/trace-from-body")
+async def test_the_trace_id_of_the_body_comes_back(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.tool("echo", trace={"traceId": "my-trace", "spanId": "s"})
+    assert answer.json["traceId"] == "my-trace"
+
+
+@pytest.mark.requirement("002/envelope/trace-from-header")
+async def test_the_trace_id_of_traceparent_comes_back(door: Door) -> None:
+    device = await door.pair()
+    body = {"payload": {"name": "echo"}}
+    parent = f"00-{TRACE}-00f067aa0ba902b7-01"
+    assert (await device.post("/command/tool", body, traceparent=parent)).json["traceId"] == TRACE
+    garbage = await device.post("/command/tool", body, traceparent="00-zzz")
+    assert garbage.status == 200
+    assert garbage.json["traceId"] != "zzz"
+
+
+@pytest.mark.requirement("002/envelope/request-members")
+@pytest.mark.requirement("002/envelope/identity-from-server")
+async def test_all_members_are_taken_and_actor_gives_no_right(door: Door) -> None:
+    door.pipeline.add("kv.set", Level.WRITE, writes)
+    device = await door.pair(tools="read")
+    answer = await device.post(
+        "/command/tool",
+        {
+            "requestId": "r-1",
+            "actor": {"id": "root", "role": "operator"},
+            "sessionKey": "s",
+            "route": {"to": "anywhere"},
+            "idempotencyKey": "k-1",
+            "payload": {"name": "kv.set", "args": {}},
+            "security": {"level": "write", "scopes": ["everything"]},
+            "trace": {"traceId": "t", "spanId": "s"},
+        },
+    )
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert door.pipeline.ran == []
+    allowed = await device.tool("echo", actor={"id": "root", "role": "operator"}, sessionKey="s")
+    assert allowed.status == 200
+    (request,) = door.pipeline.ran
+    assert request.caller.device == "laptop"
+    assert request.caller.role == "device"
+    assert request.caller.level is Level.READ
+
+
+@pytest.mark.requirement("002/envelope/optional-members")
+async def test_only_the_payload_is_required(door: Door) -> None:
+    device = await door.pair()
+    assert (await device.post("/command/tool", {"payload": {"name": "echo"}})).status == 200
+    without = await device.post("/command/tool", {"requestId": "r"})
+    assert (without.status, without.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/headers/request-id")
+async def test_the_callers_request_id_is_the_commands(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.post(
+        "/command/tool", {"payload": {"name": "echo", "args": {"text": "x"}}}, X_Request_Id="mine"
+    )
+    assert answer.headers["X-Request-Id"] == "mine"
+    state = await device.get("/command/mine")
+    assert state.data["status"] == "done"
+    assert state.data["answer"] == answer.json
+
+
+@pytest.mark.requirement("002/headers/request-id-one-thing")
+async def test_two_request_ids_that_differ_are_invalid(door: Door) -> None:
+    device = await door.pair()
+    body = {"requestId": "one", "payload": {"name": "echo"}}
+    answer = await device.post("/command/tool", body, X_Request_Id="two")
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert (await device.post("/command/tool", body, X_Request_Id="one")).status == 200
+
+
+@pytest.mark.requirement("002/commands/level-too-low")
+async def test_a_declared_level_below_the_actions_is_refused(door: Door) -> None:
+    door.pipeline.add("kv.set", Level.WRITE, writes)
+    device = await door.pair(tools="sign")
+    answer = await device.tool("kv.set", key="k", security={"level": "read"})
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.requirement("002/commands/level-enough")
+async def test_a_declared_level_is_let_through_as_far_as_the_scope_goes(door: Door) -> None:
+    reader, writer = await door.pair("reader"), await door.pair("writer", tools="write")
+    declared = {"level": "write"}
+    assert (await writer.tool("echo", key="k", security=declared)).status == 200
+    assert (await reader.tool("echo", key="k", security=declared)).status == 403
+    assert (await reader.tool("echo", security={"level": "read"})).status == 200
+
+
+@pytest.mark.requirement("002/commands/level-values")
+async def test_any_other_level_is_invalid(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.tool("echo", security={"level": "admin"})
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/pairing/scope-enforced")
+async def test_a_command_outside_the_scope_is_refused(door: Door) -> None:
+    device = await door.pair()
+    bodies = {
+        "agent": {"agentId": "echo", "message": "hi"},
+        "system": {"action": "exec", "args": {"cmd": "ls"}},
+        "mcp": {"capabilityId": "exec", "action": "x"},
+    }
+    door.pipeline.add("exec", Level.WRITE, writes)
+    for kind, payload in bodies.items():
+        answer = await device.post(f"/command/{kind}", {"payload": payload}, key="k")
+        assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED), kind
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.requirement("002/commands/types")
+async def test_there_are_four_kinds_of_command(door: Door) -> None:
+    device = await door.pair(**ALL)
+    for kind in ("agent", "tool", "system", "mcp"):
+        answer = await device.post(f"/command/{kind}", {"payload": {}})
+        assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/commands/unknown-type")
+@pytest.mark.requirement("002/codes/unknown-route")
+@pytest.mark.requirement("002/codes/wrong-method")
+@pytest.mark.requirement("002/envelope/json-always")
+async def test_an_unknown_route_and_a_wrong_method_answer_in_the_envelope(door: Door) -> None:
+    device = await door.pair(**ALL)
+    for method, path, status in (
+        ("POST", "/command/other", 405),
+        ("POST", "/command/other/more", 404),
+        ("GET", "/nowhere", 404),
+        ("DELETE", "/status", 405),
+        ("GET", "/pairing/approve", 405),
+    ):
+        answer = await door.ask(method, path, body={}, headers=device.headers)
+        assert (answer.status, answer.code) == (status, ErrorCode.INVALID_REQUEST), path
+        assert answer.headers["Content-Type"] == "application/json"
+        assert answer.json["ok"] is False
+
+
+@pytest.mark.requirement("002/codes/internal")
+async def test_a_fault_of_ours_is_internal_and_tells_nothing(door: Door) -> None:
+    async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
+        raise ZeroDivisionError("secret detail")
+
+    door.pipeline.add("crash", Level.READ, crashes)
+    device = await door.pair()
+    answer = await device.tool("crash")
+    assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
+    assert b"secret detail" not in answer.body
+
+
+@pytest.mark.requirement("002/commands/sign-asks")
+@pytest.mark.requirement("002/commands/pending-202")
+@pytest.mark.requirement("002/commands/pending-state")
+@pytest.mark.requirement("002/commands/pending-replay")
+async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    body = {"requestId": "r-pay", "payload": {"name": "pay", "args": {"text": "x"}}}
+    first = await device.post("/command/tool", body, key="k-pay")
+    assert first.status == 202
+    approval_id = first.data["approvalId"]
+    assert first.data == {"status": "pending", "requestId": "r-pay", "approvalId": approval_id}
+    still = await device.get("/command/r-pay")
+    assert still.data["status"] == "pending"
+    assert (await device.post("/command/tool", body, key="k-pay")).status == 202
+    assert door.pipeline.ran == []
+    waiting = asyncio.create_task(device.get("/command/r-pay?wait=20"))
+    await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
+    door.parts.commands.approval_decided(approval_id)
+    done = await waiting
+    assert done.data["status"] == "done"
+    answer = done.data["answer"]
+    assert answer["data"]["results"][0]["data"] == {"wrote": "x"}
+    replay = await device.post("/command/tool", body, key="k-pay")
+    assert replay.status == 200
+    assert replay.headers["Idempotent-Replayed"] == "true"
+    assert replay.json == answer
+    assert len(door.pipeline.ran) == 1
+
+
+async def test_a_rejected_command_ends_refused(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    first = await device.tool("pay", key="k", requestId="r")
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=False, decided_by="operator", reason="no"
+    )
+    state = await device.get("/command/r?wait=20")
+    assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+    assert door.pipeline.ran == []
+
+
+async def test_a_revoked_devices_waiting_command_does_not_run(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    first = await device.tool("pay", key="k", requestId="r")
+    await door.ask("POST", "/pairing/revoke", body={"deviceId": "laptop"}, operator=True)
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    door.parts.commands.approval_decided(first.data["approvalId"])
+    async with asyncio.timeout(10):
+        while door.parts.commands._wanted:
+            await asyncio.sleep(0.01)
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.requirement("002/commands/other-devices-command")
+async def test_a_device_cannot_read_anothers_command(door: Door) -> None:
+    mine, theirs = await door.pair("mine"), await door.pair("theirs")
+    await mine.tool("echo", {"text": "private"}, requestId="r-1")
+    answer = await theirs.get("/command/r-1")
+    assert (answer.status, answer.code) == (404, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/agent/sync")
+@pytest.mark.requirement("002/agent/payload")
+async def test_an_agent_in_mode_sync_answers_what_it_said(door: Door) -> None:
+    device = await door.pair(**ALL)
+    payload = {"agentId": "echo", "message": "hello there", "mode": "sync"}
+    answer = await device.post("/command/agent", {"payload": payload})
+    assert answer.status == 200
+    assert answer.data["output"] == "hello there"
+    assert answer.data["status"] == "DONE"
+    assert answer.data["runId"]
+    named = {"agentId": "echo", "message": {"role": "user", "content": "again"}}
+    assert (await device.post("/command/agent", {"payload": named})).data["output"] == "again"
+
+
+@pytest.mark.requirement("002/agent/async")
+async def test_an_agent_in_mode_async_answers_with_the_runs_id_first(door: Door) -> None:
+    device = await door.pair(**ALL)
+    payload = {"agentId": "echo", "message": "later", "mode": "async"}
+    answer = await device.post("/command/agent", {"requestId": "r-a", "payload": payload})
+    assert answer.status == 202
+    assert answer.data["status"] == "pending"
+    run_id = answer.data["runId"]
+    done = await device.get("/command/r-a?wait=20")
+    assert done.data["status"] == "done"
+    assert done.data["answer"]["data"]["output"] == "later"
+    assert done.data["answer"]["data"]["runId"] == run_id
+
+
+@pytest.mark.requirement("002/agent/unknown-agent")
+async def test_an_unknown_agent_is_refused(door: Door) -> None:
+    device = await door.pair(**ALL)
+    answer = await device.post(
+        "/command/agent", {"payload": {"agentId": "nobody", "message": "hi"}}
+    )
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
+async def test_an_agent_whose_tool_waits_for_a_person_answers_202(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    message = 'now [[tool:pay {"text": "x"}]]'
+    answer = await device.post(
+        "/command/agent",
+        {"requestId": "r-s", "payload": {"agentId": "script", "message": message}},
+    )
+    assert answer.status == 202
+    approval_id, run_id = answer.data["approvalId"], answer.data["runId"]
+    await door.runs.decide_approval(
+        approval_id,
+        session_id="",
+        run_id=run_id,
+        approve=True,
+        reason="",
+        decided_by="operator",
+    )
+    done = await device.get("/command/r-s?wait=20")
+    assert "pay:" in done.data["answer"]["data"]["output"]
+    assert len(door.pipeline.ran) == 1
+
+
+@pytest.mark.requirement("002/audit/fail-closed")
+async def test_a_write_whose_audit_row_cannot_be_written_is_not_executed(door: Door) -> None:
+    door.pipeline.add("kv.set", Level.WRITE, writes)
+    device = await door.pair(tools="write")
+    commit = door.journal.commit
+
+    async def refuse(*operations: object, durable: bool = True) -> list[object]:
+        raise Unavailable("disk full")
+
+    door.journal.commit = refuse  # type: ignore[method-assign,assignment]
+    answer = await device.tool("kv.set", {"text": "x"}, key="k")
+    door.journal.commit = commit  # type: ignore[method-assign]
+    assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
+    assert door.pipeline.ran == []
+    assert (await device.tool("kv.set", {"text": "x"}, key="k")).status == 200
+
+
+@pytest.mark.requirement("002/audit/gateway-row")
+@pytest.mark.requirement("002/audit/one-row")
+async def test_a_command_leaves_one_row_and_a_replay_none(door: Door) -> None:
+    device = await door.pair()
+    await device.tool("echo", {"text": "x"}, key="k-9")
+    await device.tool("echo", {"text": "x"}, key="k-9")
+    (row,) = await door.audit_rows(action="command.tool")
+    assert row.metadata["deviceId"] == "laptop"
+    assert row.metadata["capabilityId"] == "echo"
+    assert row.metadata["idempotencyKey"] == "k-9"
+    assert re.fullmatch(r"[0-9a-f]{64}", row.metadata["requestHash"])
+
+
+@pytest.mark.requirement("002/audit/refused-too")
+async def test_refused_commands_leave_a_row_each(door: Door) -> None:
+    device = await door.pair()
+    await device.tool("no.such.tool")
+    await device.post("/command/tool", {"payload": 7})
+    await door.ask("POST", "/command/tool", body={}, headers={"X-Device-Id": "stranger"})
+    await door.ask(
+        "POST", "/command/tool", body={}, headers={**device.headers, "X-Device-Token": "no"}
+    )
+    rows = await door.audit_rows(action="command.tool", decision="deny")
+    assert [row.metadata["code"] for row in reversed(rows)] == [
+        ErrorCode.PERMISSION_DENIED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.AUTH_REQUIRED,
+        ErrorCode.INVALID_TOKEN,
+    ]
+
+
+async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> None:
+    home = tmp_path
+    async with open_door(home=home) as door:
+        door.pipeline.add("pay", Level.SIGN, writes)
+        pipeline = door.pipeline
+        device = await door.pair(**ALL)
+        first = await device.tool("pay", {"text": "x"}, key="k", requestId="r")
+        assert first.status == 202
+        token = device.token
+    await pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    async with open_door(home=home, pipeline=pipeline) as door:
+        again = type(device)(door, "laptop", token)
+        state = await again.get("/command/r?wait=20")
+        assert state.data["answer"]["data"]["results"][0]["data"] == {"wrote": "x"}
+        assert len(pipeline.ran) == 1

@@ -1,0 +1,254 @@
+"""Events: by poll, long poll and stream, from one cursor; and what /status shows."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
+from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_WAIT_S, ErrorCode, EventType
+from toolgate.domain.tools import JsonValue, Level, ToolOutput
+from toolgate.surfaces.gateway.routes import seconds
+from toolgate.testing.clock import FakeClock
+
+
+@pytest.mark.requirement("002/events/poll-shape")
+@pytest.mark.requirement("002/events/event-shape")
+@pytest.mark.requirement("002/events/command-start-and-end")
+@pytest.mark.requirement("002/events/command-duration")
+@pytest.mark.requirement("002/events/time-ms")
+async def test_a_command_makes_a_start_and_an_end_event(door: Door) -> None:
+    device = await door.pair()
+    before = door.clock.now_ms()
+    await device.tool("echo", {"text": "x"}, requestId="r-1")
+    page = (await device.get("/events/poll?since=0")).json
+    assert list(page) == ["cursor", "events"]
+    start, end = page["events"]
+    assert (start["status"], end["status"]) == ("started", "succeeded")
+    for event in (start, end):
+        assert event["type"] == "tool"
+        assert event["source"] == "laptop"
+        assert event["message"]
+        assert event["metadata"]["requestId"] == "r-1"
+        assert before <= event["time"] <= door.clock.now_ms()
+    assert "durationMs" not in start
+    assert end["durationMs"] >= 0
+    assert page["cursor"] == end["id"]
+
+
+@pytest.mark.requirement("002/events/types")
+async def test_each_kind_of_command_has_its_type(door: Door) -> None:
+    device = await door.pair(**ALL)
+    await device.tool("echo")
+    await device.post("/command/agent", {"payload": {"agentId": "echo", "message": "x"}})
+    await device.post("/command/mcp", {"payload": {"capabilityId": "no", "action": "x"}})
+    events = (await device.get("/events/poll?since=0")).json["events"]
+    assert [event["type"] for event in events[::2]] == ["tool", "agent", "mcp"]
+    assert {kind.value for kind in EventType} == {
+        "health",
+        "heartbeat",
+        "cron",
+        "agent",
+        "tool",
+        "mcp",
+    }
+
+
+@pytest.mark.requirement("002/events/cursor-rises")
+@pytest.mark.requirement("002/events/limit")
+@pytest.mark.requirement("002/events/none-lost")
+async def test_polling_with_each_cursor_gives_every_event_once_and_in_order(door: Door) -> None:
+    device = await door.pair()
+    for _ in range(5):
+        await device.tool("echo")
+    cursor, seen = 0, []
+    while True:
+        page = (await device.get(f"/events/poll?since={cursor}&limit=3")).json
+        assert len(page["events"]) <= 3
+        if not page["events"]:
+            break
+        assert page["cursor"] > cursor
+        cursor = page["cursor"]
+        seen += [event["id"] for event in page["events"]]
+    assert seen == list(range(1, 11))
+
+
+@pytest.mark.requirement("002/events/cursor-across-restart")
+async def test_the_cursor_goes_on_rising_across_a_restart(tmp_path: Path) -> None:
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair()
+        await device.tool("echo")
+        cursor = (await device.get("/events/poll?since=0")).json["cursor"]
+    async with open_door(home=tmp_path) as door:
+        again = Paired(door, device.device_id, device.token)
+        await again.tool("echo")
+        page = (await again.get(f"/events/poll?since={cursor}")).json
+        assert [event["id"] for event in page["events"]] == [cursor + 1, cursor + 2]
+
+
+@pytest.mark.requirement("002/events/kept-24h")
+@pytest.mark.requirement("002/events/expired-cursor")
+async def test_events_are_kept_for_a_day_and_then_their_cursor_is_dead(frozen: Door) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    await device.tool("echo")
+    frozen.clock.advance(EVENTS_KEPT_S * 1000)
+    await frozen.parts.events.forget_old()
+    assert len((await device.get("/events/poll?since=0")).json["events"]) == 2
+    await device.tool("echo")
+    frozen.clock.advance(1)
+    await frozen.parts.events.forget_old()
+    gone = await device.get("/events/poll?since=0")
+    assert (gone.status, gone.code) == (410, ErrorCode.INVALID_REQUEST)
+    assert gone.data == {"fallback": "/status"}
+    assert len((await device.get("/events/poll?since=2")).json["events"]) == 2
+
+
+@pytest.mark.requirement("002/events/future-cursor")
+@pytest.mark.requirement("002/events/garbage-cursor")
+@pytest.mark.parametrize("cursor", ["3", "99999999999999999999", "abc", "-1", "1.5", "0x1", "%00"])
+async def test_a_cursor_that_was_never_given_out_is_gone(door: Door, cursor: str) -> None:
+    device = await door.pair()
+    await device.tool("echo")
+    answer = await device.get(f"/events/poll?since={cursor}")
+    assert (answer.status, answer.code) == (410, ErrorCode.INVALID_REQUEST)
+    assert answer.data == {"fallback": "/status"}
+    stream = await device.get("/events/stream", Last_Event_ID=cursor)
+    assert stream.status == 410
+
+
+@pytest.mark.requirement("002/events/missing-cursor")
+async def test_a_poll_without_a_cursor_says_where_to_begin(door: Door) -> None:
+    device = await door.pair()
+    await device.tool("echo")
+    page = (await device.get("/events/poll")).json
+    assert page == {"cursor": 2, "events": []}
+    assert (await device.get("/status")).json["cursor"] == 2
+
+
+@pytest.mark.requirement("002/events/long-poll")
+async def test_a_long_poll_answers_as_soon_as_an_event_comes(door: Door) -> None:
+    device = await door.pair()
+    polling = asyncio.create_task(device.get("/events/poll?since=0&wait=30"))
+    async with asyncio.timeout(10):
+        while not door.parts.registry._watchers:
+            await asyncio.sleep(0.01)
+        assert not polling.done()
+        await device.tool("echo")
+        page = (await polling).json
+    assert page["events"][0]["id"] == 1
+
+
+@pytest.mark.requirement("002/events/long-poll-empty-cursor")
+async def test_a_long_poll_without_events_answers_the_cursor_it_was_given(door: Door) -> None:
+    device = await door.pair()
+    await device.tool("echo")
+    page = (await device.get("/events/poll?since=2&wait=0.05")).json
+    assert page == {"cursor": 2, "events": []}
+
+
+@pytest.mark.requirement("002/events/long-poll-bound")
+async def test_nobody_waits_longer_than_thirty_seconds(door: Door) -> None:
+    assert seconds({"wait": "3600"}) == MAX_WAIT_S == 30
+    device = await door.pair()
+    for wrong in ("-1", "x", "nan", "inf"):
+        answer = await device.get(f"/events/poll?wait={wrong}")
+        assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/events/stream")
+@pytest.mark.requirement("002/events/stream-last-event-id")
+async def test_the_stream_gives_the_same_events_and_resumes(door: Door) -> None:
+    device = await door.pair()
+    await device.tool("echo")
+    polled = (await device.get("/events/poll?since=0")).json["events"]
+    url = door.url + "/events/stream"
+    async with asyncio.timeout(10):
+        async with door.http.get(url + "?since=0", headers=device.headers) as stream:
+            assert stream.content_type == "text/event-stream"
+            first = [await _next(stream) for _ in range(2)]
+        assert [json.loads(event["data"]) for event in first] == polled
+        assert [event["event"] for event in first] == ["tool", "tool"]
+        headers = {**device.headers, "Last-Event-ID": first[0]["id"]}
+        async with door.http.get(url, headers=headers) as stream:
+            assert (await _next(stream))["id"] == "2"
+            await device.tool("echo")
+            assert (await _next(stream))["id"] == "3"
+
+
+async def _next(stream: object) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    while True:
+        line = (await stream.content.readline()).decode()  # type: ignore[attr-defined]
+        assert line
+        if line == "\n":
+            if "id" in fields:
+                return fields
+            fields = {}
+        else:
+            name, _, value = line.rstrip("\n").partition(": ")
+            fields[name] = value
+
+
+@pytest.mark.requirement("002/events/needs-token")
+@pytest.mark.requirement("002/status/needs-token")
+async def test_events_and_status_need_a_device_or_the_operator(door: Door) -> None:
+    for path in ("/events/poll?since=0", "/events/stream", "/status"):
+        answer = await door.ask("GET", path)
+        assert (answer.status, answer.code) == (401, ErrorCode.AUTH_REQUIRED)
+    for path in ("/events/poll?since=0", "/status"):
+        assert (await door.ask("GET", path, operator=True)).status == 200
+
+
+@pytest.mark.requirement("002/health/shape")
+@pytest.mark.requirement("002/health/without-token")
+async def test_health_needs_no_token(door: Door) -> None:
+    answer = await door.ask("GET", "/health")
+    assert answer.json == {"ok": True, "version": "1.2.3", "uptime": answer.json["uptime"]}
+    assert answer.json["uptime"] >= 0
+
+
+@pytest.mark.requirement("002/status/shape")
+@pytest.mark.requirement("002/status/running-kinds")
+@pytest.mark.requirement("002/status/devices-without-secrets")
+@pytest.mark.requirement("002/status/heartbeat-null")
+@pytest.mark.requirement("002/status/cron-null")
+async def test_status_shows_devices_without_their_tokens(door: Door) -> None:
+    device = await door.pair()
+    answer = await device.get("/status")
+    status = answer.json
+    assert status["version"] == "1.2.3"
+    assert status["health"] == "ok"
+    (shown,) = status["devices"]
+    assert shown["deviceId"] == "laptop"
+    assert device.token.encode() not in answer.body
+    assert "token" not in answer.body.decode().lower()
+    assert status["running"] == {"agent": [], "tool": [], "mcp": []}
+    assert status["heartbeat"] == {"lastAt": None}
+    assert status["cron"] == {"lastAt": None}
+
+
+@pytest.mark.requirement("002/status/running-real")
+async def test_running_shows_what_is_in_flight_and_nothing_afterwards(door: Door) -> None:
+    gate = asyncio.Event()
+
+    async def slow(_: Mapping[str, JsonValue]) -> ToolOutput:
+        await gate.wait()
+        return ToolOutput(0)
+
+    door.pipeline.add("slow", Level.READ, slow)
+    device = await door.pair(**ALL)
+    running = asyncio.create_task(device.tool("slow", requestId="r-slow"))
+    async with asyncio.timeout(10):
+        while not (tools := (await device.get("/status")).json["running"]["tool"]):
+            await asyncio.sleep(0.01)
+        (flight,) = tools
+        assert flight["requestId"] == "r-slow"
+        assert flight["name"] == "slow"
+        assert flight["deviceId"] == "laptop"
+        assert (await device.get("/command/r-slow")).data["status"] == "running"
+        gate.set()
+        await running
+    assert (await device.get("/status")).json["running"]["tool"] == []

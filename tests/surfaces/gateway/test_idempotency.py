@@ -1,0 +1,288 @@
+"""Once per key: replays, conflicts, at the same time, across time and restarts."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.testing.clock import FakeClock
+
+
+class Counter:
+    """A tool that tells how often it ran."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, args: Mapping[str, JsonValue]) -> ToolOutput:
+        self.count += 1
+        await self.gate.wait()
+        return ToolOutput(0, data={"count": self.count, "text": args.get("text")})
+
+
+async def counting(door: Door, **scope: object) -> tuple[Paired, Counter]:
+    counter = Counter()
+    door.pipeline.add("count", Level.WRITE, counter)
+    return await door.pair(**(scope or {"tools": "write"})), counter
+
+
+@pytest.mark.requirement("002/idempotency/required")
+@pytest.mark.requirement("002/headers/idempotency-key")
+async def test_a_write_without_a_key_is_invalid(door: Door) -> None:
+    device, counter = await counting(door)
+    answer = await device.tool("count")
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert counter.count == 0
+
+
+@pytest.mark.requirement("002/idempotency/not-required-read")
+async def test_a_read_needs_no_key(door: Door) -> None:
+    device = await door.pair()
+    assert (await device.tool("echo", {"text": "x"})).status == 200
+
+
+@pytest.mark.requirement("002/idempotency/body-key")
+async def test_the_key_may_be_in_the_body(door: Door) -> None:
+    device, counter = await counting(door)
+    for _ in range(2):
+        answer = await device.tool("count", idempotencyKey="k")
+        assert answer.status == 200
+    assert answer.headers["Idempotent-Replayed"] == "true"
+    assert counter.count == 1
+
+
+@pytest.mark.requirement("002/idempotency/both-different")
+async def test_two_keys_that_differ_are_invalid(door: Door) -> None:
+    device, counter = await counting(door)
+    answer = await device.tool("count", key="one", idempotencyKey="two")
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert counter.count == 0
+
+
+@pytest.mark.requirement("002/idempotency/replay")
+@pytest.mark.requirement("002/idempotency/replay-bytes")
+@pytest.mark.requirement("002/idempotency/replay-header")
+async def test_the_same_key_and_request_gets_the_first_answer_byte_for_byte(door: Door) -> None:
+    device, counter = await counting(door)
+    first = await device.tool("count", {"text": "ä"}, key="k")
+    again = await device.tool("count", {"text": "ä"}, key="k")
+    assert again.body == first.body
+    assert again.status == first.status
+    assert "Idempotent-Replayed" not in first.headers
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert counter.count == 1
+
+
+@pytest.mark.requirement("002/idempotency/replay-failures")
+async def test_the_failure_of_an_executed_command_is_replayed(door: Door) -> None:
+    ran = 0
+
+    async def fails(_: Mapping[str, JsonValue]) -> ToolOutput:
+        nonlocal ran
+        ran += 1
+        return ToolOutput(1, stderr=f"broke {ran}", outcome=Outcome.EXECUTED)
+
+    door.pipeline.add("fails", Level.WRITE, fails)
+    door.pipeline.add("denied", Level.WRITE, fails)
+    door.pipeline.denied.add("denied")
+    device = await door.pair(tools="write")
+    for name, status in (("fails", 200), ("denied", 403)):
+        first = await device.tool(name, key=name)
+        again = await device.tool(name, key=name)
+        assert (first.status, again.body) == (status, first.body)
+        assert again.headers["Idempotent-Replayed"] == "true"
+    assert ran == 1
+
+
+@pytest.mark.requirement("002/idempotency/conflict")
+@pytest.mark.requirement("002/codes/idempotency-conflict")
+async def test_the_same_key_with_another_request_is_a_conflict(door: Door) -> None:
+    device, counter = await counting(door, **ALL)
+    await device.tool("count", {"text": "a"}, key="k")
+    other_body = await device.tool("count", {"text": "b"}, key="k")
+    assert (other_body.status, other_body.code) == (409, ErrorCode.IDEMPOTENCY_CONFLICT)
+    other_path = await device.post(
+        "/command/agent", {"payload": {"agentId": "echo", "message": "x"}}, key="k"
+    )
+    assert (other_path.status, other_path.code) == (409, ErrorCode.IDEMPOTENCY_CONFLICT)
+    assert counter.count == 1
+
+
+@pytest.mark.requirement("002/idempotency/canonical-body")
+async def test_order_and_space_do_not_make_another_request(door: Door) -> None:
+    device, counter = await counting(door)
+    one = b'{"payload":{"name":"count","args":{"text":"x","n":1}},"route":"r"}'
+    two = b'{ "route": "r",\n "payload": {"args": {"n": 1, "text": "x"}, "name": "count"} }'
+    headers = {**device.headers, "Idempotency-Key": "k"}
+    first = await door.ask("POST", "/command/tool", data=one, headers=headers)
+    again = await door.ask("POST", "/command/tool", data=two, headers=headers)
+    assert (again.status, again.body) == (200, first.body)
+    assert counter.count == 1
+
+
+@pytest.mark.requirement("002/idempotency/per-device")
+async def test_another_devices_key_is_another_key(door: Door) -> None:
+    mine, counter = await counting(door)
+    theirs = await door.pair("theirs", tools="write")
+    first = await mine.tool("count", {"text": "a"}, key="k")
+    other = await theirs.tool("count", {"text": "b"}, key="k")
+    assert (first.status, other.status, counter.count) == (200, 200, 2)
+    assert "Idempotent-Replayed" not in other.headers
+
+
+@pytest.mark.requirement("002/idempotency/concurrent")
+async def test_64_at_once_run_once_and_all_get_the_same_answer() -> None:
+    async with open_door(rate=1000) as door:
+        device, counter = await counting(door)
+        counter.gate.clear()
+        asking = [
+            asyncio.create_task(device.tool("count", {"text": "x"}, key="k")) for _ in range(64)
+        ]
+        async with asyncio.timeout(20):
+            while counter.count == 0:
+                await asyncio.sleep(0.01)
+            counter.gate.set()
+            answers = await asyncio.gather(*asking)
+        assert counter.count == 1
+        assert {answer.body for answer in answers} == {answers[0].body}
+        replayed = [answer for answer in answers if "Idempotent-Replayed" in answer.headers]
+        assert len(replayed) == 63
+
+
+@pytest.mark.requirement("002/idempotency/window")
+async def test_after_600_seconds_a_key_may_be_used_anew(frozen: Door) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device, counter = await counting(frozen)
+    await device.tool("count", {"text": "a"}, key="k")
+    frozen.clock.advance(599_999)
+    kept = await device.tool("count", {"text": "a"}, key="k")
+    assert kept.headers["Idempotent-Replayed"] == "true"
+    frozen.clock.advance(1)
+    anew = await device.tool("count", {"text": "b"}, key="k")
+    assert anew.status == 200
+    assert anew.data["results"][0]["data"]["count"] == 2
+
+
+@pytest.mark.requirement("002/idempotency/no-rate-cost")
+async def test_a_replay_costs_no_rate_limit(frozen: Door) -> None:
+    device, _ = await counting(frozen)
+    first = await device.tool("count", key="k")
+    for _ in range(3):
+        again = await device.tool("count", key="k")
+    assert again.headers["X-RateLimit-Remaining"] == first.headers["X-RateLimit-Remaining"]
+
+
+async def test_a_replay_is_answered_though_the_rate_is_used_up(tmp_path: Path) -> None:
+    async with open_door(home=tmp_path, rate=2) as door:
+        device, counter = await counting(door)
+        first = await device.tool("count", key="k")
+        door.parts.keys._recent.clear()  # as after a restart
+        await device.tool("count", key="other")
+        assert (await device.tool("count", key="third")).status == 429
+        again = await device.tool("count", key="k")
+        assert (again.status, again.body) == (200, first.body)
+        assert counter.count == 2
+
+
+@pytest.mark.requirement("002/idempotency/no-second-event")
+async def test_a_replay_makes_no_event(door: Door) -> None:
+    device, _ = await counting(door)
+    await device.tool("count", key="k")
+    before = (await device.get("/status")).json["cursor"]
+    await device.tool("count", key="k")
+    assert (await device.get("/status")).json["cursor"] == before
+
+
+async def test_a_refusal_before_execution_does_not_use_up_the_key(door: Door) -> None:
+    device, counter = await counting(door, tools="read")
+    assert (await device.tool("count", key="k")).status == 403
+    approved = await door.ask(
+        "POST",
+        "/pairing/approve",
+        body={"deviceId": "laptop", "scope": {"tools": "write"}},
+        operator=True,
+    )
+    device.token = approved.data["deviceToken"]
+    assert (await device.tool("count", key="k")).status == 200
+    assert counter.count == 1
+
+
+@pytest.mark.requirement("002/idempotency/survives-restart")
+@pytest.mark.requirement("002/pairing/survives-restart")
+@pytest.mark.requirement("002/pairing/token-hashed")
+async def test_keys_pairings_and_limits_survive_a_restart(tmp_path: Path) -> None:
+    async with open_door(home=tmp_path) as door:
+        device, _ = await counting(door)
+        first = await device.tool("count", {"text": "mark-of-the-answer"}, key="k")
+    async with open_door(home=tmp_path) as door:
+        door.pipeline.add("count", Level.WRITE, Counter())
+        again = Paired(door, "laptop", device.token)
+        replay = await again.tool("count", {"text": "mark-of-the-answer"}, key="k")
+        assert (replay.status, replay.body) == (200, first.body)
+        assert replay.headers["Idempotent-Replayed"] == "true"
+        assert door.pipeline.ran == []
+        conflict = await again.tool("count", {"text": "other"}, key="k")
+        assert conflict.code == ErrorCode.IDEMPOTENCY_CONFLICT
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert device.token.encode() not in written
+    assert b"mark-of-the-answer" not in written  # answers are sealed
+
+
+SERVER = [sys.executable, "-m", "toolgate", "up", "-s", "LOG_LEVEL=error"]
+PORTS = ["WS_PORT=0", "HTTP_PORT=0", "ORCHESTRATOR_PORT=0", "GATEWAY_PORT=0"]
+
+
+def start(home: Path) -> tuple[subprocess.Popen[bytes], str]:
+    ports = [part for port in PORTS for part in ("-s", port)]
+    environment = {"PATH": os.environ["PATH"], "OPERATOR_TOKEN": "op-token"}
+    process = subprocess.Popen(
+        [*SERVER, "--home", str(home), *ports],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd=home,
+    )
+    assert process.stdout is not None
+    with process.stdout as told:
+        return process, json.loads(told.readline())["urls"]["gateway"]
+
+
+async def test_a_key_survives_sigkill_and_the_tool_runs_once(tmp_path: Path) -> None:
+    """The real program, the real pipeline, killed between the answer and its replay."""
+    operator = {"Authorization": "Bearer op-token"}
+    process, url = await asyncio.to_thread(start, tmp_path)
+    try:
+        async with aiohttp.ClientSession() as http:
+            await http.get(url + "/status", headers={"X-Device-Id": "d"})
+            body = {"deviceId": "d", "scope": {"tools": "write", "agent": True}}
+            approved = await http.post(url + "/pairing/approve", json=body, headers=operator)
+            token = (await approved.json())["data"]["deviceToken"]
+            headers = {"X-Device-Id": "d", "X-Device-Token": token, "Idempotency-Key": "k"}
+            command = {"payload": {"name": "echo", "args": {"text": "once"}}}
+            first = await (
+                await http.post(url + "/command/tool", json=command, headers=headers)
+            ).read()
+            assert json.loads(first)["ok"] is True
+            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+            process, url = await asyncio.to_thread(start, tmp_path)
+            answer = await http.post(url + "/command/tool", json=command, headers=headers)
+            assert await answer.read() == first
+            assert answer.headers["Idempotent-Replayed"] == "true"
+            rows = await http.get(url + "/audit/query?action=tool.run", headers=operator)
+            assert len((await rows.json())["data"]["items"]) == 1
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)

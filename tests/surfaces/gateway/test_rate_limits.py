@@ -1,0 +1,88 @@
+"""Rate limits, as a caller meets them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.gateway.conftest import Door, Paired, open_door
+from toolgate.contracts.gateway_v1 import RATE_PER_MINUTE, ErrorCode
+from toolgate.testing.clock import FakeClock
+
+
+@pytest.mark.requirement("002/rate-limits/default")
+@pytest.mark.requirement("002/rate-limits/limit-header")
+@pytest.mark.requirement("002/rate-limits/remaining-header")
+@pytest.mark.requirement("002/rate-limits/reset-header")
+@pytest.mark.requirement("002/rate-limits/retry-after")
+@pytest.mark.requirement("002/rate-limits/retry-after-minimum")
+@pytest.mark.requirement("002/codes/rate-limited")
+async def test_sixty_commands_a_minute_and_then_429(frozen: Door) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    left = []
+    for _ in range(RATE_PER_MINUTE):
+        answer = await device.tool("echo", {"text": "x"})
+        assert answer.status == 200
+        assert answer.headers["X-RateLimit-Limit"] == "60"
+        left.append(int(answer.headers["X-RateLimit-Remaining"]))
+    assert left == list(range(59, -1, -1))
+    assert int(answer.headers["X-RateLimit-Reset"]) == 60
+    refused = await device.tool("echo", {"text": "x"})
+    assert (refused.status, refused.code) == (429, ErrorCode.RATE_LIMITED)
+    assert refused.headers["X-RateLimit-Remaining"] == "0"
+    wait = int(refused.headers["Retry-After"])
+    assert wait >= 1
+    assert len(frozen.pipeline.ran) == 60
+    frozen.clock.advance(wait * 1000)
+    assert (await device.tool("echo", {"text": "x"})).status == 200
+    (row,) = await frozen.audit_rows(action="command.tool", decision="deny")
+    assert row.metadata["code"] == ErrorCode.RATE_LIMITED
+
+
+@pytest.mark.requirement("002/rate-limits/per-device")
+async def test_one_devices_commands_cost_another_nothing() -> None:
+    async with open_door(clock=FakeClock(), rate=1) as door:
+        mine, theirs = await door.pair("mine"), await door.pair("theirs")
+        assert (await mine.tool("echo")).status == 200
+        assert (await mine.tool("echo")).status == 429
+        assert (await theirs.tool("echo")).status == 200
+
+
+async def test_a_body_that_cannot_be_read_costs_as_much_as_one_that_can() -> None:
+    async with open_door(clock=FakeClock(), rate=2) as door:
+        device = await door.pair()
+        for _ in range(2):
+            answer = await door.ask("POST", "/command/tool", data=b"{", headers=device.headers)
+            assert answer.status == 400
+            assert "X-RateLimit-Remaining" in answer.headers
+        assert (await device.tool("echo")).status == 429
+
+
+async def test_what_was_used_up_is_used_up_after_a_restart(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with open_door(home=tmp_path, clock=clock, rate=2) as door:
+        device = await door.pair()
+        for _ in range(2):
+            assert (await device.tool("echo")).status == 200
+    async with open_door(home=tmp_path, clock=clock, rate=2) as door:
+        again = Paired(door, device.device_id, device.token)
+        assert (await again.tool("echo")).status == 429
+
+
+@pytest.mark.requirement("002/rate-limits/per-capability")
+@pytest.mark.requirement("002/capabilities/rate-limit")
+async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -> None:
+    await frozen.ask(
+        "POST",
+        "/capabilities/register",
+        body={"capabilityId": "echo", "scope": "test", "level": "read", "rateLimit": 2},
+        operator=True,
+    )
+    mine, theirs = await frozen.pair("mine"), await frozen.pair("theirs")
+    assert (await mine.tool("echo")).status == 200
+    last = await theirs.tool("echo")
+    assert last.status == 200
+    assert last.headers["X-RateLimit-Remaining"] == "59"
+    refused = await mine.tool("echo")
+    assert (refused.status, refused.code) == (429, ErrorCode.RATE_LIMITED)
+    assert int(refused.headers["Retry-After"]) >= 1

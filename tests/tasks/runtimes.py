@@ -1,0 +1,127 @@
+"""A runtime on parts that a test can move: its clock, its templates, its browser."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.ids import RandomIds
+from toolgate.domain.task_runs import Trust
+from toolgate.ports.browser import Browser
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
+from toolgate.testing.browser import FakeBrowser
+from toolgate.testing.journal import MemoryJournal
+
+LOCAL = Call(Asker(Trust.LOCAL, "tests"))
+REMOTE = Call(Asker(Trust.REMOTE, "tests"))
+
+
+class Inputs(msgspec.Struct):
+    name: str = ""
+
+
+class Gate:
+    """A template whose runs wait until the test lets them through, one by one or all."""
+
+    def __init__(self, template_id: str = "gated", *, repeatable: bool = False) -> None:
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.opened: dict[str, asyncio.Event] = {}
+        self.template = Template(
+            id=template_id,
+            description="Waits until it is let through.",
+            inputs=Inputs,
+            output=None,
+            run=self._run,
+            repeatable=repeatable,
+        )
+
+    def let(self, name: str) -> None:
+        self.opened.setdefault(name, asyncio.Event()).set()
+
+    async def _run(self, inputs: Inputs, work: Work) -> Outcome:
+        self.started.append(inputs.name)
+        try:
+            await self.opened.setdefault(inputs.name, asyncio.Event()).wait()
+        finally:
+            self.stopped.append(inputs.name)
+        return Outcome(msgspec.json.encode({"name": inputs.name}))
+
+
+def instant(template_id: str = "instant", outcome: Outcome | None = None) -> Template:
+    async def run(inputs: Inputs, work: Work) -> Outcome:
+        return outcome or Outcome(msgspec.json.encode({"name": inputs.name}))
+
+    return Template(
+        id=template_id, description="Ends at once.", inputs=Inputs, output=None, run=run
+    )
+
+
+def memory_journal(clock: Clock) -> MemoryJournal:
+    return MemoryJournal(clock=clock, bus=LocalBus())
+
+
+@asynccontextmanager
+async def a_toolset(
+    tmp_path: Path,
+    *templates: Template,
+    browser: Browser | None = None,
+    clock: Clock | None = None,
+    journal: Journal | None = None,
+    auto_wait_s: float = 20,
+    grace_s: float = 60.0,
+    catalog: Mapping[str, Template] | None = None,
+) -> AsyncIterator[Toolset]:
+    clock = clock or SystemClock()
+    runtime = TaskRuntime(
+        journal=journal or memory_journal(clock),
+        blobs=DiskBlobs(tmp_path / "blobs"),
+        browser=browser or FakeBrowser(),
+        clock=clock,
+        new_id=RandomIds(clock),
+        templates=catalog or {template.id: template for template in templates},
+        session_grace_s=grace_s,
+    )
+    await runtime.start()
+    try:
+        yield Toolset(runtime, clock=clock, auto_wait_s=auto_wait_s)
+    finally:
+        await runtime.close()
+
+
+async def run(
+    toolset: Toolset,
+    template_id: str,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    call: Call = LOCAL,
+    session: str | None = None,
+    **options: Any,
+) -> Answer:
+    arguments: dict[str, Any] = {"templateId": template_id, "inputs": inputs or {}}
+    if options:
+        arguments["options"] = options
+    if session is not None:
+        arguments["sessionId"] = session
+    return await toolset.call("run_task_template", arguments, call)
+
+
+async def get(toolset: Toolset, run_id: str) -> Answer:
+    return await toolset.call("get_task_run", {"runId": run_id}, LOCAL)
+
+
+async def until(condition: Any, *, within_s: float = 5.0) -> None:
+    """Wait for something to become true, and no longer than that."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)

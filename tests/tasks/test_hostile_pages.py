@@ -1,0 +1,270 @@
+"""Pages that hang, crash, flood, redirect for ever: one item suffers, and nobody else."""
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.runtimes import a_toolset, get, run, until
+from tests.tasks.site import Site
+from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.domain.errors import Misconfigured
+from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
+from toolgate.ports.browser import ExtractOptions
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.toolset import Toolset
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def items(toolset: Toolset, *urls: str, **inputs: Any) -> list[dict[str, Any]]:
+    """The items of a batch, whatever became of the run."""
+    answer = await run(toolset, "batch_extract_pages", {"urls": list(urls), **inputs}, mode="sync")
+    found = answer["result"]["items"]
+    assert isinstance(found, list)
+    return found
+
+
+def text_of(item: dict[str, Any]) -> str:
+    return " ".join(section["text"] for section in item["content"]["sections"])
+
+
+async def test_a_script_without_end_is_stopped_and_its_page_read_degraded(
+    toolset: Toolset, site: Site
+) -> None:
+    hung, fine = await items(toolset, site.url("/hang"), site.url("/n/1"))
+    assert (hung["degraded"], hung["degradedBy"]) == (True, "stopped")
+    assert text_of(hung) == "Before After"
+    assert "degraded" not in fine
+
+
+async def test_a_page_that_cannot_be_stopped_is_answered_from_its_html(
+    toolset: Toolset, site: Site
+) -> None:
+    (hung,) = await items(toolset, site.url("/hang-again"))
+    assert (hung["degraded"], text_of(hung)) == (True, "Before After")
+
+
+async def test_with_the_usual_budgets_a_hang_is_answered_within_eight_seconds(
+    tmp_path: Path, site: Site
+) -> None:
+    browser = PlaywrightBrowser()
+    try:
+        session = await browser.open(trust=Trust.LOCAL)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with session.tab(run_id="run_1") as tab:
+            looked = await tab.read(site.url("/hang-again"), ExtractOptions())
+        assert loop.time() - begun < 8
+        assert looked.degraded is not None
+    finally:
+        await browser.close()
+
+
+async def test_a_hanging_page_holds_up_no_other_run(toolset: Toolset, site: Site) -> None:
+    hanging = await run(
+        toolset, "batch_extract_pages", {"urls": [site.url("/never")] * 3}, mode="async"
+    )
+    answer = await run(toolset, "batch_extract_pages", {"urls": [site.url("/n/1")]}, mode="sync")
+    assert answer["status"] == "succeeded"
+    assert toolset.runtime.view(hanging["runId"]).status is TaskStatus.RUNNING
+    canceled, by_us = await toolset.runtime.cancel(hanging["runId"])
+    assert by_us
+    assert canceled.status is TaskStatus.CANCELED
+
+
+@pytest.mark.requirement("004/templates/batch-retry")
+async def test_a_page_that_timed_out_or_crashed_is_tried_once_more(
+    toolset: Toolset, site: Site
+) -> None:
+    site.hits.clear()
+    late, never = await items(toolset, site.url("/never-once"), site.url("/never-ever"))
+    assert never["error"]["errorCode"] == "NAVIGATION_TIMEOUT"
+    assert site.hits["/never-ever"] == 2
+    assert late["success"] is True
+    assert site.hits["/never-once"] == 2
+
+
+async def test_crashed_pages_fail_alone(toolset: Toolset, site: Site) -> None:
+    crashed, fine = await items(toolset, "chrome://crash", site.url("/n/1"), concurrency=1)
+    assert crashed["error"]["errorCode"] == "PAGE_CRASHED"
+    assert fine["title"] == "Page 1"
+
+
+async def test_redirects_without_end_fail_their_item(toolset: Toolset, site: Site) -> None:
+    endless, fine = await items(toolset, site.url("/endless"), site.url("/n/1"), concurrency=1)
+    assert endless["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert "REDIRECTS" in endless["error"]["message"]
+    assert fine["success"] is True
+
+
+async def test_pages_that_navigate_by_themselves_are_read_and_their_tab_still_works(
+    toolset: Toolset, site: Site
+) -> None:
+    urls = [site.url("/refresh"), site.url("/reload"), site.url("/n/1"), site.url("/n/2")]
+    found = await items(toolset, *urls, concurrency=1)
+    assert [item["title"] for item in found] == ["Refresh", "Reload", "Page 1", "Page 2"]
+
+
+async def test_dialogs_and_pop_ups_are_dismissed(
+    toolset: Toolset, site: Site, browser: PlaywrightBrowser
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        looked = await tab.read(site.url("/popups"), ExtractOptions())
+        assert looked.top_sections == ("After the pop-ups",)
+        await until(lambda: len(session.context.pages) == 1)
+        looked = await tab.read(site.url("/dialogs"), ExtractOptions())
+        assert looked.top_sections == ("After the dialogs",)
+        looked = await tab.read(site.url("/n/1"), ExtractOptions())
+        assert looked.title == "Page 1"
+    await session.close()
+
+
+async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
+    toolset: Toolset, site: Site, browser: PlaywrightBrowser
+) -> None:
+    bomb, fine = await items(toolset, site.url("/bomb"), site.url("/n/1"), concurrency=1)
+    assert bomb["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert "larger than" in bomb["error"]["message"]
+    assert fine["success"] is True
+    await until(lambda: not list(browser.downloads.iterdir()))
+
+
+async def test_a_page_of_fifty_megabytes_is_read_within_its_limits(
+    tmp_path: Path, site: Site
+) -> None:
+    browser = PlaywrightBrowser()
+    try:
+        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
+            (huge,) = await items(toolset, site.url("/huge"))
+            assert huge["success"] is True
+            assert sum(len(section["text"]) for section in huge["content"]["sections"]) == 4000
+    finally:
+        await browser.close()
+
+
+async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
+    toolset: Toolset, site: Site
+) -> None:
+    urls = [site.url("/broken"), site.url("/latin"), site.url("/mangled")]
+    broken, latin, mangled = await items(toolset, *urls)
+    assert broken["success"] is True
+    assert (latin["title"], text_of(latin)) == ("Café", "naïve")
+    assert "kept" in text_of(mangled)
+
+
+@pytest.fixture
+def bad_tls(tmp_path: Path) -> Iterator[str]:
+    """A server whose certificate nobody vouches for."""
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+            "-nodes", "-days", "1", "-subj", "/CN=localhost",
+            "-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "certificate"),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_bad_certificate_and_a_dead_port_fail_their_items(
+    toolset: Toolset, bad_tls: str
+) -> None:
+    untrusted, dead = await items(toolset, bad_tls, "http://127.0.0.1:9/")
+    assert "CERT" in untrusted["error"]["message"]
+    assert untrusted["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert dead["error"]["errorCode"] == "EXECUTION_ERROR"
+
+
+async def test_a_browser_killed_in_mid_run_is_started_again_and_no_run_is_lost(
+    tmp_path: Path, site: Site
+) -> None:
+    browser = PlaywrightBrowser(BrowserOptions(soft_ms=3_000, navigation_ms=4_000))
+    try:
+        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
+            urls = [site.url(f"/n/{n}") for n in range(25)]
+            begun = [
+                await run(toolset, "batch_extract_pages", {"urls": urls}, mode="async")
+                for _ in range(6)
+            ]
+            first = begun[0]["runId"]
+            await until(lambda: toolset.runtime.view(first).done_steps > 5, within_s=20)
+            os.kill(browser.processes()[0], signal.SIGKILL)
+            for answer in begun:
+                ended = await toolset.runtime.wait(answer["runId"], timeout_s=60)
+                assert ended.status is TaskStatus.SUCCEEDED
+                shown = await get(toolset, ended.run_id)
+                titles = [item["title"] for item in shown["result"]["items"]]
+                assert titles == [f"Page {n}" for n in range(25)]
+            assert browser.launches == 2
+    finally:
+        await browser.close()
+
+
+async def test_a_browser_that_grew_too_large_is_replaced_without_losing_what_runs(
+    tmp_path: Path, site: Site
+) -> None:
+    browser = PlaywrightBrowser(BrowserOptions(memory_limit=1, memory_check_s=0.05))
+    try:
+        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
+            for _ in range(2):
+                urls = [site.url(f"/n/{n}") for n in range(10)]
+                answer = await run(toolset, "batch_extract_pages", {"urls": urls}, mode="sync")
+                assert answer["status"] == "succeeded"
+            assert browser.launches >= 2
+    finally:
+        await browser.close()
+
+
+async def test_four_clients_at_once_never_get_each_others_pages(
+    toolset: Toolset, site: Site
+) -> None:
+    async def client(name: str) -> None:
+        urls = [site.url(f"/n/{name}-{n}") for n in range(48)]
+        answer = await run(
+            toolset, "batch_extract_pages", {"urls": urls, "concurrency": 5}, mode="sync"
+        )
+        for number, item in enumerate(answer["result"]["items"]):
+            assert item["url"] == urls[number]
+            assert item["title"] == f"Page {name}-{number}"
+            assert item["pageInfo"]["page"]["url"] == urls[number]
+            assert item["content"]["sections"][0]["text"] == f"Number {name}-{number}"
+
+    await asyncio.gather(*(client(name) for name in ("ada", "bob", "eve", "kim")))
+
+
+async def test_what_a_page_says_is_data_and_marked_as_such(toolset: Toolset, site: Site) -> None:
+    answer = await run(
+        toolset, "batch_extract_pages", {"urls": [site.url("/instructions")]}, mode="sync"
+    )
+    assert "not instructions" in answer["result"]["notice"]
+
+
+async def test_without_a_browser_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+    browser = PlaywrightBrowser(BrowserOptions(executable=str(tmp_path / "none")))
+    with pytest.raises(Misconfigured, match="CHROMIUM"):
+        await browser.open(trust=Trust.LOCAL)
+    async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
+        with pytest.raises(TaskFailed) as failed:
+            await run(toolset, "pdf_page", {"url": "http://127.0.0.1/"}, mode="sync")
+        assert failed.value.code is TaskCode.EXECUTION_ERROR
+        assert "CHROMIUM" in failed.value.error.message
+    await browser.close()

@@ -1,0 +1,443 @@
+"""Runs in their queue: who runs when, how each ends once, what is kept and for how long."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.tasks.runtimes import (
+    LOCAL,
+    Gate,
+    Inputs,
+    a_toolset,
+    get,
+    instant,
+    memory_journal,
+    run,
+    until,
+)
+from toolgate.domain.errors import Conflict
+from toolgate.domain.task_runs import (
+    ARTIFACT_TTL_MS,
+    RUN_TTL_MS,
+    Ended,
+    Summary,
+    TaskCode,
+    TaskFailed,
+    TaskStatus,
+)
+from toolgate.ports.browser import PageCrashed
+from toolgate.ports.journal import Put
+from toolgate.tasks import records
+from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.testing.browser import FakeBrowser
+from toolgate.testing.clock import FakeClock
+
+
+@pytest.mark.requirement("004/pool/five-running")
+@pytest.mark.requirement("004/pool/queued-status")
+@pytest.mark.requirement("004/pool/queued-completes")
+@pytest.mark.requirement("004/pool/fifo")
+async def test_five_run_at_once_and_the_rest_follow_in_the_order_they_came(tmp_path: Path) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        answers = [await run(toolset, "gated", {"name": str(n)}, mode="async") for n in range(8)]
+        await until(lambda: len(gate.started) == 5)
+        assert [answer["status"] for answer in answers[5:]] == ["queued"] * 3
+        assert gate.started == ["0", "1", "2", "3", "4"]
+        gate.let("3")
+        await until(lambda: len(gate.started) == 6)
+        for name in "01245":
+            gate.let(name)
+        await until(lambda: len(gate.started) == 8)
+        assert gate.started[5:] == ["5", "6", "7"]
+        gate.let("6")
+        gate.let("7")
+        for answer in answers:
+            ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
+            assert ended.status is TaskStatus.SUCCEEDED
+
+
+@pytest.mark.requirement("004/cancel/running-run")
+@pytest.mark.requirement("004/cancel/queued-run")
+@pytest.mark.requirement("004/cancel/at-once")
+@pytest.mark.requirement("004/cancel/spelling")
+async def test_cancelling_ends_a_running_and_a_queued_run_at_once(tmp_path: Path) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        ids = [
+            (await run(toolset, "gated", {"name": str(n)}, mode="async"))["runId"] for n in range(7)
+        ]
+        await until(lambda: len(gate.started) == 5)
+        queued = await toolset.call("cancel_task_run", {"runId": ids[5]}, LOCAL)
+        assert queued == {"success": True, "runId": ids[5], "status": "canceled"}
+        running = await toolset.call("cancel_task_run", {"runId": ids[0]}, LOCAL)
+        assert running["status"] == "canceled"
+        await until(lambda: gate.started[5:] == ["6"])  # the slot went to the next that waits
+        shown = await get(toolset, ids[0])
+        assert shown["status"] == "canceled"
+        assert shown["error"]["errorCode"] == "RUN_CANCELED"
+        assert shown["result"] is None
+        assert "5" not in gate.started
+        await until(lambda: "0" in gate.stopped)
+
+
+@pytest.mark.requirement("004/cancel/finished-run")
+@pytest.mark.requirement("004/cancel/unknown-run")
+async def test_cancelling_what_has_ended_says_why_not_and_what_is_unknown_is_an_error(
+    tmp_path: Path,
+) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        done = await run(toolset, "instant", mode="sync")
+        answer = await toolset.call("cancel_task_run", {"runId": done["runId"]}, LOCAL)
+        assert answer["success"] is False
+        assert answer["reason"]
+        assert answer["status"] == "succeeded"
+        with pytest.raises(TaskFailed) as failed:
+            await toolset.call("cancel_task_run", {"runId": "run_none"}, LOCAL)
+        assert failed.value.code is TaskCode.RUN_NOT_FOUND
+
+
+@pytest.mark.requirement("004/run/timeout-fails")
+@pytest.mark.requirement("004/run/timeout-frees-slot")
+@pytest.mark.requirement("004/run/timeout-from-running")
+async def test_the_time_counts_from_the_start_of_running_and_its_end_frees_the_slot(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    browser = FakeBrowser()
+    async with a_toolset(tmp_path, gate.template, browser=browser) as toolset:
+        ids = [
+            (await run(toolset, "gated", {"name": str(n)}, mode="async", timeoutMs=300))["runId"]
+            for n in range(6)
+        ]
+        ended = await toolset.runtime.wait(ids[0], timeout_s=5)
+        assert ended.error is not None
+        assert ended.error.code is TaskCode.RUN_TIMEOUT
+        await until(lambda: "5" in gate.started)
+        last = toolset.runtime.view(ids[5])
+        assert last.started_at is not None
+        assert last.started_at >= last.created_at + 250  # it waited, and had its whole time left
+        gate.let("5")
+        assert (await toolset.runtime.wait(ids[5], timeout_s=5)).status is TaskStatus.SUCCEEDED
+        await until(lambda: [session.closes for session in browser.sessions] == [1] * 6)
+
+
+@pytest.mark.requirement("004/cancel/race")
+async def test_of_cancel_time_out_and_finish_that_race_one_wins(tmp_path: Path) -> None:
+    gate = Gate()
+    clock = FakeClock()
+    journal = memory_journal(clock)
+    async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
+        for number in range(20):
+            name = str(number)
+            answer = await run(toolset, "gated", {"name": name}, mode="async", timeoutMs=30)
+            await until(lambda name=name: name in gate.started)
+            await asyncio.sleep(0.03 - 0.0005 * (number % 3))  # the moment itself, not a wait
+            gate.let(name)
+            _, by_us = await toolset.runtime.cancel(answer["runId"])
+            ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
+            assert ended.is_over
+            assert by_us == (ended.status is TaskStatus.CANCELED)
+            events = await journal.read(records.STREAM, subject=answer["runId"])
+            assert [event.type for event in events].count("task_ended") == 1
+
+
+async def test_an_end_is_written_only_over_the_version_it_was_decided_on(tmp_path: Path) -> None:
+    clock = FakeClock()
+    journal = memory_journal(clock)
+    async with a_toolset(tmp_path, instant(), journal=journal) as toolset:
+        done = await run(toolset, "instant", mode="sync")
+        (stored,) = [found async for found in records.load(journal)]
+        assert stored.run.run_id == done["runId"]
+        stale = records.Stored(stored.run, stored.version - 1)
+        with pytest.raises(Conflict):
+            await journal.commit(*records.change(stale, stored.run, Ended(1, TaskStatus.SUCCEEDED)))
+
+
+@pytest.mark.requirement("004/sessions/closed-once")
+@pytest.mark.requirement("004/sessions/own-context")
+async def test_a_run_without_a_session_has_one_of_its_own_closed_exactly_once(
+    tmp_path: Path,
+) -> None:
+    browser = FakeBrowser()
+    async with a_toolset(tmp_path, instant(), browser=browser) as toolset:
+        first = await run(toolset, "instant", mode="sync")
+        second = await run(toolset, "instant", mode="sync")
+        assert first["sessionId"] != second["sessionId"]
+        assert first["ownsSession"] is True
+        await until(lambda: [session.closes for session in browser.sessions] == [1, 1])
+    assert [session.closes for session in browser.sessions] == [1, 1]
+
+
+async def _keep(inputs: Inputs, work: Work) -> Outcome:
+    work.keep_session()
+    return Outcome(b"{}")
+
+
+KEEPING = Template(id="keeping", description="", inputs=Inputs, output=None, run=_keep)
+
+
+@pytest.mark.requirement("004/sessions/given-not-closed")
+@pytest.mark.requirement("004/sessions/login-kept")
+@pytest.mark.requirement("004/sessions/client-gone")
+async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_for_long(
+    tmp_path: Path,
+) -> None:
+    browser = FakeBrowser()
+    async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.05) as toolset:
+        kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]
+        later = await run(toolset, "instant", mode="sync", session=kept)
+        assert later["ownsSession"] is False
+        assert later["sessionId"] == kept
+        await asyncio.sleep(0)
+        assert browser.sessions[0].closes == 0
+        toolset.runtime.sessions.client_gone("tests")
+        toolset.runtime.sessions.client_back("tests")
+        toolset.runtime.sessions.client_gone("somebody else")
+        await asyncio.sleep(0.1)  # longer than the grace: nothing may have happened
+        assert browser.sessions[0].closes == 0
+        toolset.runtime.sessions.client_gone("tests")
+        await until(lambda: browser.sessions[0].closes == 1)
+        with pytest.raises(TaskFailed) as failed:
+            await run(toolset, "instant", session=kept)
+        assert failed.value.code is TaskCode.SESSION_NOT_FOUND
+
+
+@pytest.mark.requirement("004/idempotency/same-run")
+@pytest.mark.requirement("004/idempotency/any-status")
+@pytest.mark.requirement("004/idempotency/inputs-not-compared")
+@pytest.mark.requirement("004/idempotency/per-template")
+@pytest.mark.requirement("004/idempotency/new-run")
+@pytest.mark.requirement("004/idempotency/optional")
+async def test_a_key_answers_with_its_run_whatever_became_of_it(tmp_path: Path) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template, instant()) as toolset:
+        first = await run(toolset, "gated", {"name": "a"}, mode="async", idempotencyKey="k")
+        assert first["deduplicated"] is False
+        again = await run(toolset, "gated", {"name": "b"}, mode="async", idempotencyKey="k")
+        assert again["deduplicated"] is True
+        assert again["runId"] == first["runId"]
+        await toolset.runtime.cancel(first["runId"])
+        after = await run(toolset, "gated", {"name": "a"}, mode="async", idempotencyKey="k")
+        assert (after["runId"], after["status"]) == (first["runId"], "canceled")
+        other = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert other["deduplicated"] is False
+        keyless = [await run(toolset, "instant", mode="sync") for _ in range(2)]
+        assert keyless[0]["runId"] != keyless[1]["runId"]
+
+
+@pytest.mark.requirement("004/idempotency/atomic")
+async def test_equal_keys_that_arrive_together_make_one_run(tmp_path: Path) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        answers = await asyncio.gather(
+            *(
+                run(toolset, "gated", {"name": "a"}, mode="async", idempotencyKey="k")
+                for _ in range(20)
+            )
+        )
+        assert len({answer["runId"] for answer in answers}) == 1
+        assert sum(not answer["deduplicated"] for answer in answers) == 1
+
+
+@pytest.mark.requirement("004/idempotency/window")
+@pytest.mark.requirement("004/idempotency/expired")
+@pytest.mark.requirement("004/idempotency/run-ttl")
+@pytest.mark.parametrize("swept", [False, True])
+async def test_a_run_and_its_key_are_kept_for_thirty_minutes_after_the_end(
+    tmp_path: Path, swept: bool
+) -> None:
+    clock = FakeClock()
+    async with a_toolset(tmp_path, instant(), clock=clock) as toolset:
+        first = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        clock.advance(RUN_TTL_MS - 1)
+        again = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert again["runId"] == first["runId"]
+        clock.advance(1)
+        if swept:
+            await toolset.runtime.sweep()
+        with pytest.raises(TaskFailed) as failed:
+            await get(toolset, first["runId"])
+        assert failed.value.code is TaskCode.RUN_NOT_FOUND
+        anew = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert anew["runId"] != first["runId"]
+        assert anew["deduplicated"] is False
+
+
+@pytest.mark.requirement("004/artifacts/kept-24h")
+@pytest.mark.requirement("004/artifacts/expired-tombstone")
+@pytest.mark.parametrize("swept", [False, True])
+async def test_an_artifact_is_kept_for_a_day_after_its_runs_end_and_then_has_expired(
+    tmp_path: Path, swept: bool
+) -> None:
+    clock = FakeClock()
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template, clock=clock) as toolset:
+        started = await run(toolset, "gated", {"name": "a"}, mode="async")
+        await until(lambda: gate.started == ["a"])
+        clock.advance(60_000)
+        gate.let("a")
+        ended = await toolset.runtime.wait(started["runId"], timeout_s=5)
+        (artifact_id,) = ended.artifact_ids
+        clock.advance(ARTIFACT_TTL_MS - 1)
+        await toolset.runtime.sweep()
+        chunk = await toolset.call("get_artifact", {"artifactId": artifact_id}, LOCAL)
+        assert chunk["data"] == '{"name":"a"}'
+        clock.advance(1)
+        if swept:
+            await toolset.runtime.sweep()
+            assert [*(tmp_path / "blobs").rglob("*/*/*")] == []
+        with pytest.raises(TaskFailed) as failed:
+            await toolset.call("get_artifact", {"artifactId": artifact_id}, LOCAL)
+        assert failed.value.code is TaskCode.ARTIFACT_EXPIRED
+
+
+async def test_two_artifacts_of_the_same_content_do_not_take_it_from_each_other(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    async with a_toolset(tmp_path, instant(), clock=clock) as toolset:
+        await run(toolset, "instant", mode="sync")
+        clock.advance(60_000)
+        second = await run(toolset, "instant", mode="sync")
+        clock.advance(ARTIFACT_TTL_MS - 60_000)
+        await toolset.runtime.sweep()
+        chunk = await toolset.call("get_artifact", {"artifactId": second["artifactIds"][0]}, LOCAL)
+        assert chunk["complete"] is True
+
+
+async def test_after_a_restart_a_queued_run_goes_on_and_a_running_one_is_told_honestly(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    journal = memory_journal(clock)
+    before, safe = Gate("unsafe"), Gate("safe", repeatable=True)
+    async with a_toolset(
+        tmp_path, before.template, safe.template, clock=clock, journal=journal
+    ) as toolset:
+        unsafe = await run(toolset, "unsafe", {"name": "u"}, mode="async", idempotencyKey="k")
+        repeated = await run(toolset, "safe", {"name": "s"}, mode="async")
+        for number in range(3):
+            await run(toolset, "safe", {"name": str(number)}, mode="async")
+        waiting = await run(toolset, "unsafe", {"name": "w"}, mode="async")
+        await until(lambda: len(before.started) + len(safe.started) == 5)
+        snapshot = journal  # what the disk has while these run
+        rows = {row.key: row for row in await snapshot.scan(records.RUNS)}
+        # As if the process had been killed here: the rows as they are, and nothing else.
+        survived = memory_journal(clock)
+        for row in rows.values():
+            await survived.commit(Put(row.collection, row.key, row.value))
+        for row in await snapshot.scan(records.KEYS):
+            await survived.commit(Put(row.collection, row.key, row.value))
+
+    unsafe_now, safe_now = Gate("unsafe"), Gate("safe", repeatable=True)
+    async with a_toolset(
+        tmp_path, unsafe_now.template, safe_now.template, clock=clock, journal=survived
+    ) as toolset:
+        told = await get(toolset, unsafe["runId"])
+        assert told["status"] == "failed"
+        assert told["error"]["errorCode"] == "EXECUTION_ERROR"
+        assert told["error"]["details"]["outcome"] == "may_have_executed"
+        await until(lambda: "s" in safe_now.started)
+        await until(lambda: "w" in unsafe_now.started)
+        safe_now.let("s")
+        unsafe_now.let("w")
+        for answer in (repeated, waiting):
+            ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
+            assert ended.status is TaskStatus.SUCCEEDED
+        same = await run(toolset, "unsafe", {"name": "u"}, mode="async", idempotencyKey="k")
+        assert same["runId"] == unsafe["runId"]
+
+
+async def test_a_runtime_that_closes_records_what_it_interrupts(tmp_path: Path) -> None:
+    clock = FakeClock()
+    journal = memory_journal(clock)
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template, clock=clock, journal=journal) as toolset:
+        started = await run(toolset, "gated", {"name": "a"}, mode="async")
+        await until(lambda: gate.started == ["a"])
+    (stored,) = [found async for found in records.load(journal)]
+    assert stored.run.run_id == started["runId"]
+    assert stored.run.status is TaskStatus.FAILED
+
+
+@pytest.mark.requirement("004/errors/sync-exception")
+@pytest.mark.requirement("004/errors/sync-exception-queryable")
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (TaskFailed(TaskCode.ELEMENT_NOT_FOUND, "no such thing"), TaskCode.ELEMENT_NOT_FOUND),
+        (PageCrashed("gone"), TaskCode.PAGE_CRASHED),
+        (RuntimeError("internal words"), TaskCode.EXECUTION_ERROR),
+        (ExceptionGroup("several", [PageCrashed("gone")]), TaskCode.PAGE_CRASHED),
+    ],
+)
+async def test_an_exception_of_a_template_is_an_error_answer_and_a_failed_run(
+    tmp_path: Path, raised: Exception, code: TaskCode
+) -> None:
+    async def break_(inputs: Inputs, work: Work) -> Outcome:
+        work.step = "the second step"
+        raise raised
+
+    breaking = Template(id="breaking", description="", inputs=Inputs, output=None, run=break_)
+    async with a_toolset(tmp_path, breaking) as toolset:
+        with pytest.raises(TaskFailed) as failed:
+            await run(toolset, "breaking", mode="sync")
+        assert failed.value.code is code
+        assert "internal words" not in str(failed.value)
+        assert failed.value.error.failed_step == "the second step"
+        shown = await get(toolset, failed.value.error.details["runId"])
+        assert shown["status"] == "failed"
+        assert shown["error"]["errorCode"] == code.value
+        assert shown["error"]["recoverHint"]
+        assert shown["error"]["nextActions"]
+
+
+@pytest.mark.requirement("004/errors/template-says-failed")
+async def test_a_result_that_says_failed_is_a_failed_run_and_no_error_answer(
+    tmp_path: Path,
+) -> None:
+    outcome = Outcome(b'{"success":false}', success=False, message="it was not accepted")
+    async with a_toolset(tmp_path, instant(outcome=outcome)) as toolset:
+        answer = await run(toolset, "instant", mode="sync")
+        assert answer["status"] == "failed"
+        assert answer["error"]["errorCode"] == "STEP_EXECUTION_FAILED"
+        assert answer["result"] == {"success": False}
+
+
+@pytest.mark.requirement("004/errors/step-execution-failed")
+async def test_too_many_failed_items_fail_the_run_and_are_named(tmp_path: Path) -> None:
+    failing = [{"url": "http://a", "errorCode": "PAGE_CRASHED"}]
+    outcome = Outcome(b'{"items":[]}', summary=Summary(3, 1), failures=failing)
+    async with a_toolset(tmp_path, instant(outcome=outcome)) as toolset:
+        answer = await run(toolset, "instant", mode="sync")
+        assert answer["error"]["errorCode"] == "STEP_EXECUTION_FAILED"
+        assert answer["error"]["details"] == {"items": failing}
+
+
+async def test_a_hundred_runs_submitted_at_once_all_end(tmp_path: Path) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        answers = await asyncio.gather(
+            *(run(toolset, "instant", {"name": str(n)}, mode="async") for n in range(100))
+        )
+        assert toolset.runtime.running <= 5
+        for number, answer in enumerate(answers):
+            ended = await toolset.runtime.wait(answer["runId"], timeout_s=10)
+            assert ended.status is TaskStatus.SUCCEEDED
+            shown = await get(toolset, answer["runId"])
+            assert shown["result"] == {"name": str(number)}
+
+
+async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artifact(
+    tmp_path: Path,
+) -> None:
+    items = [{"url": f"http://h/{n}", "content": "x" * 20_000, "success": True} for n in range(80)]
+    whole = msgspec.json.encode({"summary": {"total": 80}, "items": items})
+    async with a_toolset(tmp_path, instant(outcome=Outcome(whole))) as toolset:
+        answer = await run(toolset, "instant", mode="sync")
+        assert answer["result"]["items"][7] == {"url": "http://h/7", "success": True}
+        artifact_id = answer["result"]["contentArtifactId"]
+        assert artifact_id == answer["artifactIds"][0]
+        assert await toolset.runtime.artifacts.read(artifact_id) == whole

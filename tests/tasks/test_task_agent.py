@@ -1,0 +1,134 @@
+"""From a goal to a result that fits, by rules first, and tools of an agent on top of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.runtimes import LOCAL, a_toolset, instant
+from tests.tasks.site import Site
+from toolgate.adapters.json_schema import schema_errors
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.domain.tools import Level, Outcome, ToolRequest
+from toolgate.tasks.agent_tools import BrowserEngine
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.task_agent import Plan, Repair, TaskAgent, plan_by_rules
+from toolgate.tasks.template import Outcome as Found
+from toolgate.tasks.toolset import Toolset
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PAGES = {
+    "type": "object",
+    "required": ["pages"],
+    "properties": {
+        "pages": {
+            "type": "array",
+            "minItems": 2,
+            "items": {
+                "type": "object",
+                "required": ["title", "text"],
+                "properties": {"title": {"type": "string"}, "text": {"type": "string"}},
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("goal", "inputs", "template"),
+    [
+        ("Read https://a.example/x and https://b.example.", {}, "batch_extract_pages"),
+        ("Compare these", {"urls": ["http://a", "http://b"]}, "multi_tab_compare"),
+        ("Take a screenshot", {"url": "http://a"}, "screenshot_page"),
+        ("Save http://a.example as PDF", {}, "pdf_page"),
+        ("Sign in", {"startUrl": "http://a", "credentials": {}}, "login_keep_session"),
+        ("Look it up", {"startUrl": "http://a", "query": "x"}, "search_extract"),
+        ("All of them", {"startUrl": "http://a", "pagination": {}}, "paginated_extract"),
+        ("Order it", {"startUrl": "http://a", "fields": []}, "submit_and_verify"),
+        ("Make me happy", {}, None),
+    ],
+)
+async def test_the_inputs_or_else_the_words_choose_the_template(
+    goal: str, inputs: dict[str, Any], template: str | None
+) -> None:
+    plan = plan_by_rules(goal, inputs)
+    assert (plan.template_id if plan else None) == template
+
+
+@pytest.mark.requirement("004/run/output-schema-agent")
+async def test_a_result_is_shaped_to_the_schema_without_a_model(
+    toolset: Toolset, site: Site
+) -> None:
+    agent = TaskAgent(toolset, check=schema_errors)
+    answer = await agent.run(
+        f"Read {site.url('/n/1')} and {site.url('/n/2')}", LOCAL, output_schema=PAGES
+    )
+    assert answer["output"]["pages"] == [
+        {"title": "Page 1", "text": "Number 1\nText of 1.Home"},
+        {"title": "Page 2", "text": "Number 2\nText of 2.Home"},
+    ]
+
+
+async def test_a_result_that_does_not_fit_is_mended_by_a_model_or_explained(tmp_path: Path) -> None:
+    schema = {"type": "object", "required": ["total"], "properties": {"total": {"type": "integer"}}}
+    asked: list[Repair] = []
+
+    async def mend(repair: Repair) -> Any:
+        asked.append(repair)
+        return {"total": 7} if len(asked) == 2 else {"total": "seven"}
+
+    async def choose(goal: str, inputs: Any, templates: Any) -> Plan:
+        return Plan("instant", {"name": goal})
+
+    async with a_toolset(tmp_path, instant(outcome=Found(b'{"sum":7}'))) as toolset:
+        able = TaskAgent(toolset, check=schema_errors, choose=choose, mend=mend)
+        answer = await able.run("add", LOCAL, output_schema=schema)
+        assert answer["output"] == {"total": 7}
+        assert "not instructions" in asked[0].notice
+        alone = TaskAgent(toolset, check=schema_errors, choose=choose)
+        with pytest.raises(TaskFailed) as failed:
+            await alone.run("add", LOCAL, output_schema=schema)
+        assert failed.value.code is TaskCode.STEP_EXECUTION_FAILED
+        assert failed.value.error.details["errors"] == ["$: 'total' is a required property"]
+        with pytest.raises(TaskFailed) as failed:
+            await alone.run("add", LOCAL, output_schema={"type": "nonsense"})
+        assert "schema is not one" in failed.value.error.details["errors"][0]
+        with pytest.raises(TaskFailed) as failed:
+            await TaskAgent(toolset, check=schema_errors).run("be nice", LOCAL)
+        assert failed.value.code is TaskCode.INVALID_PARAMETER
+
+
+async def test_an_agents_tools_run_through_the_engine(toolset: Toolset, site: Site) -> None:
+    agent = TaskAgent(toolset, check=schema_errors)
+    engine = BrowserEngine(toolset, agent, trust=Trust.LOCAL)
+    names = {tool.name: tool for tool in engine.tools()}
+    assert names["browser.get_task_run"].level is Level.READ
+    assert names["browser.submit_and_verify"].level is Level.WRITE
+    assert names["browser.batch_extract_pages"].repeatable
+
+    async def call(tool: str, **args: Any) -> Any:
+        return await engine.run(ToolRequest("req_1", tool, args), update=said.append)
+
+    said: list[str] = []
+    read = await call("browser.batch_extract_pages", urls=[site.url("/n/1")])
+    assert read.ok
+    assert read.data["result"]["items"][0]["title"] == "Page 1"
+    assert said == ["1/1\n"]
+    shown = await call("browser.get_task_run", runId=read.data["runId"])
+    assert shown.data["status"] == "succeeded"
+    goal = await call("browser.task", goal=f"read {site.url('/n/3')}")
+    assert goal.data["output"]["items"][0]["title"] == "Page 3"
+    wrong = await call("browser.batch_extract_pages", urls=[])
+    assert (wrong.exit_code, wrong.outcome) == (1, Outcome.NOT_STARTED)
+    assert wrong.data["errorCode"] == "INVALID_PARAMETER"
+    failed = await call("browser.batch_extract_pages", urls=["bad"])
+    assert failed.exit_code == 1
+    for args in ({}, {"goal": 5}, {"goal": "x", "inputs": []}, {"goal": "x", "outputSchema": 1}):
+        assert (await call("browser.task", **args)).data["errorCode"] == "INVALID_PARAMETER"
+
+
+async def test_a_remote_agent_is_not_offered_what_it_may_not_run(tmp_path: Path) -> None:
+    async with a_toolset(tmp_path, catalog=load_templates()) as toolset:
+        engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors))
+        assert "browser.login_keep_session" not in {tool.name for tool in engine.tools()}

@@ -1,0 +1,425 @@
+"""Each template on real pages in a real Chromium."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.tasks.runtimes import get, run, until
+from tests.tasks.site import Site
+from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.ports.browser import ExtractOptions
+from toolgate.tasks.toolset import Toolset
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+USER, PASSWORD = "ada", "corréct horse&battery"
+
+
+def by(selector: str) -> dict[str, str]:
+    return {"mode": "selector", "selector": selector}
+
+
+def called(query: str) -> dict[str, str]:
+    return {"mode": "semantic", "query": query}
+
+
+@pytest.mark.requirement("004/templates/batch-result")
+@pytest.mark.requirement("004/templates/batch-order")
+@pytest.mark.requirement("004/templates/batch-bad-url")
+@pytest.mark.requirement("004/templates/batch-defaults")
+@pytest.mark.requirement("004/templates/page-info")
+@pytest.mark.requirement("004/templates/content")
+@pytest.mark.requirement("004/run/auto-batch-small")
+async def test_a_batch_reads_its_pages_in_order_and_a_bad_address_fails_alone(
+    toolset: Toolset, site: Site
+) -> None:
+    urls = [site.url("/n/1"), "nonsense", site.url("/n/2"), "http://", site.url("/form")]
+    answer = await run(toolset, "batch_extract_pages", {"urls": urls})
+    result = answer["result"]
+    assert answer["mode"] == "sync"
+    assert answer["status"] == "partial_success"
+    assert result["summary"] == {"total": 5, "succeeded": 3, "failed": 2}
+    assert [item["url"] for item in result["items"]] == urls
+    assert [item["success"] for item in result["items"]] == [True, False, True, False, True]
+    assert result["items"][1]["error"]["errorCode"] == "INVALID_PARAMETER"
+    assert "instructions" in result["notice"]
+    first = result["items"][0]
+    assert (first["title"], first["pageType"], first["elementCount"]) == ("Page 1", "page", 2)
+    assert first["content"]["sections"] == [
+        {"tag": "h1", "text": "Number 1"},
+        {"tag": "p", "text": "Text of 1.Home", "heading": "Number 1"},
+    ]
+    assert first["content"]["links"] == [{"text": "Home", "href": site.url("/")}]
+    form = result["items"][4]["pageInfo"]
+    assert form["page"] == {
+        "url": urls[4],
+        "title": "Form",
+        "type": "form",
+        "summary": form["page"]["summary"],
+    }
+    assert [(e["role"], e["label"], e["actions"]) for e in form["elements"]] == [
+        ("textbox", "Your name", ["fill", "press"]),
+        ("combobox", "Colour", ["select"]),
+        ("textbox", "Card number", ["fill", "press"]),
+        ("button", "Send it", ["click"]),
+    ]
+    assert form["totalElements"] == 4
+    assert all(element["bounds"]["width"] > 0 for element in form["elements"])
+    msgspec.convert(result, wire.BatchResult)
+
+
+@pytest.mark.requirement("004/run/auto-batch-large")
+async def test_an_auto_batch_of_more_than_ten_is_async(toolset: Toolset, site: Site) -> None:
+    urls = [site.url(f"/n/{n}") for n in range(11)]
+    answer = await run(toolset, "batch_extract_pages", {"urls": urls})
+    assert answer["mode"] == "async"
+    ended = await toolset.runtime.wait(answer["runId"], timeout_s=30)
+    shown = await get(toolset, ended.run_id)
+    assert [item["title"] for item in shown["result"]["items"]] == [f"Page {n}" for n in range(11)]
+    assert shown["progress"] == {"doneSteps": 11, "totalSteps": 11}
+
+
+@pytest.mark.requirement("004/templates/batch-limits-kept")
+async def test_an_item_has_no_more_than_was_asked_for(toolset: Toolset, site: Site) -> None:
+    async def item(**extract: Any) -> dict[str, Any]:
+        inputs = {"urls": [site.url("/many?elements=80")], "extract": extract}
+        answer = await run(toolset, "batch_extract_pages", inputs)
+        (found,) = answer["result"]["items"]
+        assert isinstance(found, dict)
+        return found
+
+    usual = await item()
+    assert len(usual["pageInfo"]["elements"]) == 50
+    assert usual["pageInfo"]["totalElements"] == usual["elementCount"] == 80
+    assert 3900 < sum(len(s["text"]) for s in usual["content"]["sections"]) <= 4000
+    small = await item(maxElements=3, maxContentLength=10)
+    assert len(small["pageInfo"]["elements"]) == 3
+    assert sum(len(section["text"]) for section in small["content"]["sections"]) == 10
+    neither = await item(pageInfo=False, content=False)
+    assert "pageInfo" not in neither
+    assert "content" not in neither
+    assert neither["elementCount"] == 80
+
+
+async def test_what_scripts_build_is_read_once_it_is_there(toolset: Toolset, site: Site) -> None:
+    urls = [site.url("/built"), site.url("/shadow"), site.url("/hidden")]
+    answer = await run(toolset, "batch_extract_pages", {"urls": urls})
+    texts = [
+        " ".join(section["text"] for section in item["content"]["sections"])
+        for item in answer["result"]["items"]
+    ]
+    assert texts == ["Fetched words", "Within the shadow", "Shown"]
+    assert all("degraded" not in item for item in answer["result"]["items"])
+
+
+async def test_images_are_not_loaded_where_only_text_is_wanted(
+    toolset: Toolset, site: Site
+) -> None:
+    site.hits.clear()
+    await run(toolset, "batch_extract_pages", {"urls": [site.url("/image")]})
+    assert site.hits["/pixel.png"] == 0
+    await run(toolset, "screenshot_page", {"url": site.url("/image")})
+    assert site.hits["/pixel.png"] == 2
+
+
+@pytest.mark.requirement("004/artifacts/kinds")
+async def test_results_pictures_prints_and_downloads_are_artifacts(
+    toolset: Toolset, site: Site
+) -> None:
+    artifacts = toolset.runtime.artifacts
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/n/1"), "fullPage": True})
+    picture = await artifacts.read(shot["result"]["artifactId"])
+    assert picture.startswith(b"\x89PNG")
+    assert shot["result"]["artifactId"] in shot["artifactIds"]
+    printed = await run(toolset, "pdf_page", {"url": site.url("/n/1")})
+    assert (await artifacts.read(printed["result"]["artifactId"])).startswith(b"%PDF")
+    batch = await run(toolset, "batch_extract_pages", {"urls": [site.url("/file")]})
+    (item,) = batch["result"]["items"]
+    assert (item["title"], item["pageType"]) == ("report.bin", "download")
+    assert await artifacts.read(item["artifactId"]) == b"some bytes"
+    assert item["artifactId"] in batch["artifactIds"]
+    assert msgspec.json.decode(await artifacts.read(batch["artifactIds"][0])) == batch["result"]
+
+
+@pytest.mark.requirement("004/templates/login-selector")
+@pytest.mark.requirement("004/templates/login-result")
+@pytest.mark.requirement("004/templates/login-session-usable")
+@pytest.mark.requirement("004/sessions/no-leaks-between")
+async def test_a_login_keeps_its_session_and_no_other_is_signed_in(
+    toolset: Toolset, site: Site
+) -> None:
+    fields = {"mode": "selector", "username": "input[name=username]", "password": "[type=password]"}
+    answer = await run(
+        toolset,
+        "login_keep_session",
+        {
+            "startUrl": site.url("/login"),
+            "credentials": {"username": USER, "password": PASSWORD},
+            "fields": {**fields, "submit": "button"},
+        },
+    )
+    result = answer["result"]
+    assert (result["success"], result["loginState"], result["cookiesSaved"]) == (
+        True,
+        "logged_in",
+        True,
+    )
+    assert result["sessionId"] == answer["sessionId"]
+    assert result["finalUrl"].startswith(site.url("/welcome"))
+    msgspec.convert(result, wire.LoginResult)
+    private = {"urls": [site.url("/private")]}
+    within = await run(toolset, "batch_extract_pages", private, session=result["sessionId"])
+    outside = await run(toolset, "batch_extract_pages", private)
+    assert within["result"]["items"][0]["content"]["sections"][0]["text"] == "Secret room"
+    assert outside["result"]["items"][0]["content"]["sections"][0]["text"] == "Go away"
+
+
+@pytest.mark.requirement("004/templates/login-semantic")
+@pytest.mark.requirement("004/templates/login-indicators")
+@pytest.mark.parametrize(
+    ("path", "indicator"),
+    [
+        ("/login", {"type": "urlContains", "value": "/welcome"}),
+        ("/login", {"type": "textIncludes", "value": "No /welcome"}),
+        ("/login", {"type": "selector", "value": "p"}),
+        ("/login", {"type": "stable"}),
+        ("/login-two-steps", {"type": "urlContains", "value": "/welcome"}),
+    ],
+)
+async def test_a_login_is_found_by_meaning_and_told_by_its_indicator(
+    toolset: Toolset, site: Site, path: str, indicator: dict[str, str]
+) -> None:
+    named = {"username": "user name"} if path == "/login" else {}
+    answer = await run(
+        toolset,
+        "login_keep_session",
+        {
+            "startUrl": site.url(path),
+            "credentials": {"username": USER, "password": PASSWORD},
+            "fields": {"mode": "semantic", **named},
+            "successIndicator": indicator,
+        },
+    )
+    assert answer["status"] == "succeeded"
+
+
+@pytest.mark.requirement("004/templates/login-failed")
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_a_login_that_fails_is_a_failed_run_and_its_secrets_are_nowhere(
+    toolset: Toolset, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    secret, name = 'wröng "pass" &word', "somebody-in-particular"
+    answer = await run(
+        toolset,
+        "login_keep_session",
+        {
+            "startUrl": site.url("/login"),
+            "credentials": {"username": name, "password": secret},
+            "fields": {"mode": "semantic"},
+        },
+        idempotencyKey="login-1",
+    )
+    assert answer["status"] == "failed"
+    assert answer["result"]["success"] is False
+    assert answer["result"]["title"].startswith("No [redacted]")
+    kept = msgspec.json.encode([answer, await get(toolset, answer["runId"])])
+    for row in await toolset.runtime._journal.scan("task_runs"):
+        kept += row.value
+    for file in tmp_path.rglob("*"):
+        kept += file.read_bytes() if file.is_file() else b""
+    kept += caplog.text.encode()
+    for form in (secret, name, "wr\\u00f6ng", "wr%C3%B6ng", 'wröng \\"pass'):
+        assert form.encode() not in kept
+
+
+@pytest.mark.requirement("004/templates/login-field-absent")
+async def test_a_login_field_that_is_absent_is_named_and_pictured(
+    toolset: Toolset, site: Site
+) -> None:
+    with pytest.raises(TaskFailed) as failed:
+        await run(
+            toolset,
+            "login_keep_session",
+            {
+                "startUrl": site.url("/form"),
+                "credentials": {"username": USER, "password": PASSWORD},
+                "fields": {"mode": "selector", "username": "#nowhere"},
+            },
+        )
+    assert failed.value.code is TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
+    assert failed.value.error.failed_step == "find the username field"
+    picture = failed.value.error.details["screenshot"]
+    assert (await toolset.runtime.artifacts.read(picture)).startswith(b"\x89PNG")
+
+
+@pytest.mark.requirement("004/templates/compare-result")
+@pytest.mark.requirement("004/templates/compare-fields")
+@pytest.mark.requirement("004/templates/compare-delta")
+@pytest.mark.requirement("004/templates/compare-positions")
+async def test_pages_are_compared_field_by_field(toolset: Toolset, site: Site) -> None:
+    urls = [site.url("/n/1"), site.url("/n/2"), site.url("/list")]
+    answer = await run(toolset, "multi_tab_compare", {"urls": urls})
+    result = answer["result"]
+    msgspec.convert(result, wire.CompareResult)
+    assert [item["url"] for item in result["snapshots"]] == urls
+    title, count, sections = result["diffs"]
+    assert title == {
+        "field": "title",
+        "values": dict(zip(urls, ["Page 1", "Page 2", "List 1"], strict=True)),
+    }
+    assert (count["field"], count["delta"]) == ("elementCount", 1)
+    assert sections["changedPositions"] == [0, 1]
+    tolerant = await run(
+        toolset,
+        "multi_tab_compare",
+        {"urls": urls, "compare": {"fields": ["elementCount"], "numericTolerance": 1}},
+    )
+    assert tolerant["result"]["diffs"] == []
+    same = await run(toolset, "multi_tab_compare", {"urls": [urls[0]]})
+    assert same["result"]["diffs"] == []
+
+
+@pytest.mark.requirement("004/templates/search-flow")
+@pytest.mark.requirement("004/templates/search-open-result")
+@pytest.mark.requirement("004/templates/search-waits")
+async def test_a_search_is_submitted_and_its_result_opened(toolset: Toolset, site: Site) -> None:
+    inputs = {
+        "startUrl": site.url("/search"),
+        "query": "blue cats",
+        "searchField": called("search the site"),
+    }
+    found = await run(toolset, "search_extract", inputs)
+    assert found["result"]["page"]["title"] == "Results"
+    assert found["result"]["resultsUrl"].endswith("/results?q=blue+cats")
+    opened = await run(
+        toolset,
+        "search_extract",
+        {
+            **inputs,
+            "submit": called("find"),
+            "waitForResults": {"type": "selector", "value": ".hit"},
+            "openResult": by(".hit"),
+        },
+    )
+    assert opened["result"]["openedUrl"] == site.url("/n/hit")
+    assert opened["result"]["page"]["title"] == "Page hit"
+    with pytest.raises(TaskFailed) as failed:
+        await run(
+            toolset,
+            "search_extract",
+            {**inputs, "waitForResults": {"type": "selector", "value": "#no", "timeoutMs": 200}},
+        )
+    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
+    assert failed.value.error.failed_step == "wait for the results"
+
+
+@pytest.mark.requirement("004/templates/paginated-flow")
+@pytest.mark.requirement("004/templates/paginated-max")
+@pytest.mark.requirement("004/templates/paginated-repeated")
+@pytest.mark.requirement("004/templates/paginated-unavailable")
+@pytest.mark.parametrize(
+    ("path", "following", "limit", "titles", "reason"),
+    [
+        (
+            "/list",
+            called("next page"),
+            10,
+            ["List 1", "List 2", "List 3", "List 4"],
+            "next_unavailable",
+        ),
+        ("/list", by("a[rel=next]"), 2, ["List 1", "List 2"], "max_pages"),
+        ("/stuck", called("next"), 5, ["Stuck"], "repeated_page"),
+        ("/no-next", called("next"), 5, ["One page"], "next_unavailable"),
+    ],
+)
+async def test_a_list_is_read_until_it_ends_repeats_or_is_enough(
+    toolset: Toolset,
+    site: Site,
+    path: str,
+    following: dict[str, str],
+    limit: int,
+    titles: list[str],
+    reason: str,
+) -> None:
+    answer = await run(
+        toolset,
+        "paginated_extract",
+        {"startUrl": site.url(path), "pagination": {"next": following, "maxPages": limit}},
+    )
+    assert [page["title"] for page in answer["result"]["pages"]] == titles
+    assert answer["result"]["stoppedReason"] == reason
+    msgspec.convert(answer["result"], wire.PaginatedResult)
+
+
+@pytest.mark.requirement("004/templates/submit-flow")
+@pytest.mark.requirement("004/templates/submit-not-verified")
+async def test_a_form_is_submitted_once_and_verified(toolset: Toolset, site: Site) -> None:
+    site.posts.clear()
+    inputs = {
+        "startUrl": site.url("/form"),
+        "fields": [
+            {"name": "name", "value": "Grace", "locator": called("your name")},
+            {"name": "colour", "value": "blue", "locator": by("select")},
+            {"name": "card", "value": "4111 1111", "locator": by("[name=card]")},
+        ],
+        "submit": called("send it"),
+        "successIndicator": {"type": "selector", "value": "#ok"},
+    }
+    answer = await run(toolset, "submit_and_verify", inputs)
+    assert answer["status"] == "succeeded"
+    assert site.posts == [{"name": ["Grace"], "colour": ["blue"], "card": ["4111 1111"]}]
+    texts = [s["text"] for s in answer["result"]["page"]["content"]["sections"]]
+    assert texts == ["Thank you, Grace", "Card [redacted]"]
+    missed = await run(
+        toolset,
+        "submit_and_verify",
+        {**inputs, "successIndicator": {"type": "textIncludes", "value": "Never said"}},
+    )
+    assert missed["status"] == "failed"
+    assert missed["result"]["success"] is False
+
+
+@pytest.mark.requirement("004/profile/max-tabs")
+async def test_a_session_opens_no_more_than_twenty_tabs(browser: PlaywrightBrowser) -> None:
+    assert browser.options.tabs_per_session == 20
+
+
+async def test_the_browser_is_warm_and_shared_between_all_these(
+    browser: PlaywrightBrowser, toolset: Toolset, site: Site
+) -> None:
+    await run(toolset, "batch_extract_pages", {"urls": [site.url("/n/1")]})
+    assert await browser.is_healthy()
+    assert browser.processes()
+    await until(lambda: toolset.runtime.sessions.count == 0)
+
+
+async def test_roles_and_names_are_those_of_the_browsers_own_accessibility_tree(
+    site: Site,
+) -> None:
+    """Asking that tree for each element is too slow to be the way; it is the judge here."""
+    own = PlaywrightBrowser(
+        BrowserOptions(extra_flags=("--enable-blink-features=ComputedAccessibilityInfo",))
+    )
+    try:
+        session = await own.open(trust=Trust.LOCAL)
+        async with session.tab(run_id="run_1") as tab:
+            for path in ("/form", "/login", "/search", "/list", "/results", "/controls"):
+                looked = await tab.read(site.url(path), ExtractOptions())
+                assert looked.page_info is not None
+                ours = [
+                    (element["role"], element["label"])
+                    for element in msgspec.json.decode(looked.page_info)["elements"]
+                ]
+                theirs = await tab._page.evaluate(
+                    "selector => [...document.querySelectorAll(selector)].map("
+                    "e => [e.computedRole, e.computedName])",
+                    "a[href],button,input:not([type=hidden]),select,textarea,summary,h1,h2,[role]",
+                )
+                assert ours == [tuple(found) for found in theirs]
+    finally:
+        await own.close()

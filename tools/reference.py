@@ -1,0 +1,161 @@
+"""Draw docs/reference/ from the code: settings, codes, messages, tools, commands, states.
+
+--check   fail if a page is stale
+"""
+
+import importlib
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from toolgate import settings
+from toolgate.cli.main import COMMANDS
+from toolgate.contracts import (
+    executor_v0,
+    gateway_v1,
+    ingress_v1,
+    orchestrator_v1,
+    runner_v1,
+    tasks_v1,
+)
+from toolgate.contracts.wire import Code
+from toolgate.domain import approvals, runs, task_runs, toolcalls
+from toolgate.execution.registry import BUILT_IN
+
+OUT = Path(__file__).parents[1] / "docs" / "reference"
+CONTRACTS: Sequence[types.ModuleType] = (
+    runner_v1,
+    ingress_v1,
+    orchestrator_v1,
+    gateway_v1,
+    executor_v0,
+    tasks_v1,
+)
+MACHINES: Mapping[str, Mapping[Any, Iterable[Any]]] = {
+    "Run": runs.TRANSITIONS,
+    "Tool call": toolcalls.TRANSITIONS,
+    "Approval": approvals.TRANSITIONS,
+    "Browser task run": task_runs.TRANSITIONS,
+}
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def head(*cells: str) -> list[str]:
+    return [row(*cells), "|" + "---|" * len(cells)]
+
+
+def settings_page() -> Iterator[str]:
+    yield "The environment comes first, then `toolgate.toml`, then the default."
+    yield ""
+    yield from head("setting", "default", "meaning")
+    for entry in settings.table():
+        yield row(f"`{entry.name}`", f"`{entry.default}`" if entry.default else "", entry.meaning)
+
+
+def codes_page() -> Iterator[str]:
+    for module in CONTRACTS:
+        yield f"## {module.__name__.rpartition('.')[2]}"
+        yield ""
+        yield from head("code", "HTTP", "meaning", "what to do")
+        for table in ("ERROR_CODES", "CLOSE_CODES"):
+            codes: Mapping[Any, Code] = getattr(module, table, {})
+            for code, says in codes.items():
+                yield row(f"`{code}`", says.status or "", says.meaning, says.action)
+        yield ""
+
+
+def messages_page() -> Iterator[str]:
+    unions = {
+        "From client to ingress": ingress_v1.AnyClientMessage,
+        "From ingress to client": ingress_v1.AnyServerMessage,
+        "From orchestrator, as server-sent events": orchestrator_v1.AnyEvent,
+    }
+    for title, union in unions.items():
+        yield f"## {title}"
+        yield ""
+        yield from head("type", "members")
+        for model in get_args(union):
+            fields = msgspec.structs.fields(model)
+            members = ", ".join(
+                f"`{field.encode_name}`" + ("" if field.required else "?") for field in fields
+            )
+            yield row(f"`{model.__struct_config__.tag}`", members)
+        yield ""
+
+
+def tools_page() -> Iterator[str]:
+    yield "What every installation has. A `read` tool changes nothing; one that is repeatable may be"
+    yield "run again after a crash."
+    yield ""
+    yield from head("tool", "level", "repeatable", "what it does", "arguments")
+    for name, built_in in sorted(BUILT_IN.items()):
+        tool = built_in.tool
+        properties = tool.schema.get("properties", {})
+        assert isinstance(properties, dict)
+        arguments = ", ".join(f"`{argument}`" for argument in properties)
+        repeatable = "yes" if tool.repeatable else "no"
+        yield row(f"`{name}`", tool.level, repeatable, tool.description, arguments)
+
+
+def commands_page() -> Iterator[str]:
+    yield "Exit codes: 0 done; 1 it failed, and the line on stderr says why; 2 the command, a setting"
+    yield "or a file is wrong, and the line says what to correct."
+    yield ""
+    for name in COMMANDS:
+        command = importlib.import_module(f"toolgate.cli.{COMMANDS[name][0]}").command
+        yield from _command(command, f"toolgate {name}")
+
+
+def _command(command: click.Command, name: str) -> Iterator[str]:
+    context = click.Context(command, info_name=name, terminal_width=88, max_content_width=88)
+    yield from [f"## `{name}`", "", "```text", command.get_help(context), "```", ""]
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            if found is not None:
+                yield from _command(found, f"{name} {child}")
+
+
+def states_page() -> Iterator[str]:
+    for title, table in MACHINES.items():
+        yield from [f"## {title}", "", "```mermaid", "stateDiagram-v2"]
+        for state, after in table.items():
+            yield from (f"    {state} --> {one}" for one in sorted(after))
+            if not after:
+                yield f"    {state} --> [*]"
+        yield from ["```", ""]
+
+
+PAGES = {
+    "settings.md": ("Settings", settings_page),
+    "codes.md": ("Error and close codes", codes_page),
+    "messages.md": ("Messages", messages_page),
+    "tools.md": ("Built-in tools", tools_page),
+    "commands.md": ("Commands", commands_page),
+    "states.md": ("States", states_page),
+}
+
+
+def drawn() -> dict[Path, str]:
+    pages = {}
+    for name, (title, body) in PAGES.items():
+        lines = [f"# {title}", "", "Drawn by `make docs`; do not edit.", "", *body()]
+        pages[OUT / name] = "\n".join(lines).rstrip() + "\n"
+    return pages
+
+
+if __name__ == "__main__":
+    for path, text in drawn().items():
+        if "--check" not in sys.argv:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.name} is stale: run `make docs`")
