@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrowserOptions:
-    """Budgets in milliseconds. A hang is answered within soft + 2 stop + static on an idle machine."""
+    """Budgets in milliseconds. A hang is answered within soft + 2 stop + static, and what reading takes."""
 
     executable: str = ""  # empty: the first known one
     proxy_url: str = ""  # the guarded way out for trust `remote`; without it there is none
@@ -15,7 +15,7 @@ class BrowserOptions:
     navigation_ms: int = 15_000
     quiet_ms: int = 2_000
     stop_ms: int = 500
-    static_ms: int = 1_500
+    static_ms: int = 200  # how long HTML alone may load, before it is read as far as it came
     navigations_per_tab: int = 100
     spares: int = 1
     memory_limit: int = 3 * 1024**3

@@ -448,7 +448,7 @@ class PlaywrightTab:
                 still = PlaywrightTab(self._home, page, cdp)
                 await page.goto(url, wait_until="commit")
                 # As much of it as comes in a moment: what came must be laid out in what is left.
-                moment = self._options.static_ms / 8
+                moment = self._options.static_ms
                 await still._comes(page.wait_for_load_state("domcontentloaded", timeout=moment))
                 await cdp.send("Page.stopLoading")
                 looked = await still._look(
