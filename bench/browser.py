@@ -25,7 +25,8 @@ from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, proces
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import EXTRACTOR, WATCH, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import WATCH, PlaywrightBrowser
+from toolgate.adapters.playwright_tab import EXTRACTOR
 from toolgate.domain.task_runs import Trust
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime

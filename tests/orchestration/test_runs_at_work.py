@@ -30,7 +30,7 @@ from toolgate.ports.pipeline import Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.judged_pipeline import ALLOW, ASK, JudgedPipeline
+from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
 
 requirement = pytest.mark.requirement
 POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
@@ -78,7 +78,7 @@ class House:
         self.journal = MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
-        self.pipeline = JudgedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
+        self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
         self.endless = Endless()
         self.builtin: dict[str, Agent] = {
             "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,19 +14,18 @@ from yarl import URL
 from tests.e2e.harness import Client, Program, running
 from toolgate.adapters.chromium import find_chromium
 
-SHARED = {"scope": "module", "loop_scope": "module"}
 TOKEN = "operator-token-of-the-tests"
 MARK = {"X-Toolgate-Console": "1"}
 
 
-@pytest_asyncio.fixture(**SHARED)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     home = tmp_path_factory.mktemp("console") / "home"
     async with running(home, OPERATOR_TOKEN=TOKEN) as started:
         yield started
 
 
-@pytest_asyncio.fixture(**SHARED)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as driver:
         launched = await driver.chromium.launch(
@@ -43,14 +43,20 @@ async def link_of(program: Program) -> str:
     return found[1]
 
 
-@pytest_asyncio.fixture(**SHARED)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def session(program: Program) -> AsyncIterator[aiohttp.ClientSession]:
     """Signed in, without a browser."""
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar, headers=MARK) as http:
-        answer = await http.post(f"{api(program)}/sign-in", json={"token": TOKEN})
-        assert answer.status == 200
+        url = f"{api(program)}/sign-in"
+        assert await status_of(http, "POST", url, json={"token": TOKEN}) == 200
         yield http
+
+
+async def status_of(http: aiohttp.ClientSession, method: str, url: str, **given: Any) -> int:
+    """The status of an answer whose body nobody wants."""
+    async with http.request(method, url, **given) as answer:
+        return answer.status
 
 
 def api(program: Program) -> str:

@@ -5,9 +5,9 @@ import re
 
 import aiohttp
 import pytest
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from tests.e2e.console.conftest import TOKEN, Ask, api, link_of
+from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
 from tests.e2e.harness import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,16 +29,16 @@ VIEWS = {
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-async def test_the_printed_link_signs_in_once(program: Program, browser: object) -> None:
+async def test_the_printed_link_signs_in_once(program: Program, browser: Browser) -> None:
     link = await link_of(program)
-    first = await browser.new_context()  # type: ignore[attr-defined]
+    first = await browser.new_context()
     page = await first.new_page()
     await page.goto(link)
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert "code=" not in page.url
     cookie = (await first.cookies())[0]
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/console")
-    second = await browser.new_context()  # type: ignore[attr-defined]
+    second = await browser.new_context()
     page = await second.new_page()
     await page.goto(link)
     await expect(page.get_by_role("alert")).to_contain_text("used already")
@@ -162,8 +162,8 @@ async def test_a_device_knocks_and_is_paired_with_what_it_may_do(
     gateway = program.urls["gateway"]
     async with aiohttp.ClientSession() as device:
         who = {"X-Device-Id": "phone-1"}
-        knocked = await device.get(f"{gateway}/status", headers=who)
-        assert knocked.status == 401
+        url = f"{gateway}/status"
+        assert await status_of(device, "GET", url, headers=who) == 401
         await page.goto(f"{program.urls['console']}/devices")
         row = page.get_by_role("row").filter(has_text="phone-1")
         await row.get_by_role("button", name="Pair…").click()
@@ -172,8 +172,8 @@ async def test_a_device_knocks_and_is_paired_with_what_it_may_do(
         token = (await page.get_by_role("dialog").locator("pre").inner_text()).strip()
         await page.get_by_role("button", name="Done").click()
         await expect(page.get_by_role("table", name="Paired devices")).to_contain_text("phone-1")
-        answer = await device.get(f"{gateway}/status", headers={**who, "X-Device-Token": token})
-        assert answer.status == 200
+        who["X-Device-Token"] = token
+        assert await status_of(device, "GET", url, headers=who) == 200
 
 
 async def test_a_target_is_made_changed_and_removed_and_its_token_is_never_shown(
@@ -229,7 +229,8 @@ async def test_the_audit_pages_through_its_rows(
     page: Page, program: Program, session: aiohttp.ClientSession
 ) -> None:
     for _ in range(60):
-        await session.put(f"{api(program)}/targets/target_local_default", json={"enabled": True})
+        url = f"{api(program)}/targets/target_local_default"
+        assert await status_of(session, "PUT", url, json={"enabled": True}) == 200
     await page.goto(f"{program.urls['console']}/audit")
     first = page.get_by_role("row").nth(1).get_by_role("cell").first
     newest = int(await first.inner_text())

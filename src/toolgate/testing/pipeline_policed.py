@@ -11,9 +11,8 @@ from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Append, Journal, NewEvent
 from toolgate.ports.pipeline import (
     APPROVALS,
-    APPROVED,
+    DECIDED,
     EXPIRED,
-    REJECTED,
     Answer,
     Denied,
     Pending,
@@ -24,6 +23,9 @@ from toolgate.ports.pipeline import (
 
 ALLOW: Final = "allow"
 ASK: Final = "ask"
+APPROVED: Final = "APPROVED"
+REJECTED: Final = "REJECTED"
+LATE: Final = "EXPIRED"
 APPROVAL_MS: Final = 600_000
 
 Run = Callable[[ToolRequest], Awaitable[ToolOutput]]
@@ -33,7 +35,7 @@ async def succeed(request: ToolRequest) -> ToolOutput:
     return ToolOutput(0, stdout=f"{request.tool} ran")
 
 
-class JudgedPipeline:
+class PolicedPipeline:
     """What is not in `policy` is denied; an answer, once given, is given again."""
 
     def __init__(
@@ -101,7 +103,7 @@ class JudgedPipeline:
         return await self._settle(approval_id, APPROVED if approve else REJECTED)
 
     async def expire(self, approval_id: str) -> None:
-        await self._settle(approval_id, EXPIRED)
+        await self._settle(approval_id, LATE)
 
     async def _settle(self, approval_id: str, verdict: str) -> str:
         if approval_id not in self._approvals:
@@ -110,8 +112,10 @@ class JudgedPipeline:
             raise Conflict(f"approval {approval_id} was decided")
         self._approvals[approval_id] = verdict
         request = self._waiting[approval_id]
-        data = json.dumps({"approval_id": approval_id, "run_id": request.run_id}).encode()
-        await self._journal.commit(Append(APPROVALS, [NewEvent(verdict, data, approval_id)]))
+        told = {"approval_id": approval_id, "run_id": request.run_id, "status": verdict}
+        kind = EXPIRED if verdict == LATE else DECIDED
+        event = NewEvent(kind, json.dumps(told).encode(), request.run_id)
+        await self._journal.commit(Append(APPROVALS, [event]))
         return request.request_id
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
