@@ -9,16 +9,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile, load_policy
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
@@ -135,7 +136,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         version=VERSION,
         holds_secret=lambda text: redactor.text(text) != text,
     )
-    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await open_browser_tasks(settings, installation, core, blobs)

@@ -12,21 +12,14 @@ from toolgate.domain.policy.model import Effect, Policy
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.shell import ParseShell
 from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.execution.calls import STREAM
+from toolgate.execution.calls import STREAM, EndedCall
 from toolgate.execution.policies import LevelOf
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Journal
 
 PAGE: Final = 200
 
-
-class _Ended(msgspec.Struct, frozen=True):
-    """Of an ended call's event, all that is needed here."""
-
-    id: str
-
-
-_decode_ended: Final = msgspec.json.Decoder(_Ended).decode
+_decode_ended: Final = msgspec.json.Decoder(EndedCall).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
