@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
@@ -31,7 +31,7 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
-from toolgate.domain.tools import Caller, Level
+from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
@@ -97,6 +97,7 @@ class Execution:
     upstreams: Upstreams
     simulation: Simulation
     tasks: Toolset
+    browser_tools: Sequence[Tool]
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -135,7 +136,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         version=VERSION,
         holds_secret=lambda text: redactor.text(text) != text,
     )
-    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await open_browser_tasks(settings, installation, core, blobs)
@@ -180,6 +182,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         upstreams,
         simulation,
         tasks,
+        in_browser.tools(),
     )
 
 

@@ -7,6 +7,8 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "demo": ("demo", "Play the whole story, step by step."),
+    "console": ("console", "Print a link that signs in to the console."),
     "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
     "browser": ("browser", "Serve browser tasks over MCP."),
     "policy": ("policy", "Check, test, explain and simulate policies."),
@@ -17,6 +19,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "audit": ("audit", "Query the audit log."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
 }
 
 

@@ -14,6 +14,7 @@ const STATUS = {
   healthy: ["Healthy", "good"], degraded: ["Degraded", "ask"], offline: ["Offline", "bad"],
   queued: ["Queued", "calm"], running: ["Running", "busy"], succeeded: ["Succeeded", "good"],
   partial_success: ["Partly succeeded", "ask"], failed: ["Failed", "bad"], canceled: ["Cancelled", "calm"],
+  enabled: ["Enabled", "good"], disabled: ["Disabled", "calm"],
   read: ["Read", "calm"], write: ["Write", "ask"], sign: ["Sign", "bad"],
 };
 
@@ -165,9 +166,9 @@ export function field(name, control, hint) {
 
 export const tick = (name, checked = false) => h("input", { type: "checkbox", name, checked });
 
-export async function guarded(node, load) {
-  try { put(node, await load()); } catch (failed) {
-    put(node, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load), { tone: "quiet" })));
+export async function guarded(node, load, isHere = () => true) {
+  try { const made = await load(); if (isHere()) put(node, made); } catch (failed) {
+    if (isHere()) put(node, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load, isHere), { tone: "quiet" })));
   }
 }
 
