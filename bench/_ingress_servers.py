@@ -201,8 +201,12 @@ async def serve(kind: str, home: Path) -> None:
             case [b"lag"]:
                 answer({"p99": lag.p99()})
             case _:
-                pages = int(Path("/proc/self/statm").read_text().split()[1])
-                answer({"rss": pages * resource.getpagesize()})
+                answer({"rss": resident()})
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def answer(what: dict[str, Any]) -> None:

@@ -153,7 +153,7 @@ async def audience(one: Server, count: int) -> list[Client]:
 
 async def heard(clients: list[Client], count: int) -> None:
     async with asyncio.timeout(120):
-        while any(client.count < count for client in clients):
+        while any(client.count < count for client in clients):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.002)
 
 
@@ -201,16 +201,16 @@ async def stalled_reader() -> list[Result]:
             clients[0].transport.pause_reading()
             stalled.append(await p99())
             clients[0].transport.resume_reading()
-            await heard(clients[:1], 0)
         total = others[0].count
-        before = clients[0].count
-        await asyncio.sleep(0.5)
-        complete = clients[0].count == total or clients[0].count > before or True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                await heard(clients[:1], total)
+        complete = clients[0].count == total
     ratio = statistics.median(stalled) / statistics.median(alone)
     detail = f"p99 {statistics.median(alone):.1f} ms, with it {statistics.median(stalled):.1f} ms"
     return [
         at_most("one stalled reader among 200", ratio, 1.3, detail=detail),
-        Result("it recovers", f"{clients[0].count} of {total} as single frames", passed=complete),
+        Result("it recovers", f"{clients[0].count} of {total} heard", "all", complete),
     ]
 
 
