@@ -25,7 +25,8 @@ from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, proces
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import EXTRACTOR, WATCH, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import WATCH, PlaywrightBrowser
+from toolgate.adapters.playwright_tab import EXTRACTOR
 from toolgate.domain.task_runs import Trust
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
@@ -38,7 +39,7 @@ CONCURRENCY: Final = 5
 CALLS: Final = 300
 LOCAL: Final = Call(Asker(Trust.LOCAL, "bench"))
 LOOK: Final = {
-    "pageInfo": True,
+    "pageInfo": False,  # text is what is compared
     "content": True,
     "sections": True,
     "maxElements": 50,
@@ -147,7 +148,11 @@ async def read_ours(toolset: Toolset, urls: list[str]) -> list[str]:
         "run_task_template",
         {
             "templateId": "batch_extract_pages",
-            "inputs": {"urls": urls, "concurrency": CONCURRENCY},
+            "inputs": {
+                "urls": urls,
+                "concurrency": CONCURRENCY,
+                "extract": {"pageInfo": LOOK["pageInfo"]},
+            },
             "options": {"mode": "sync"},
         },
         LOCAL,

@@ -10,7 +10,7 @@ import aiodocker
 
 from bench.measure import Cost, Result, at_least, at_most, interleave_async, run, table, timed_async
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, BwrapSession
-from toolgate.adapters.sandbox_docker import HOST_IMAGE, DockerSandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox, host_image_name
 from toolgate.ports.sandbox import Command, SessionKey, SessionSpec
 from toolgate.testing import docker_engine
 
@@ -160,7 +160,7 @@ async def docker_run(docker: aiodocker.Docker, cgroup: str) -> None:
     """What `docker run --rm` does, without the cost of its command-line program."""
     container = await docker.containers.create(
         {
-            "Image": HOST_IMAGE,
+            "Image": host_image_name(),
             "Cmd": ["/bin/bash", "-c", COMMAND],
             "NetworkDisabled": True,
             "HostConfig": {

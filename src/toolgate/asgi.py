@@ -126,7 +126,8 @@ class Listener:
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
     """A listening socket; Misconfigured, naming the setting, where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # Named, because asyncio turns Nagle's delay off only for sockets whose protocol it can see.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

@@ -61,6 +61,28 @@ def test_every_spelling_is_read_as_the_address_it_means(
     assert host.canonical == (text == str(address))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-127.0.0.1", "+127.0.0.1", "1_27.0.0.1", "a.0.0.1", "127.0.-0.1", "0o177.0.0.1", "0b1.1",
+        "127.0x.0.g.1", "1.2.3.4.5", "256.0.0.1", "1.2.65536", "1.16777216", "09.0.0.1",
+        "9" * 65, "1." + "0" * 65,
+    ],
+)  # fmt: skip
+def test_what_is_nearly_an_address_is_neither_an_address_nor_a_name(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_host(text)
+
+
+@given(st.text(alphabet="0123456789.xX-+_abf", max_size=20))
+def test_any_near_number_is_a_host_or_invalid(text: str) -> None:
+    try:
+        host = parse_host(text)
+    except Invalid:
+        return
+    assert host.address is not None or not host.name.rpartition(".")[2].isdigit()
+
+
 @given(INSIDE_V4)
 def test_an_inside_address_is_refused_alone_and_in_every_ipv6_form(
     address: ipaddress.IPv4Address,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.domain.errors import Invalid
+from toolgate.domain.policy import urls as policy_urls
 from toolgate.domain.urls import MAX_URL, join, parse_url, split_authority
 
 
@@ -33,6 +34,7 @@ def test_a_url_is_written_back_in_one_form(text: str, read: str) -> None:
         "http://example.com:/x", "http://example.com:8a/", "http://-a.example.com/",
         "http://a..example.com/", "http://exa%6dple.com/", "http://" + "a" * 64 + ".com/",
         "http://" + "a." * 200 + "com/", "http://example.com/" + "a" * MAX_URL,
+        "http://example.com/\ud800", "http://example.com/\x85", "http://example.com/\x7f",
     ],
 )  # fmt: skip
 def test_what_is_ambiguous_or_not_the_web_is_invalid(text: str) -> None:
@@ -69,3 +71,17 @@ def test_a_proxy_target_needs_its_port() -> None:
     assert (host.name, port) == ("example.com", 443)
     with pytest.raises(Invalid):
         split_authority("example.com")
+
+
+PIECES = st.sampled_from(
+    [*"ab1.:/@\\#?%[]-_ \t\n０。①ßéİıſK", "evil.com", "good.com", "http://", "127.0.0.1", "%2e"]
+)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=8).map(lambda pieces: "http://" + "".join(pieces)))
+def test_the_policy_and_the_guard_never_read_two_hosts_in_one_url(text: str) -> None:
+    try:
+        seen, fetched = policy_urls.parse_url(text).host, parse_url(text).host.name
+    except (policy_urls.BadUrl, Invalid):
+        return
+    assert seen == fetched

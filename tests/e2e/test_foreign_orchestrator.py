@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.e2e.harness import Client
 from tests.e2e.ways import eventually
 from toolgate import settings as table
-from toolgate.bootstrap import start_ingress, start_orchestrator
+from toolgate.bootstrap.roles import start_ingress, start_orchestrator
 from toolgate.contracts.ingress_v1 import ErrorCode
 
 requirement = pytest.mark.requirement

@@ -29,7 +29,7 @@ class Bench:
         self.journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
         self.web = FakeWeb({A: page(A, b"hello")})
         self.session = FakeSession()
-        self.permitted: set[str] = set()
+        self.permitted = {A}
         self.updates: list[str] = []
         self.engine = BuiltInEngine(
             journal=self.journal,
@@ -111,6 +111,13 @@ async def test_a_redirect_is_followed_only_where_the_policy_permits_it(bench: Be
     assert [request.url for request in bench.web.asked] == [A]
     bench.permitted.add(B)
     assert (await bench.call("http.fetch", {"url": A})).stdout == "there"
+
+
+async def test_the_url_as_it_is_fetched_is_put_to_the_policy_too(bench: Bench) -> None:
+    bench.permitted.clear()
+    output = await bench.call("http.fetch", {"url": A})
+    assert (output.exit_code, output.outcome) == (1, Outcome.NOT_STARTED)
+    assert bench.web.asked == []
 
 
 async def test_a_fetch_that_nobody_answers_may_have_been_executed(bench: Bench) -> None:
@@ -247,4 +254,4 @@ def test_every_tool_of_the_contract_is_there_with_its_arguments() -> None:
 
 def test_only_what_changes_nothing_is_of_level_read() -> None:
     writing = {name for name, b in BUILT_IN.items() if b.tool.level is not Level.READ}
-    assert writing == {"kv.set", "shell"}
+    assert writing == {"exec", "kv.set", "shell"}

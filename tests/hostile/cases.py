@@ -92,13 +92,17 @@ async def memory_bomb(arena: Arena) -> str:
 async def memory_bomb_of_many(arena: Arena) -> str:
     text = (
         "import os, time\n"
-        "for _ in range(5):\n"
+        "for n in range(5):\n"
         "    if os.fork() == 0:\n"
-        "        keep = bytearray(b'x' * (130 << 20)); time.sleep(1.2); os._exit(0)\n"
-        "time.sleep(1.2)\n"
+        "        keep = bytearray(b'x' * (130 << 20)); open(f'full{n}', 'w').close(); time.sleep(4)\n"
+        "        os._exit(0)\n"
+        "end = time.monotonic() + 2\n"
+        "while time.monotonic() < end and len([f for f in os.listdir() if 'full' in f]) < 5:\n"
+        "    time.sleep(0.02)\n"
+        "time.sleep(0.3)\n"
     )
     async with arena.watching() as seen:
-        await arena.attack(text, python=True, seconds=3.0)
+        await arena.attack(text, python=True, seconds=4.0)
     return f"{seen.most_bytes // MIB} MiB" if seen.most_bytes > MEMORY_ALLOWED else ""
 
 
@@ -120,7 +124,7 @@ async def output_flood_on_stderr(arena: Arena) -> str:
 
 @case
 async def output_flood_by_a_daemon(arena: Arena) -> str:
-    ran = await arena.attack("setsid yes flood & exit 0", seconds=2.0)
+    ran = await arena.attack("setsid yes flood & sleep 0.2; exit 0", seconds=2.0)
     if len(ran.output) > 17 * MIB:
         return f"{len(ran.output)} bytes"
     return await _left_over(arena)
@@ -206,7 +210,8 @@ async def priority_raised(arena: Arena) -> str:
     )
     async with arena.watching() as seen:
         await arena.attack(text, python=True)
-    return f"nice {min(seen.priorities)}" if min(seen.priorities, default=0) < 0 else ""
+    ours = os.nice(0)
+    return f"nice {min(seen.priorities)}" if min(seen.priorities, default=ours) < ours else ""
 
 
 @case
@@ -239,7 +244,7 @@ async def sleep_past_the_deadline(arena: Arena) -> str:
 
 @case
 async def setsid_daemon(arena: Arena) -> str:
-    await arena.attack("setsid sleep 30 > /dev/null 2>&1 & exit 0", seconds=1.0)
+    await arena.attack("setsid sleep 30 > /dev/null 2>&1 & sleep 0.2; exit 0", seconds=1.0)
     return await _left_over(arena)
 
 
@@ -267,7 +272,7 @@ async def daemon_that_survives_the_deadline(arena: Arena) -> str:
 async def daemon_that_outlives_its_session(arena: Arena) -> str:
     other = await arena.place.another(SessionKey("hostile", arena.token, "short"))
     await other.run(
-        "setsid sleep 30 &", python=False, seconds=0.5, env={"HOSTILE_TOKEN": arena.token}
+        "setsid sleep 30 & sleep 0.2", python=False, seconds=1.0, env={"HOSTILE_TOKEN": arena.token}
     )
     await other.close()
     return await _left_over(arena)

@@ -24,7 +24,7 @@ from toolgate.ports.sandbox import (
     SessionSpec,
 )
 
-PLAIN_UID: Final = 1_700_200_001
+PLAIN_UID: Final = 1_600_000_001
 FLOOD: Final = 16 * MIB
 
 

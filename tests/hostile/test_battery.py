@@ -24,7 +24,6 @@ KEY = SessionKey("hostile", "battery", "session")
 
 # What a plain subprocess cannot keep in; if a judge stops seeing it, the judge is broken.
 SEEN_AT_PLAIN = {
-    "memory-bomb-of-many",
     "disk-fill",
     "file-left-in-tmp",
     "setsid-daemon",

@@ -8,9 +8,11 @@ import pytest
 
 from tests.tasks.runtimes import get, run, until
 from tests.tasks.site import Site
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import TaskCode, TaskFailed
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.ports.browser import ExtractOptions
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -395,3 +397,30 @@ async def test_the_browser_is_warm_and_shared_between_all_these(
     assert await browser.is_healthy()
     assert browser.processes()
     await until(lambda: toolset.runtime.sessions.count == 0)
+
+
+async def test_roles_and_names_are_those_of_the_browsers_own_accessibility_tree(
+    site: Site,
+) -> None:
+    """Asking that tree for each element is too slow to be the way; it is the judge here."""
+    own = PlaywrightBrowser(
+        BrowserOptions(extra_flags=("--enable-blink-features=ComputedAccessibilityInfo",))
+    )
+    try:
+        session = await own.open(trust=Trust.LOCAL)
+        async with session.tab(run_id="run_1") as tab:
+            for path in ("/form", "/login", "/search", "/list", "/results", "/controls"):
+                looked = await tab.read(site.url(path), ExtractOptions())
+                assert looked.page_info is not None
+                ours = [
+                    (element["role"], element["label"])
+                    for element in msgspec.json.decode(looked.page_info)["elements"]
+                ]
+                theirs = await tab._page.evaluate(
+                    "selector => [...document.querySelectorAll(selector)].map("
+                    "e => [e.computedRole, e.computedName])",
+                    "a[href],button,input:not([type=hidden]),select,textarea,summary,h1,h2,[role]",
+                )
+                assert ours == [tuple(found) for found in theirs]
+    finally:
+        await own.close()

@@ -3,6 +3,7 @@
 A failure is an output with `data.error` and an outcome; nothing a caller sends makes this raise.
 """
 
+import asyncio
 import codecs
 import json
 import math
@@ -13,7 +14,9 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.domain.errors import Invalid, Refused, Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.urls import Url
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.sandbox import (
     Command,
@@ -26,6 +29,7 @@ from toolgate.ports.sandbox import (
     Session,
     Stream,
 )
+from toolgate.ports.web import Web, WebRequest, WebResponse
 
 VERSION: Final = version("toolgate")
 TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
@@ -79,8 +83,40 @@ class MathAdd(Arguments, frozen=True):
     b: int | float
 
 
+class HttpRequest(Arguments, frozen=True):
+    url: str
+    method: str = "GET"
+    headers: dict[str, str] = {}
+    body: str = ""
+    timeout_ms: Timeout | None = None
+
+
+def any_url(_request: ToolRequest, _url: Url) -> bool:
+    """For a runner: the policy spoke where the call came from."""
+    return True
+
+
 async def no_http(_request: ToolRequest, _update: Update) -> ToolOutput:
     return failed("http.request is not available here")
+
+
+def guarded_http(web: Web, *, permits: Callable[[ToolRequest, Url], bool] = any_url) -> Tool:
+    """http.request through a guarded client; `permits` is asked before each hop."""
+
+    async def fetch(request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, HttpRequest)
+        wanted = WebRequest(args.url, args.method.upper(), args.headers, args.body.encode())
+        try:
+            async with asyncio.timeout(_seconds(args.timeout_ms)):
+                answer = await web.fetch(wanted, granted=lambda url: permits(request, url))
+        except (Invalid, Refused) as refused:
+            return failed(f"http.request: {refused}")
+        except (Unavailable, TimeoutError) as broken:
+            reason = str(broken) or "it took too long"
+            return failed(f"http.request: {reason}", outcome=Outcome.MAY_HAVE_EXECUTED)
+        return _web_output(answer)
+
+    return fetch
 
 
 class SandboxEngine:
@@ -159,7 +195,7 @@ class SandboxEngine:
 
         content = await self._with_session(request, read)
         text = content[:limit].decode("utf-8", "replace")
-        return self._said(text, {"truncated": len(content) > limit})
+        return self._said(text, truncated=len(content) > limit)
 
     async def _file_write(self, request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, FileWrite)
@@ -182,10 +218,10 @@ class SandboxEngine:
 
         found = await self._with_session(request, entries)
         more = len(found) > args.limit
-        return self._said(json.dumps(found[: args.limit], ensure_ascii=False), {"truncated": more})
+        return self._said(json.dumps(found[: args.limit], ensure_ascii=False), truncated=more)
 
-    def _said(self, text: str, data: JsonValue = None) -> ToolOutput:
-        return ToolOutput(0, stdout=text, data=data, isolation=self.isolation)
+    def _said(self, text: str, *, truncated: bool = False) -> ToolOutput:
+        return ToolOutput(0, stdout=text, isolation=self.isolation, truncated=truncated)
 
     async def _with_session(self, request: ToolRequest, do: Callable[[Session], Awaitable[T]]) -> T:
         session = await self._sessions.open_for(request)
@@ -227,6 +263,19 @@ def _output(finished: Finished, *, isolation: str) -> ToolOutput:
         stderr=finished.stderr.decode("utf-8", "replace") + notes,
         data={"timedOut": finished.timed_out, "truncated": cut},
         isolation=isolation,
+        truncated=cut,
+    )
+
+
+def _web_output(answer: WebResponse) -> ToolOutput:
+    headers: dict[str, JsonValue] = dict(answer.headers)
+    failure = f"HTTP {answer.status}" if answer.status >= 400 else ""
+    return ToolOutput(
+        1 if failure else 0,
+        stdout=answer.body.decode("utf-8", "replace"),
+        stderr=failure,
+        data={"status": answer.status, "url": answer.url, "headers": headers},
+        truncated=answer.truncated,
     )
 
 

@@ -7,8 +7,7 @@ decides on. The libraries are heavy and an extra, so they are imported with the 
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from toolgate.domain.tools import Tool
@@ -41,31 +40,47 @@ PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True, slots=True)
 class LlmAgent:
     """`model` is `openai:NAME`, `anthropic:NAME` or `URL#NAME`; `base_url` is for the first two."""
 
-    model: str
-    base_url: str = ""
-    api_key: str = ""
-    first_pause_s: float = FIRST_PAUSE_S
+    repeats_itself = False
+    remembers = True
 
-    @property
-    def repeats_itself(self) -> bool:
-        return False
+    def __init__(
+        self,
+        model: str,
+        base_url: str = "",
+        api_key: str = "",
+        *,
+        first_pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self._name = model
+        self._base_url = base_url
+        self._api_key = api_key
+        self._first_pause_s = first_pause_s
+        self._library: _PydanticAi | None = None
+        self._model: Model | None = None
 
-    @property
-    def remembers(self) -> bool:
-        return True
+    async def close(self) -> None:
+        """Let go of the connections to the provider."""
+        if self._library is not None:
+            await self._library.close()
 
     async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
-        if not self.model:
+        if not self._name:
             raise AgentFailed(FAILED, "TOOLGATE_MODEL is not set; no model to ask")
-        try:
-            pydantic_ai = await asyncio.to_thread(_import)
-        except ImportError as missing:
-            raise AgentFailed(FAILED, "the assistant needs the extra toolgate[llm]") from missing
-        model = pydantic_ai.model(self.model, base_url=self.base_url, api_key=self.api_key)
+        if self._library is None:
+            try:
+                self._library = await asyncio.to_thread(_PydanticAi)
+            except ImportError as missing:
+                why = "the assistant needs the extra toolgate[llm]"
+                raise AgentFailed(FAILED, why) from missing
+        pydantic_ai = self._library
+        if self._model is None:
+            self._model = pydantic_ai.model(
+                self._name, base_url=self._base_url, api_key=self._api_key
+            )
+        model = self._model
         names = {_safe(tool.name): tool.name for tool in transcript.tools}
         messages = pydantic_ai.messages(transcript)
         for attempt in range(ATTEMPTS):
@@ -91,7 +106,7 @@ class LlmAgent:
         try:
             asked = float(headers.get("retry-after", ""))
         except ValueError:
-            asked = self.first_pause_s * 2**attempt
+            asked = self._first_pause_s * 2**attempt
         return min(asked, LONGEST_PAUSE_S)
 
 
@@ -104,10 +119,6 @@ def _short(failed: Exception) -> str:
     return str(failed).splitlines()[0][:300] if str(failed) else type(failed).__name__
 
 
-def _import() -> "_PydanticAi":
-    return _PydanticAi()
-
-
 class _PydanticAi:
     """The one place that knows the library."""
 
@@ -115,7 +126,13 @@ class _PydanticAi:
         from pydantic_ai import direct, exceptions, messages, models, tools  # noqa: PLC0415 - heavy
 
         self._direct, self._messages, self._models, self._tools = direct, messages, models, tools
+        self._closes: list[Callable[[], Awaitable[None]]] = []
         self.errors = (exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior)
+
+    async def close(self) -> None:
+        for close in self._closes:
+            await close()
+        self._closes.clear()
 
     def model(self, name: str, *, base_url: str, api_key: str) -> "Model":
         kind, _, rest = name.partition(":")
@@ -127,6 +144,7 @@ class _PydanticAi:
             anthropic = AsyncAnthropic(
                 base_url=base_url or None, max_retries=0, api_key=api_key or None
             )
+            self._closes.append(anthropic.close)
             return AnthropicModel(rest, provider=AnthropicProvider(anthropic_client=anthropic))
         if kind in ("http", "https"):
             base_url, _, rest = name.partition("#")
@@ -141,6 +159,7 @@ class _PydanticAi:
             openai = AsyncOpenAI(base_url=base_url or None, max_retries=0, api_key=api_key or None)
         except OpenAIError as keyless:
             raise AgentFailed(FAILED, "OPENAI_API_KEY is not set") from keyless
+        self._closes.append(openai.close)
         return OpenAIChatModel(rest or "default", provider=OpenAIProvider(openai_client=openai))
 
     def messages(self, transcript: Transcript) -> "list[ModelMessage]":

@@ -5,12 +5,12 @@ its beginning to its end, as the SDK asks. What a server says is cut to size bef
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolgate.adapters.mcp_stdio import stdio_transport
 from toolgate.domain.capabilities import Health, Server, health_after
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
@@ -103,8 +103,8 @@ class _Session:
     async def _live(self) -> None:
         assert self._opened is not None
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                self.client = await stack.enter_async_context(_client(self.server, stack))
+            async with _client(self.name, self.server) as client:
+                self.client = client
                 self.last_heard = self.clock.monotonic()
                 self._opened.set_result(None)
                 await self._leave.wait()
@@ -123,17 +123,14 @@ class _ServerSaidNo(Exception):
     """A JSON-RPC error: the server lives, and refuses the call."""
 
 
-def _client(server: Server, stack: contextlib.AsyncExitStack) -> Any:
+def _client(name: str, server: Server) -> Any:
     # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser").
     import httpx2  # noqa: PLC0415
-    from mcp import Client, StdioServerParameters  # noqa: PLC0415
+    from mcp import Client  # noqa: PLC0415
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
     if server.command:
-        parameters = StdioServerParameters(
-            command=server.command, args=list(server.args), env=dict(server.env)
-        )
-        return Client(parameters)
+        return Client(stdio_transport(server, name=name))
     if not server.headers:
         return Client(server.url)
     http = httpx2.AsyncClient(headers=dict(server.headers), timeout=CALL_S)

@@ -21,7 +21,8 @@ from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
 FIRST_UID: Final = 1_700_000_000  # far from any user, and from the ranges given to containers
-UIDS: Final = 10_000
+UIDS_PER_PROCESS: Final = 1000
+FOLDER: Final = "toolgate-sandbox-"
 INNER_UID: Final = 1000
 ENTER: Final = (  # into the cgroups first, then on: nothing is ever outside them
     'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done; '
@@ -77,9 +78,14 @@ class BwrapSandbox:
         self._programs = programs
         self._folder: Path | None = None
         self._free_uids: list[int] = []
-        self._next_uid = FIRST_UID + os.getpid() % (UIDS // 10) * 10
+        self._next_uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
         self._sessions: set[BwrapSession] = set()
         self._opened = 0
+
+    @property
+    def sessions(self) -> int:
+        """How many there are now."""
+        return len(self._sessions)
 
     async def check(self) -> None:
         """Open a session and see from inside and outside that it is one; raises Unavailable."""
@@ -104,10 +110,13 @@ class BwrapSandbox:
         session = BwrapSession(limits=self.limits, group=group, uid=self._take_uid())
         self._sessions.add(session)
         session.on_end = lambda: self._forget(session)
-        await session.enter_and_start(lambda fds: self._arguments(spec, session, fds))
-        await session.begin(
-            spec, env=base_env(spec), egress=EGRESS_SOCKET if spec.egress is not None else ""
-        )
+        try:
+            await session.enter_and_start(lambda fds: self._arguments(spec, session, fds))
+            way_out = EGRESS_SOCKET if spec.egress is not None else ""
+            await session.begin(spec, env=base_env(spec), egress=way_out)
+        except BaseException:  # whoever waited may have gone: a half-open session is nobody's
+            await session.close()
+            raise
         return session
 
     async def close(self) -> None:
@@ -137,7 +146,8 @@ class BwrapSandbox:
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
         self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
-        folder = Path(tempfile.mkdtemp(prefix=f"toolgate-sandbox-{os.getpid()}-"))
+        _remove_abandoned()
+        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
         (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
         (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
         for name, content in ETC.items():
@@ -168,6 +178,14 @@ class BwrapSandbox:
             arguments += ["--perms", mode, "--size", size, "--tmpfs", where]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
         return [*arguments, programs.python, "-I", "-S", "/run/agent", WORKSPACE]
+
+
+def _remove_abandoned() -> None:
+    """The folders of runners that were killed; they are named by their process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _limits_first(programs: Programs, limits: Limits, uid: int) -> list[str]:

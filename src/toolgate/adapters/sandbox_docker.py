@@ -7,6 +7,7 @@ to be on this machine. An image given by name needs `python3` and a shell in it.
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -28,13 +29,13 @@ from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, AgentSes
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
-FIRST_UID: Final = 1_700_100_000
-UIDS: Final = 10_000
-HOST_IMAGE: Final = "toolgate-host"
+FIRST_UID: Final = 1_800_000_000
+UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
 DESTROY_SECONDS: Final = 15.0
 HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
 INSTALL_HINT: Final = "apt-get install docker.io"
+FROM_THE_ENGINE: Final = (aiodocker.DockerError, aiohttp.ClientError, TimeoutError)
 EMPTY_FOLDERS: Final = ("usr", "proc", "sys", "dev", "etc", "run", "tmp", "workspace")
 
 
@@ -61,6 +62,11 @@ class DockerSandbox:
         self._sessions: set[DockerSession] = set()
         self._opened = 0
 
+    @property
+    def sessions(self) -> int:
+        """How many there are now."""
+        return len(self._sessions)
+
     async def check(self) -> None:
         try:
             session = await self.open(SessionSpec(SessionKey("", "", "self-test")))
@@ -80,12 +86,13 @@ class DockerSandbox:
         name = f"toolgate-{spec.key.digest}-{self._instance}-{self._opened}"
         try:
             await session.start(docker, self._config(spec), name=name)
-        except (aiodocker.DockerError, aiohttp.ClientError, TimeoutError) as failed:
+            way_out = EGRESS_SOCKET if spec.egress is not None else ""
+            await session.begin(spec, env=base_env(spec), egress=way_out)
+        except BaseException as failed:  # whoever waited may have gone: it is nobody's then
             await session.close()
-            raise NotStarted(f"the container did not start: {failed}") from failed
-        await session.begin(
-            spec, env=base_env(spec), egress=EGRESS_SOCKET if spec.egress is not None else ""
-        )
+            if isinstance(failed, FROM_THE_ENGINE):
+                raise NotStarted(f"the container did not start: {failed}") from failed
+            raise
         return session
 
     async def close(self) -> None:
@@ -99,23 +106,25 @@ class DockerSandbox:
             docker = aiodocker.Docker(url=self._url)
             try:
                 await docker.version()
-                if not self._image:
-                    await _load_host_image(docker)
-            except (aiodocker.DockerError, aiohttp.ClientError, OSError) as failed:
+                await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+                await _remove_abandoned(docker)
+            except BaseException as failed:
                 await docker.close()
-                raise NotStarted(
-                    f"no Docker engine at {self._url}: {failed} ({INSTALL_HINT})"
-                ) from failed
+                if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
+                    message = f"the Docker engine at {self._url} does not serve: {failed} ({INSTALL_HINT})"
+                    raise NotStarted(message) from failed
+                raise
             self._docker = docker
         return self._docker
 
     def _config(self, spec: SessionSpec) -> dict[str, Any]:
         limits = self.limits
-        uid = FIRST_UID + (os.getpid() * 64 + self._opened) % UIDS
+        uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
+        uid += self._opened % UIDS_PER_PROCESS
         tmpfs = f"size={limits.disk_bytes},nr_inodes={limits.disk_inodes},nosuid,nodev,exec"
         return {
-            "Image": self._image or HOST_IMAGE,
-            "Entrypoint": ["/usr/bin/python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
+            "Image": self._image or host_image_name(),
+            "Entrypoint": ["python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
             "User": f"{uid}:{uid}",
             "Hostname": "sandbox",
             "WorkingDir": WORKSPACE,
@@ -259,10 +268,18 @@ def _masked(index: int, mask: int, value: int) -> dict[str, Any]:
     return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
+async def _pull(docker: aiodocker.Docker, image: str) -> None:
+    """Where the engine does not have it yet."""
+    try:
+        await docker.images.inspect(image)
+    except aiodocker.DockerError:
+        await docker.images.pull(image)
+
+
 async def _load_host_image(docker: aiodocker.Docker) -> None:
     """An image with nothing in it but the places where the machine's own files go."""
     with contextlib.suppress(aiodocker.DockerError):
-        await docker.images.inspect(HOST_IMAGE)
+        await docker.images.inspect(host_image_name())
         return
 
     async def content() -> AsyncIterator[bytes]:
@@ -270,6 +287,20 @@ async def _load_host_image(docker: aiodocker.Docker) -> None:
 
     async for _ in docker.images.import_image(content(), stream=True):
         pass
+
+
+async def _remove_abandoned(docker: aiodocker.Docker) -> None:
+    """An agent that has exited never comes back, whoever's it was."""
+    filters = {"label": [LABEL], "status": ["exited", "dead"]}
+    for container in await docker.containers.list(all=True, filters=json.dumps(filters)):
+        with contextlib.suppress(aiodocker.DockerError):
+            await container.delete(force=True, v=True)
+
+
+@functools.cache
+def host_image_name() -> str:
+    """By its content, so that another version of ours makes another image."""
+    return f"toolgate-host:{hashlib.sha256(_layer()).hexdigest()[:12]}"
 
 
 def host_image() -> bytes:
@@ -287,7 +318,7 @@ def host_image() -> bytes:
         }
     ).encode()
     name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = [{"Config": name, "RepoTags": [f"{HOST_IMAGE}:latest"], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": name, "RepoTags": [host_image_name()], "Layers": ["layer.tar"]}]
     files = {name: config, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}
     return _tar(files)
 

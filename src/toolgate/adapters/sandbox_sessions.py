@@ -9,6 +9,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import ToolRequest
@@ -53,7 +54,9 @@ class Sessions:
         self._most = most
         self._egress = egress
         self._leases: dict[SessionKey, Lease] = {}
-        self._opening: dict[SessionKey, asyncio.Lock] = {}
+        # Kept for as long as somebody waits for one or has it.
+        self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+        self._opening = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._proof: asyncio.Task[None] | None = None
 
@@ -76,13 +79,9 @@ class Sessions:
         """The warm session, or a new one; raises NotStarted."""
         lease = self._usable(key)
         if lease is None:
-            lock = self._opening.setdefault(key, asyncio.Lock())
-            try:
-                async with lock:
-                    lease = self._usable(key) or await self._open_new(key)
-            finally:
-                if not lock.locked():
-                    self._opening.pop(key, None)
+            lock = self._locks.setdefault(key, asyncio.Lock())
+            async with lock:
+                lease = self._usable(key) or await self._open_new(key)
         lease.used = self._clock.monotonic()
         return lease.session
 
@@ -125,17 +124,19 @@ class Sessions:
                 await asyncio.shield(self._proof)
             except Unavailable as unproven:
                 raise NotStarted(str(unproven)) from unproven
-        if len(self._leases) >= self._most:
+        if len(self._leases) + self._opening >= self._most:
             await self._make_room()
-        way_out = await self._egress.open(key) if self._egress is not None else None
+        self._opening += 1
         try:
+            way_out = await self._egress.open(key) if self._egress is not None else None
             session = await self._sandbox.open(SessionSpec(key, egress=way_out))
-        except Unavailable as unavailable:
+        except BaseException as failed:
             await self._close_egress(key)
-            raise NotStarted(str(unavailable)) from unavailable
-        except BaseException:
-            await self._close_egress(key)
+            if isinstance(failed, Unavailable):
+                raise NotStarted(str(failed)) from failed
             raise
+        finally:
+            self._opening -= 1
         now = self._clock.monotonic()
         lease = self._leases[key] = Lease(session, now, now)
         log.info("sandbox_opened session=%s isolation=%s", key.digest, self.isolation)

@@ -22,6 +22,7 @@ from toolgate.ports.pipeline import Ran, ToolPipeline
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
+from toolgate.surfaces.gateway.command_mcp import BROWSER_CAPABILITY, OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.operator import (
     ApprovalRoutes,
@@ -73,6 +74,7 @@ async def open_gateway(
             wake_at=dispatcher.wake_at,
             last_at=scheduler.last_at,
             more_routes=operator,
+            own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
         ),
         GatewayOptions(

@@ -75,10 +75,12 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
     """The built-in agents, and those registered by their URL."""
     reach = HttpAgents()
     installation.on_stop(reach.close)
+    assistant = LlmAgent(settings.model)
+    installation.on_stop(assistant.close)
     builtin: dict[str, Agent] = {
         "echo": EchoAgent(),
         "script": ScriptAgent(),
-        "assistant": LlmAgent(settings.model),
+        "assistant": assistant,
     }
     agents = Agents(core.journal, builtin, reach.agent)
     await agents.load()

@@ -15,10 +15,12 @@ import uvloop
 from toolgate import asgi
 from toolgate import settings as table
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.machine_usage import machine_usage
 from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL, make_sandbox
+from toolgate.adapters.sandbox_egress import SandboxEgress
 from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.adapters.web_guard import Guard, GuardedWeb
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.cli.options import with_settings
 from toolgate.contracts.wire import to_iso_ms
@@ -36,6 +38,7 @@ class Backend:
     docker_url: str
     image: str
     runtime: str
+    egress: tuple[str, ...] = ()
 
 
 @contextlib.asynccontextmanager
@@ -51,6 +54,8 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
         engine: Engine = MockEngine()
         isolation = MOCK
         if backend.name != MOCK:
+            guard = Guard()
+            web = await stack.enter_async_context(GuardedWeb(guard))
             sessions = Sessions(
                 make_sandbox(
                     backend.name,
@@ -60,10 +65,11 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
                     runtime=backend.runtime,
                 ),
                 clock=clock,
+                egress=SandboxEgress(guard, hosts_for=lambda _: backend.egress),
             )
             stack.push_async_callback(sessions.close)
             await sessions.start()
-            engine = SandboxEngine(sessions)
+            engine = SandboxEngine(sessions, http=guarded_http(web))
             isolation = sessions.isolation
         app = RunnerApp(
             engine,
@@ -109,6 +115,12 @@ async def _serve(settings: table.Settings, backend: Backend) -> None:
 @click.option("--docker-url", default=DOCKER_URL, show_default=True, help="The Docker engine.")
 @click.option("--image", default="", help="The image of a sandbox. Unset: this machine's /usr.")
 @click.option("--runtime", default="", help="Docker's runtime, such as runsc for gVisor.")
+@click.option(
+    "--egress",
+    multiple=True,
+    metavar="HOST",
+    help="A host that sandboxes may reach, as name, *.suffix or name:port. Unset: none.",
+)
 @with_settings
 def command(
     settings: table.Settings,
@@ -119,6 +131,7 @@ def command(
     docker_url: str,
     image: str,
     runtime: str,
+    egress: tuple[str, ...],
 ) -> None:
     """Run tools for gateways elsewhere, each session in a sandbox of its own.
 
@@ -126,6 +139,5 @@ def command(
     Prints one JSON line once it is ready, and stops cleanly on Ctrl-C and SIGTERM.
     """
     configure_logs(settings)
-    uvloop.run(
-        _serve(settings, Backend(MOCK if mock else backend, unsafe, docker_url, image, runtime))
-    )
+    name = MOCK if mock else backend
+    uvloop.run(_serve(settings, Backend(name, unsafe, docker_url, image, runtime, egress)))

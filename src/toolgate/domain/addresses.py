@@ -178,8 +178,9 @@ def _parse_v4(labels: list[str], text: str) -> ipaddress.IPv4Address:
 
 
 def _number(label: str, text: str) -> int:
-    if len(label) > 64:
-        raise Invalid("a number in a host is too long", field="host")
+    # int() alone would take signs and underscores too.
+    if len(label) > 64 or not _NUMERIC.fullmatch(label):
+        raise Invalid(f"not an address: {text[:100]!r}", field="host")
     try:
         if label.startswith("0x"):
             return int(label[2:] or "0", 16)

@@ -21,9 +21,10 @@ from toolgate.domain.policy.model import Decision
 from toolgate.domain.tools import ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.evidence import Evidence
-from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put, Row
+from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
 
 COLLECTION: Final = "approvals"
+OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person
 STREAM: Final = "approvals"
 
 _HAPPENED: Final = {  # the types of the events; their subject is the run that waits
@@ -56,7 +57,7 @@ class Approvals:
         now = self._clock.now_ms()
         found: list[Approval] = []
         after = ""
-        while rows := await self._journal.scan(COLLECTION, after=after):
+        while rows := await self._journal.scan(OPEN, after=after):
             after = rows[-1].key
             approvals = (decode(row.value).at(now) for row in rows)
             found += [
@@ -139,6 +140,9 @@ class Approvals:
                 due=approval.expires_at if pending else None,
                 expected=expected,
             ),
+            Put(OPEN, approval.approval_id, value)
+            if pending
+            else Delete(OPEN, approval.approval_id),
             Append(STREAM, [event]),
             *self._evidence.prepare(
                 "approval",

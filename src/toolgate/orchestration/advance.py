@@ -361,7 +361,9 @@ class Advance:
     async def _refuse(self, run_id: str, call: CallState, answer: pipeline.Denied) -> None:
         status = REFUSALS[answer.code]
         waited = call.status is CallStatus.WAITING_APPROVAL
-        if not waited:
+        if call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING):
+            status = CallStatus.FAILED  # let through before an interruption, and refused after it
+        elif not waited:
             status = CallStatus.BLOCKED  # nobody was asked under this state of the run
         refused = MoveCall(
             call.call_id,

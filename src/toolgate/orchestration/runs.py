@@ -44,11 +44,7 @@ REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per s
 FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
 PAGE: Final = 50  # runs in a list, unless told otherwise
-VERDICTS: Final = {
-    pipeline.APPROVED: "APPROVED",
-    pipeline.REJECTED: "REJECTED",
-    pipeline.EXPIRED: "EXPIRED",
-}
+SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +279,20 @@ class Runs:
 
     async def verdict(self, approval_id: str) -> str:
         """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
-        events = await self.journal.read_back(pipeline.APPROVALS, subject=approval_id, limit=1)
-        return VERDICTS.get(events[0].type, "PENDING") if events else "PENDING"
+        line = await self.find_approval(approval_id)
+        for event in await self.journal.read_back(pipeline.APPROVALS, subject=line.run_id):
+            told = records.decode_members(event.data)
+            if event.type in SETTLED and told.get("approval_id") == approval_id:
+                return str(told["status"])
+        return "PENDING"
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Hear of decisions that came by another door, and let their runs go on."""
 
         def heard(events: Sequence[Event]) -> None:
             for event in events:
-                if event.type in VERDICTS:
-                    run_id = records.decode_members(event.data).get("run_id")
-                    if isinstance(run_id, str) and run_id:
-                        self.dispatcher.dispatch(run_id)
+                if event.type in SETTLED and event.subject:
+                    self.dispatcher.dispatch(event.subject)
 
         return bus.subscribe(pipeline.APPROVALS, heard)
 

@@ -37,10 +37,11 @@ class Pending:
 Answer = Ran | Denied | Pending
 Started = Callable[[], Awaitable[None]]  # let through, and about to run
 
-APPROVALS: Final = "approvals"  # the stream that tells of approvals; an event's subject is the id
-APPROVED: Final = "approval_approved"
-REJECTED: Final = "approval_rejected"
-EXPIRED: Final = "approval_expired"
+# The stream that tells of approvals: an event's subject is the run that waits, and its data has
+# `approval_id`, `run_id` and `status` (PENDING, APPROVED, REJECTED, EXPIRED).
+APPROVALS: Final = "approvals"
+DECIDED: Final = "decided"
+EXPIRED: Final = "expired"
 
 
 async def not_told() -> None:

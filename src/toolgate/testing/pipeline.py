@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
 
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
@@ -42,7 +42,9 @@ class FakePipeline:
     def has(self, name: str) -> bool:
         return name in self._tools
 
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> Answer:
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+    ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
         answer = await self._decide(request)

@@ -9,10 +9,12 @@ import pytest
 
 from tests.engines import sandbox_of
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update
+from toolgate.ports.web import Blocked, Granted, WebRequest, WebResponse, any_host
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.sandbox import FakeSandbox
 
@@ -160,3 +162,41 @@ async def test_http_request_goes_to_the_client_it_was_given() -> None:
     engine = SandboxEngine(Sessions(FakeSandbox(), clock=FakeClock()), http=fetch)
     done = await engine.run(call("http.request", url="http://example.org"))
     assert done.stdout == "fetched http://example.org"
+
+
+class FakeWeb:
+    """Answers what it is told, and notes what was asked."""
+
+    def __init__(self, answer: WebResponse | Exception) -> None:
+        self.answer = answer
+        self.asked: list[WebRequest] = []
+
+    async def fetch(self, request: WebRequest, *, granted: Granted = any_host) -> WebResponse:
+        self.asked.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_code", "outcome"),
+    [
+        (WebResponse("http://e/", 200, (("a", "b"),), b"body", False), 0, Outcome.EXECUTED),
+        (WebResponse("http://e/", 404, (), b"body", False), 1, Outcome.EXECUTED),
+        (Blocked("http://e/", "a private address"), 1, Outcome.NOT_STARTED),
+        (Invalid("no URL"), 1, Outcome.NOT_STARTED),
+        (Unavailable("no answer"), 1, Outcome.MAY_HAVE_EXECUTED),
+        (TimeoutError(), 1, Outcome.MAY_HAVE_EXECUTED),
+    ],
+)
+async def test_http_request_by_the_guarded_client(
+    answer: WebResponse | Exception, exit_code: int, outcome: Outcome
+) -> None:
+    web = FakeWeb(answer)
+    engine = SandboxEngine(Sessions(FakeSandbox(), clock=FakeClock()), http=guarded_http(web))
+    request = call("http.request", url="http://e/", method="post", body="x", headers={"h": "1"})
+    done = await engine.run(request)
+    assert (done.exit_code, done.outcome) == (exit_code, outcome)
+    assert web.asked == [WebRequest("http://e/", "POST", {"h": "1"}, b"x")]
+    if isinstance(answer, WebResponse):
+        assert done.stdout == "body"

@@ -1,10 +1,18 @@
 """What a session does, whichever backend it is on."""
 
 import asyncio
+import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from tests.engines import need, sandbox_of
+from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
+from toolgate.adapters.sandbox_choice import make_sandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.adapters.sandbox_session import AgentSession
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.ports.sandbox import (
     MIB,
     Command,
@@ -17,6 +25,7 @@ from toolgate.ports.sandbox import (
     SessionSpec,
     Stream,
 )
+from toolgate.testing import docker_engine
 
 BOUND = 15.0
 
@@ -209,6 +218,56 @@ async def test_a_closed_session_starts_nothing(session: Session) -> None:
 
 async def test_the_self_test_passes(isolating: Sandbox) -> None:
     await isolating.check()
+
+
+async def test_the_self_test_sees_that_a_plain_process_is_no_sandbox(
+    request: pytest.FixtureRequest,
+) -> None:
+    async with sandbox_of("process", request) as nothing:
+        session = await nothing.open(SessionSpec(SessionKey("t", "w", "s")))
+        assert isinstance(session, AgentSession)
+        with pytest.raises(Unavailable, match="no-filter"):
+            await session.check()
+
+
+async def test_a_backend_whose_program_fails_says_why_and_never_opens() -> None:
+    need("bwrap")
+    programs = dataclasses.replace(find_programs(), bwrap="/bin/false")
+    sandbox = BwrapSandbox(programs=programs)
+    try:
+        with pytest.raises(Unavailable, match="did not open"):
+            await sandbox.check()
+        with pytest.raises(NotStarted):
+            await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+    finally:
+        await sandbox.close()
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
+    for seconds in (0.005, 0.02, 0.05):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (await isolating.open(SessionSpec(SessionKey("t", "w", "s")))).close()
+    assert isinstance(isolating, BwrapSandbox | DockerSandbox)
+    assert isolating.sessions == 0
+
+
+async def test_an_image_that_cannot_be_had_opens_nothing(engine: docker_engine.Engine) -> None:
+    sandbox = DockerSandbox(url=engine.url, image="127.0.0.1:1/none:latest")
+    with pytest.raises(NotStarted):
+        await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+    with pytest.raises(Unavailable):
+        await sandbox.check()
+    await sandbox.close()
+
+
+def test_the_unsafe_backend_is_not_had_by_accident() -> None:
+    with pytest.raises(Misconfigured):
+        make_sandbox("process")
+    with pytest.raises(Misconfigured):
+        make_sandbox("chroot")
+    assert make_sandbox("process", unsafe=True).isolation == "none"
+    assert make_sandbox("docker", runtime="runsc").isolation == "docker+runsc"
 
 
 @pytest.mark.requirement("000/workspace/disk-quota")

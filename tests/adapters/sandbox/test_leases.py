@@ -142,3 +142,12 @@ async def test_the_way_out_is_opened_and_closed_with_its_session() -> None:
     await sessions.close()
     assert door.open_for == set()
     assert sandbox.closed
+
+
+async def test_opening_many_at_once_never_passes_the_limit() -> None:
+    leased = Leased(most=3)
+    await asyncio.gather(
+        *(leased.sessions.open(key(str(n))) for n in range(10)), return_exceptions=True
+    )
+    assert sum(session.alive for session in leased.sandbox.opened) <= 3
+    assert len(leased.sessions) <= 3

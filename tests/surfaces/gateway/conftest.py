@@ -19,6 +19,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
 from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.adapters.signatures import verify_ed25519
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.redaction import Redactor
 from toolgate.execution.audit import AuditLog, AuditQuery
@@ -183,6 +184,7 @@ async def open_door(
             runs=runs,
             upstreams=upstreams,
             wake_at=dispatcher.wake_at,
+            verify=verify_ed25519,
         ),
         Options(operator_token=OPERATOR, version="1.2.3", rate=Rate(rate), **options),
     )
@@ -197,7 +199,7 @@ async def open_door(
         },
     )
     bound = asgi.bind("127.0.0.1", 0, setting="GATEWAY_PORT")
-    listener = asgi.Listener(parts.gateway.app(), bound)
+    listener = asgi.Listener(parts.gateway.app(), bound, websockets=True)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     await listener.start()
     try:

@@ -164,7 +164,7 @@ async def test_64_at_once_run_once_and_all_get_the_same_answer() -> None:
 @pytest.mark.requirement("002/idempotency/window")
 async def test_after_600_seconds_a_key_may_be_used_anew(frozen: Door) -> None:
     assert isinstance(frozen.clock, FakeClock)
-    device, counter = await counting(frozen)
+    device, _counter = await counting(frozen)
     await device.tool("count", {"text": "a"}, key="k")
     frozen.clock.advance(599_999)
     kept = await device.tool("count", {"text": "a"}, key="k")

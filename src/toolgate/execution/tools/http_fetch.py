@@ -1,4 +1,4 @@
-"""`http.fetch`: GET a URL through the guard; every redirect is put to the policy again."""
+"""`http.fetch`: GET a URL through the guard; every hop is put to the policy again."""
 
 from typing import Annotated
 
@@ -19,19 +19,20 @@ class HttpFetchArgs(Args, frozen=True):
 
 
 async def run(args: HttpFetchArgs, context: Context) -> ToolOutput:
-    asked = 0
+    hops = 0
 
     def granted(url: Url) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 1 or context.permits(context.request, url)
+        """The first URL too, as it was read here: the policy may have read it in another way."""
+        nonlocal hops
+        hops += 1
+        return context.permits(context.request, url)
 
     try:
         answer = await context.web.fetch(
             WebRequest(args.url, headers=args.headers), granted=granted
         )
     except (Invalid, Blocked) as refused:
-        begun = Outcome.EXECUTED if asked > 1 else Outcome.NOT_STARTED
+        begun = Outcome.EXECUTED if hops > 1 else Outcome.NOT_STARTED
         return failed(f"http.fetch: {refused}", outcome=begun)
     except Unavailable as unavailable:
         return failed(f"http.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)

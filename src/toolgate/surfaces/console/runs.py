@@ -10,7 +10,7 @@ from starlette.requests import Request
 from toolgate.contracts import executor_v0 as wire
 from toolgate.domain.deliveries import DELTA
 from toolgate.domain.errors import Damaged, NotFound
-from toolgate.domain.runs import CallMoved, RunEnded, RunStarted, RunState, TurnEnded
+from toolgate.domain.runs import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
 from toolgate.domain.toolcalls import CallState
 from toolgate.execution.ledger import APPROVAL_ARTIFACT
 from toolgate.orchestration import records
@@ -119,6 +119,8 @@ class RunPages:
                             **clipped(started.content),
                         }
                     )
+                case RunBegun():
+                    continue  # it says nothing that the timeline does not show
                 case TurnEnded() as turn:
                     if turn.text:
                         items.append({"kind": "say", "at": event.at, **clipped(turn.text)})

@@ -11,6 +11,7 @@ from toolgate.contracts.ingress_v1 import ErrorCode
 from toolgate.contracts.wire import given
 from toolgate.domain.errors import (
     Conflict,
+    Damaged,
     Invalid,
     NotFound,
     Refused,
@@ -43,12 +44,13 @@ async def dispatch(
         await _call(message, orchestrator, session_id=session_id, user_id=user_id)
     except ToolgateError as failed:
         code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
-        if code is ErrorCode.INTERNAL_ERROR:
+        hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
+        if hidden:
             log.exception("command_failed session_id=%s", session_id)
         return wire.Error(
             ts=clock.now_ms(),
             code=code,
-            message=str(failed),
+            message="the command cannot be carried out now" if hidden else str(failed),
             request_id=message.request_id,
             run_id="" if isinstance(message, wire.AgentInvoke) else message.run_id,
         )

@@ -34,7 +34,9 @@ def tool_offers() -> list[dict[str, Any]]:
 def _offer(name: str) -> dict[str, Any]:
     asks, answers = wire.TOOLS[name]
     reads = name in _READS
+    task = {"execution": {"taskSupport": "optional"}} if name == "run_task_template" else {}
     return {
+        **task,
         "name": name,
         "description": DESCRIPTIONS[name],
         "inputSchema": schema_of(asks),

@@ -21,6 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.domain.task_runs import TaskFailed, Trust
 from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
+from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class BrowserTools:
     """Handlers for one trust level, shared by all its connections."""
 
     def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
+        # At its debug level the SDK logs whole messages, and with them what is typed into logins.
+        logging.getLogger("mcp").setLevel(logging.WARNING)
         self._toolset = toolset
         self._trust = trust
         self._stdio = stdio
@@ -44,7 +47,7 @@ class BrowserTools:
         self._canceling: set[asyncio.Task[None]] = set()
 
     def server(self) -> Server[Any]:
-        server: Server[Any] = Server(
+        server = TaskServer(
             "toolgate-browser",
             version=version("toolgate"),
             title="Toolgate browser tasks",
@@ -58,7 +61,11 @@ class BrowserTools:
         server.add_notification_handler(
             "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
         )
+        TaskMethods(self._toolset, asker=self._asker, result=_result).install(server)
         return server
+
+    def _asker(self, ctx: Context) -> Asker:
+        return Asker(self._trust, self._client(ctx))
 
     async def _list_tools(self, _ctx: Context, _params: Any) -> types.ListToolsResult:
         return self._tools
@@ -74,7 +81,7 @@ class BrowserTools:
             self._remember(client, ctx.request_id, run_id)
 
         with _telling(ctx) as progress:
-            call = Call(Asker(self._trust, client), progress=progress, began=began)
+            call = Call(self._asker(ctx), progress=progress, began=began)
             try:
                 answer = await self._toolset.call(params.name, params.arguments or {}, call)
             except TaskFailed as failed:

@@ -233,7 +233,7 @@ def _result(output: ToolOutput) -> wire.ToolResult:
         stderr=output.stderr or msgspec.UNSET,
         isolation=output.isolation,
         outcome=wire.Outcome(output.outcome.value),
-        truncated=data.get("truncated") is True or msgspec.UNSET,
+        truncated=output.truncated or msgspec.UNSET,
         timed_out=data.get("timedOut") is True or msgspec.UNSET,
     )
 

@@ -1,0 +1,73 @@
+"""From inside a sandbox to a host on its list, and to no other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.egress_proxy import EgressDecision
+from toolgate.adapters.sandbox_egress import SandboxEgress, allows
+from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.adapters.web_guard import Guard
+from toolgate.ports.sandbox import Command, Interpreter, Sandbox, SessionKey
+from toolgate.testing.runner import FakeRunner, whole
+
+ALLOWED, REFUSED = SessionKey("t", "w", "granted"), SessionKey("t", "w", "not granted")
+
+
+def fetch(url: str) -> Command:
+    code = (
+        "import urllib.request, urllib.error\n"
+        f"try: print(urllib.request.urlopen({url!r}, timeout=5).read().decode())\n"
+        "except (OSError, ValueError) as no: print('refused:', no)\n"
+    )
+    return Command(code, Interpreter.PYTHON)
+
+
+async def test_a_session_reaches_what_its_list_has_and_nothing_else(isolating: Sandbox) -> None:
+    async def resolve(_name: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    decided: list[EgressDecision] = []
+    async with FakeRunner(whole(b"from outside", connection="close")) as outside:
+        port = outside.url.rpartition(":")[2].partition("/")[0]
+        opened = frozenset({f"allowed.test:{port}", f"other.test:{port}"})
+        egress = SandboxEgress(
+            Guard(resolve=resolve, allow_private=opened),
+            hosts_for=lambda key: [f"allowed.test:{port}"] if key == ALLOWED else [],
+            decided=decided.append,
+        )
+        sessions = Sessions(isolating, clock=SystemClock(), egress=egress)
+        session = await sessions.open(ALLOWED)
+        done = await session.exec(fetch(f"http://allowed.test:{port}/"))
+        assert done.stdout == b"from outside\n", done.stderr
+        for url in (f"http://other.test:{port}/", "http://127.0.0.1/", "http://169.254.169.254/"):
+            assert (await session.exec(fetch(url))).stdout.startswith(b"refused:")
+        without = await sessions.open(REFUSED)
+        said = (await without.exec(fetch(f"http://allowed.test:{port}/"))).stdout
+        assert said.startswith(b"refused:")
+        assert len(outside.asked) == 1
+        assert [each.host for each in decided if each.allowed] == ["allowed.test"]
+        await sessions.close()
+    assert list(Path("/tmp").glob("toolgate-egress-*/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "port", "expected"),
+    [
+        (["example.org"], "example.org", 443, True),
+        (["example.org"], "EXAMPLE.org.", 80, True),
+        (["example.org"], "example.org", 8080, False),
+        (["example.org:8080"], "example.org", 8080, True),
+        (["example.org:8080"], "example.org", 443, False),
+        (["example.org"], "notexample.org", 443, False),
+        (["example.org"], "www.example.org", 443, False),
+        (["*.example.org"], "www.example.org", 443, True),
+        (["*.example.org"], "example.org", 443, False),
+        (["*.example.org"], "evilexample.org", 443, False),
+        ([], "example.org", 443, False),
+    ],
+)
+def test_what_a_list_allows(hosts: list[str], host: str, port: int, expected: bool) -> None:
+    assert allows(hosts)(host, port) is expected

@@ -1,0 +1,169 @@
+"""Agents behind a URL: what they are sent, and what their answers become."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.e2e.ways import TOGETHER, installed
+
+requirement = pytest.mark.requirement
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def agent(answer: Answer) -> AsyncIterator[tuple[str, list[tuple[dict[str, Any], str]]]]:
+    asked: list[tuple[dict[str, Any], str]] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        asked.append((await request.json(), request.headers.get("Authorization", "")))
+        return await answer(request)
+
+    app = web.Application()
+    app.router.add_post("/agent/invoke", handle)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/agent/", asked
+    finally:
+        await runner.cleanup()
+
+
+def says(*events: dict[str, Any] | str, hold: asyncio.Event | None = None) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            data = event if isinstance(event, str) else json.dumps(event)
+            await response.write(f"data: {data}\n\n".encode())
+        if hold is not None:
+            await hold.wait()
+        return response
+
+    return answer
+
+
+GOOD = (
+    {"type": "delta", "text": "as you "},
+    {"type": "state", "state": "THINKING", "detail": {"step": 1}},
+    {"type": "delta", "text": "wish"},
+    {"type": "done", "usage": {"prompt_tokens": 7, "completion_tokens": 5}},
+)
+
+
+@requirement("001/agents/external", "001/agents/external-events", "001/orchestrator/invoke-context")
+async def test_an_external_agent_is_asked_and_its_events_become_the_runs(tmp_path: Path) -> None:
+    async with agent(says(*GOOD)) as (url, asked), installed(TOGETHER, tmp_path) as running:
+        registered = {"agent_id": "butler", "endpoint": url, "auth_token": "for the butler"}
+        agents = f"{running.orchestrator}/internal/agents"
+        status, view = await running.post(agents, registered)
+        assert (status, view["has_auth_token"], "auth_token" in view) == (201, True, False)
+        client = await running.connect(user="u1")
+        await client.invoke("first", agent="butler", request_id="a")
+        heard = await client.hear_until("done", "error")
+        types = [one["type"] for one in heard if one["type"] != "delta"]
+        assert types == ["run_started", "state", "done"]
+        assert "".join(one.get("text", "") for one in heard) == "as you wish"
+        assert heard[-1]["usage"]["total_tokens"] == 12
+        body = {
+            "session_id": client.session_id,
+            "agent_id": "butler",
+            "message": {"role": "user", "content": "second"},
+            "context": {"locale": "de"},
+        }
+        await running.post(f"{running.orchestrator}/internal/invoke", body)
+        await client.hear_until("done", "error")
+        first, second = (one for one, _ in asked)
+        assert {token for _, token in asked} == {"Bearer for the butler"}
+        assert (first["message"]["content"], first["agent_id"]) == ("first", "butler")
+        assert first["run_id"] == heard[0]["run_id"]
+        assert second["history"] == [
+            {"role": "user", "content": "first"},
+            {"role": "assistant", "content": "as you wish"},
+        ]
+        assert second["context"] == {"locale": "de"}
+        _, listed = await running.get(agents)
+        known = {one["agent_id"]: one["kind"] for one in listed["agents"]}  # type: ignore[attr-defined]
+        assert known == {
+            "echo": "builtin", "script": "builtin", "assistant": "builtin", "butler": "external",
+        }  # fmt: skip
+
+
+async def refuses(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=503)
+
+
+async def is_no_stream(_: web.Request) -> web.StreamResponse:
+    return web.json_response({"text": "hello"})
+
+
+@requirement("001/agents/external-fails")
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (refuses, "agent_failed"),
+        (is_no_stream, "agent_failed"),
+        (says({"type": "delta", "text": "I was going to"}), "agent_failed"),
+        (says("nonsense"), "agent_failed"),
+        (says({"type": "cake"}), "agent_failed"),
+        (says({"type": "error", "code": "too_tired", "message": "not today"}), "too_tired"),
+        (says({"type": "delta", "text": "wait"}, hold=asyncio.Event()), "agent_timeout"),
+    ],
+    ids=["503", "no stream", "breaks off", "nonsense", "odd event", "error", "hangs"],
+)
+async def test_an_agent_that_fails_ends_its_run_with_an_error(
+    tmp_path: Path, answer: Answer, code: str
+) -> None:
+    async with (
+        agent(answer) as (url, _),
+        installed(TOGETHER, tmp_path, AGENT_TIMEOUT_MS="700") as running,
+    ):
+        agents = f"{running.orchestrator}/internal/agents"
+        await running.post(agents, {"agent_id": "butler", "endpoint": url})
+        client = await running.connect()
+        await client.invoke("x", agent="butler")
+        ended = (await client.hear_until("done", "error"))[-1]
+        assert (ended["type"], ended["code"]) == ("error", code)
+
+
+@requirement("001/cancel/stops-agent")
+async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
+    hung_up = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "delta", "text": "and so on"}\n\n')
+        try:
+            await asyncio.sleep(60)
+        finally:
+            hung_up.set()
+        return response
+
+    async with agent(answer) as (url, _), installed(TOGETHER, tmp_path) as running:
+        agents = f"{running.orchestrator}/internal/agents"
+        await running.post(agents, {"agent_id": "butler", "endpoint": url})
+        client = await running.connect()
+        await client.invoke("x", agent="butler")
+        delta = (await client.hear_until("delta"))[-1]
+        await client.say("cancel_run", run_id=delta["run_id"])
+        await client.hear_until("error")
+        await asyncio.wait_for(hung_up.wait(), 10)
+
+
+@pytest.mark.parametrize(
+    "agent_registered",
+    [{"agent_id": "echo", "endpoint": "http://x"}, {"agent_id": "a", "endpoint": "file:///x"}],
+)
+async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
+    tmp_path: Path, agent_registered: dict[str, str]
+) -> None:
+    async with installed(TOGETHER, tmp_path) as running:
+        agents = f"{running.orchestrator}/internal/agents"
+        assert (await running.post(agents, agent_registered))[0] in {400, 409}

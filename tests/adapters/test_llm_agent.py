@@ -1,0 +1,209 @@
+"""The assistant, against a local server that speaks the providers' wire formats."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from toolgate.adapters.llm_agent import LlmAgent
+from toolgate.domain.tools import Level, Tool
+from toolgate.ports.agents import (
+    AgentFailed,
+    Call,
+    EndTurn,
+    Said,
+    Say,
+    Step,
+    ToolAnswer,
+    Transcript,
+    Turn,
+    Usage,
+)
+
+pytestmark = pytest.mark.filterwarnings("default")  # the providers' own libraries warn as they like
+
+CLOCK = Tool("clock.read", "What time is it?", Level.READ, {"type": "object"}, repeatable=True)
+PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+
+
+@dataclass
+class Provider:
+    """Answers with what a test gives it, one entry per request."""
+
+    answers: list[tuple[int, list[dict[str, Any]] | dict[str, Any]]]
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    retry_after: str = "0"
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(await request.json())
+        status, answer = self.answers.pop(0)
+        if status != 200:
+            headers = {"Retry-After": self.retry_after}
+            return web.json_response(answer, status=status, headers=headers)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in answer:
+            assert isinstance(event, dict)
+            name = f"event: {event['type']}\n" if "type" in event else ""
+            await response.write(f"{name}data: {json.dumps(event)}\n\n".encode())
+        if request.path == PATHS["openai"]:
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+@contextlib.asynccontextmanager
+async def provider(*answers: tuple[int, Any]) -> AsyncIterator[Provider]:
+    one = Provider(list(answers))
+    app = web.Application()
+    for path in PATHS.values():
+        app.router.add_post(path, one.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield one
+    finally:
+        await runner.cleanup()
+
+
+def agent_at(kind: str, url: str) -> LlmAgent:
+    match kind:
+        case "openai":
+            return LlmAgent("openai:gpt-x", f"{url}/v1", "key", first_pause_s=0.01)
+        case "anthropic":
+            return LlmAgent("anthropic:claude-x", url, "key", first_pause_s=0.01)
+        case _:
+            return LlmAgent(f"{url}/v1#local-model", first_pause_s=0.01)
+
+
+def openai_chunks(*deltas: dict[str, Any], finish: str = "stop") -> list[dict[str, Any]]:
+    head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-x"}
+    chunks = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    usage = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
+    return [*chunks, {**head, "choices": [], "usage": usage}]
+
+
+def anthropic_events(*blocks: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    message: dict[str, Any] = {
+        "id": "m1", "type": "message", "role": "assistant", "model": "claude-x", "content": [],
+        "stop_reason": None, "stop_sequence": None,
+        "usage": {"input_tokens": 11, "output_tokens": 1},
+    }  # fmt: skip
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, (block, deltas) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events += [{"type": "content_block_delta", "index": index, "delta": one} for one in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    stop = {"stop_reason": "end_turn", "stop_sequence": None}
+    events.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 4}})
+    return [*events, {"type": "message_stop"}]
+
+
+def text_answer(kind: str) -> list[dict[str, Any]]:
+    if kind == "anthropic":
+        deltas = [{"type": "text_delta", "text": text} for text in ("Half ", "past ", "nine")]
+        return anthropic_events(({"type": "text", "text": ""}, deltas))
+    return openai_chunks(
+        {"role": "assistant", "content": "Half "}, {"content": "past "}, {"content": "nine"}
+    )
+
+
+def tool_answer(kind: str) -> list[dict[str, Any]]:
+    if kind == "anthropic":
+        block = {"type": "tool_use", "id": "t1", "name": "clock__read", "input": {}}
+        deltas = [
+            {"type": "input_json_delta", "partial_json": part} for part in ('{"zone"', ': "UTC"}')
+        ]
+        return anthropic_events((block, deltas))
+    call = {"index": 0, "id": "t1", "type": "function"}
+    return openai_chunks(
+        {"tool_calls": [{**call, "function": {"name": "clock__read", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"zone"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ': "UTC"}'}}]},
+        finish="tool_calls",
+    )
+
+
+def transcript(**members: Any) -> Transcript:
+    base: dict[str, Any] = {
+        "run_id": "run_1", "session_id": "s", "agent_id": "assistant", "history": [],
+        "message": Said("user", "What time is it?"), "turns": [], "tools": [CLOCK],
+    }  # fmt: skip
+    return Transcript(**{**base, **members})
+
+
+async def steps(agent: LlmAgent, **members: Any) -> list[Step]:
+    try:
+        return [step async for step in agent.turn(transcript(**members))]
+    finally:
+        await agent.close()
+
+
+KINDS = ["openai", "anthropic", "compatible"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_text_streams_as_it_comes_with_its_usage(kind: str) -> None:
+    async with provider((200, text_answer(kind))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert taken == [Say("Half "), Say("past "), Say("nine"), EndTurn([], Usage(11, 4))]
+    assert model.asked[0]["model"] == {
+        "openai": "gpt-x", "anthropic": "claude-x", "compatible": "local-model",
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_tool_call_comes_back_under_its_own_name(kind: str) -> None:
+    async with provider((200, tool_answer(kind))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert taken == [EndTurn([Call("clock.read", {"zone": "UTC"})], Usage(11, 4))]
+    assert "clock__read" in json.dumps(model.asked[0]["tools"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_model_is_told_the_history_and_what_its_tools_answered(kind: str) -> None:
+    answers = [
+        ToolAnswer("tc_1", "clock.read", {}, ok=True, output="09:30"),
+        ToolAnswer("tc_2", "clock.read", {}, ok=False, output="no", error_code="rejected"),
+    ]
+    history = [Said("user", "Hello"), Said("assistant", "Hi there")]
+    async with provider((200, text_answer(kind))) as model:
+        await steps(agent_at(kind, model.url), history=history, turns=[Turn("Let me see", answers)])
+    told = json.dumps(model.asked[0])
+    for said in ("Hello", "Hi there", "What time is it?", "Let me see", "09:30", "error rejected"):
+        assert said in told
+    assert told.index("Hi there") < told.index("What time is it?") < told.index("09:30")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_rate_limit_is_waited_out(kind: str) -> None:
+    limit = (429, {"error": {"type": "rate_limit_error", "message": "slow down"}})
+    async with provider(limit, limit, (200, text_answer(kind))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert isinstance(taken[-1], EndTurn)
+    assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize(("status", "requests"), [(401, 1), (400, 1), (503, 4), (429, 4)])
+async def test_an_error_that_stays_fails_the_run(status: int, requests: int) -> None:
+    error = (status, {"error": {"message": "no", "type": "x"}})
+    async with provider(*[error] * 4) as model:
+        with pytest.raises(AgentFailed, match="model failed"):
+            await steps(agent_at("openai", model.url))
+    assert len(model.asked) == requests
+
+
+async def test_what_is_missing_is_named() -> None:
+    for model, why in (("", "TOOLGATE_MODEL"), ("telepathy:x", "telepathy")):
+        with pytest.raises(AgentFailed, match=why):
+            await steps(LlmAgent(model))

@@ -1,0 +1,185 @@
+"""The Python client: against a real installation, and through connections that break."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websockets
+from websockets.asyncio.server import ServerConnection
+
+from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
+from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, connect
+from toolgate.client.toolbox import Toolbox, ToolFailed
+from toolgate.contracts import ingress_v1 as wire
+
+requirement = pytest.mark.requirement
+AT_ONCE = Backoff(initial_s=0.01, longest_s=0.05, retries=50)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with installed(TOGETHER, tmp_path) as one:
+        yield one
+
+
+def toolbox() -> Toolbox:
+    tools = Toolbox()
+
+    @tools.tool("desk.look", description="Look at something")
+    async def look(args: dict[str, Any]) -> dict[str, Any]:
+        return {"seen": args["at"]}
+
+    @tools.tool("desk.point")
+    async def point(_: dict[str, Any]) -> None:
+        raise ToolFailed("no arm", code="no_arm")
+
+    @tools.tool("payments.transfer")
+    async def pay(_: dict[str, Any]) -> str:
+        return "paid"
+
+    return tools
+
+
+async def test_an_agent_is_asked_and_its_answer_streams(running: Running) -> None:
+    async with connect(running.ws, user_id="u", api_key=API_KEY) as session:
+        events = [event async for event in session.invoke("hello there", agent_id="echo")]
+        assert isinstance(events[0], wire.RunStarted)
+        assert isinstance(events[-1], wire.Done)
+        text = "".join(event.text for event in events if isinstance(event, wire.Delta))
+        assert text == "hello there"
+        assert await session.ask("again", agent_id="echo") == "again"
+        with pytest.raises(Refused):
+            await session.ask("x", agent_id="nobody")
+
+
+async def test_a_wrong_key_is_refused(running: Running) -> None:
+    with pytest.raises(Refused, match="auth_failed"):
+        await Session(running.ws, "u", "wrong").open()
+    with pytest.raises(Disconnected):
+        await Session("ws://127.0.0.1:9/ws", "u").open()
+
+
+async def test_tools_run_here_and_approvals_are_asked_for(running: Running) -> None:
+    asked: list[str] = []
+
+    async def decide(approval: wire.ApprovalRequired) -> bool:
+        asked.append(approval.tool_name)
+        return len(asked) == 1
+
+    async with connect(
+        running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), decide=decide
+    ) as session:
+        script = '[[tool:desk.look {"at": "door"}]][[tool:desk.point {}]]'
+        said = await session.ask(script, agent_id="script")
+        assert '"seen":"door"' in said
+        assert "error no_arm: no arm" in said
+        pay = "[[tool:payments.transfer {}]]"
+        assert "paid" in await session.ask(pay, agent_id="script")
+        assert "error rejected" in await session.ask(pay, agent_id="script")
+    assert asked == ["payments.transfer", "payments.transfer"]
+
+
+@requirement("001/reconnect/dedupe", "001/m5/short-reconnect")
+async def test_a_session_survives_its_connections_without_loss_or_repeat(running: Running) -> None:
+    async with connect(
+        running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), backoff=AT_ONCE
+    ) as session:
+        text = "0123456789" * 300
+        said: list[str] = []
+        seen: list[int] = []
+        async for event in session.invoke(text, agent_id="echo"):
+            seen.append(event.seq)
+            if isinstance(event, wire.Delta):
+                said.append(event.text)
+            if event.seq % 150 == 0:
+                assert session._socket is not None
+                transport = session._socket._transport
+                if transport is not None:
+                    transport.disconnect(False)
+        assert "".join(said) == text
+        assert seen == list(range(1, len(seen) + 1))
+        assert session.connections > 3
+
+
+@requirement("001/reconnect/backoff", "001/reconnect/retries")
+async def test_it_comes_back_after_1_s_doubled_up_to_30_and_gives_up_after_5() -> None:
+    assert list(Backoff().pauses()) == [1, 2, 4, 8, 16]
+    endless = iter(Backoff(retries=None).pauses())
+    assert [next(endless) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def goodbye(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send(json.dumps({"type": "hello_ack", "ts": 1, "session_id": "s"}))
+        await socket.recv()
+        await socket.close(1011)
+
+    server = await websockets.serve(goodbye, "127.0.0.1", 0)
+    port = next(iter(server.sockets)).getsockname()[1]
+    session = Session(f"ws://127.0.0.1:{port}/ws", "u", sleep=sleep)
+    await session.open()
+    server.close(close_connections=False)
+    with pytest.raises(Disconnected):
+        async for _ in session.invoke("x", agent_id="echo"):
+            pass
+    assert slept == [1, 2, 4, 8, 16]
+    await session.close()
+    await server.wait_closed()
+
+
+@requirement("001/reconnect/dedupe")
+async def test_what_was_heard_before_is_dropped_and_what_was_asked_is_asked_again() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def told(kind: str, seq: int, **members: Any) -> str:
+        head = {"type": kind, "ts": 1, "seq": seq, "event_id": f"ev_{seq}", "run_id": "r"}
+        return json.dumps({**head, **members})
+
+    async def serve(socket: ServerConnection) -> None:
+        hello = json.loads(await socket.recv())
+        resumed = "session_id" in hello
+        ack = {"type": "hello_ack", "ts": 1, "session_id": "s", "resumed": resumed, "seq": 2}
+        await socket.send(json.dumps(ack | {"seq": 2 if resumed else 0}))
+        heard.append(hello)
+        invoke = json.loads(await socket.recv())
+        heard.append(invoke)
+        if not resumed:
+            await socket.close(1011)  # before the invoke was answered
+            return
+        started = {"request_id": invoke["request_id"], "agent_id": "echo"}
+        await socket.send(told("run_started", 1, **started))
+        for seq in (2, 2, 1, 3, 2, 3):
+            await socket.send(told("delta", seq, text=str(seq)))
+        await socket.send(told("done", 4, usage={}))
+        await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/ws"
+        async with connect(url, user_id="u", backoff=AT_ONCE) as session:
+            assert await session.ask("x", agent_id="echo") == "23"
+    first, again = heard[1], heard[3]
+    assert first["request_id"] == again["request_id"]
+    assert heard[2]["session_id"] == "s"
+
+
+async def test_closing_a_session_ends_what_waits_for_it(running: Running) -> None:
+    async with connect(running.ws, user_id="u", api_key=API_KEY) as session:
+        run = session.invoke("[[tool:desk.look {}]]" + "x" * 10_000, agent_id="script")
+        await anext(aiter(run))
+        waiting = asyncio.create_task(_drain(run))
+        await session.close()
+        with pytest.raises(Disconnected):
+            await asyncio.wait_for(waiting, 10)
+
+
+async def _drain(events: AsyncIterator[Any]) -> None:
+    async for event in events:
+        if isinstance(event, wire.Done | wire.Error):
+            await asyncio.Event().wait()

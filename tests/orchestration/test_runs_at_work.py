@@ -1,0 +1,399 @@
+"""Runs from their start to their end: on a journal in memory, with a pipeline that is a dict."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.domain.errors import Conflict, NotFound
+from toolgate.domain.runs import RunStatus
+from toolgate.domain.toolcalls import CallStatus
+from toolgate.domain.tools import Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.orchestration import records
+from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.agents import Agents, External
+from toolgate.orchestration.conversations import Conversations
+from toolgate.orchestration.retention import Retention
+from toolgate.orchestration.runs import Limits, Runs
+from toolgate.orchestration.session_tools import SessionTools
+from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
+from toolgate.ports.journal import Event, Put
+from toolgate.ports.orchestrator import Invocation
+from toolgate.ports.pipeline import Ran
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.ids import CountingIds
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
+
+requirement = pytest.mark.requirement
+POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
+
+
+class Broken:
+    repeats_itself = True
+    remembers = False
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        yield Say("before ")
+        raise self._failure
+
+
+class Endless:
+    """Speaks until it is stopped, and says when it was."""
+
+    repeats_itself = False
+    remembers = True
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+        self.history: list[str] = []
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        self.history = [said.content for said in transcript.history]
+        try:
+            while True:
+                yield Say("on and ")
+                await asyncio.sleep(0)
+        finally:
+            self.stopped.set()
+
+
+@dataclass
+class House:
+    clock: FakeClock = field(default_factory=FakeClock)
+    bus: LocalBus = field(default_factory=LocalBus)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.journal = MemoryJournal(clock=self.clock, bus=self.bus)
+        self.tool: Callable[[ToolRequest], Any] | None = None
+        self.new_id = CountingIds()
+        self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
+        self.endless = Endless()
+        self.builtin: dict[str, Agent] = {
+            "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,
+        }  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        """As a process does: also a second time, on the same journal."""
+        self.dispatcher = LocalDispatcher(self.journal, self.clock)
+        tools = SessionTools(self.journal)
+        self.runs = Runs(
+            journal=self.journal,
+            dispatcher=self.dispatcher,
+            pipeline=self.pipeline,
+            clock=self.clock,
+            new_id=self.new_id,
+            agents=Agents(self.journal, self.builtin, self._reach),
+            session_tools=tools,
+            limits=Limits(tool_ms=60_000, agent_ms=300_000),
+        )
+        self.watch = self.runs.watch_approvals(self.bus)
+        self.dispatcher.start(
+            Advance(self.runs, tools, Conversations(self.journal)),
+            {
+                records.OPEN_RUNS: self.runs.on_agent_deadline,
+                records.CALLS: self.runs.on_call_deadline,
+                records.REQUESTS: self.runs.on_request_expired,
+            },
+        )
+
+    def _reach(self, external: External) -> Agent:
+        raise NotFound("agent", external.agent_id)
+
+    async def _run_tool(self, request: ToolRequest) -> ToolOutput:
+        if self.tool is not None:
+            await self.tool(request)
+        return ToolOutput(0, stdout="ran")
+
+    async def invoke(self, content: str, agent: str = "script", request_id: str = "") -> str:
+        return await self.runs.invoke(
+            Invocation("s", "u", agent, "user", content, request_id=request_id)
+        )
+
+    async def when(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(10):
+            while not await holds():
+                await asyncio.sleep(0.001)
+
+    async def until(self, run_id: str, *statuses: RunStatus) -> None:
+        async def is_there() -> bool:
+            return (await self.runs.state(run_id)).status in statuses
+
+        await self.when(is_there)
+
+    async def at_rest(self) -> None:
+        async def nothing_runs() -> bool:
+            return not self.dispatcher.working_on
+
+        await self.when(nothing_runs)
+
+    async def told(self, run_id: str) -> list[tuple[str, dict[str, Any]]]:
+        events: list[Event] = await self.journal.read("session/s", subject=run_id)
+        return [(one.type, json.loads(one.data)) for one in events]
+
+    async def later(self, ms: int) -> None:
+        """Let time pass, and let the timer see it."""
+        self.clock.advance(ms)
+        self.dispatcher.wake_at(0)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    one = House()
+    yield one
+    await one.dispatcher.drain(seconds=0)
+
+
+@requirement("001/states/run-created", "001/invoke/one-end", "001/invoke/durable-before-started")
+async def test_a_run_is_created_begun_and_done(house: House) -> None:
+    run_id = await house.invoke("hello", "echo")
+    assert (await house.runs.state(run_id)).status is RunStatus.CREATED
+    await house.until(run_id, RunStatus.DONE)
+    facts = [one.type for one in await house.journal.read(f"run/{run_id}")]
+    assert facts == ["run_started", "run_begun", "turn_ended", "run_ended"]
+    assert [kind for kind, _ in await house.told(run_id)] == ["run_started", "delta", "done"]
+
+
+@requirement(
+    "001/states/tool-call-checked", "001/states/tool-call-runs", "001/tools/server-tools-policed"
+)
+async def test_a_tool_that_runs_here_is_running_before_it_starts(house: House) -> None:
+    seen: list[CallStatus] = []
+
+    async def look(request: ToolRequest) -> None:
+        seen.append((await house.runs.state(request.run_id)).calls[0].status)
+
+    house.tool = look
+    run_id = await house.invoke("[[tool:here {}]]")
+    await house.until(run_id, RunStatus.DONE)
+    assert seen == [CallStatus.RUNNING]
+    moves = [json.loads(one.data) for one in await house.journal.read(f"run/{run_id}")]
+    assert [one["to"] for one in moves if "to" in one] == [
+        "POLICY_CHECKED", "DISPATCHED", "RUNNING", "SUCCEEDED",
+    ]  # fmt: skip
+
+
+@requirement("001/durability/tool-not-twice", "001/durability/running-resumes")
+async def test_a_tool_that_was_run_before_a_crash_is_not_run_again(house: House) -> None:
+    started = asyncio.Event()
+
+    async def hang(_: ToolRequest) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    house.tool = hang
+    run_id = await house.invoke("[[tool:here {}]] [[tool:here {}]]")
+    await asyncio.wait_for(started.wait(), 10)
+    await house.dispatcher.drain(seconds=0)  # the process is gone in mid-call
+    call_id = (await house.runs.state(run_id)).calls[0].call_id
+    perhaps = ToolOutput(1, stderr="it may have run", outcome=Outcome.MAY_HAVE_EXECUTED)
+    house.pipeline.recover(call_id, Ran(perhaps))
+    house.tool = None
+    house.start()
+    house.dispatcher.dispatch(run_id)
+    await house.until(run_id, RunStatus.DONE)
+    assert house.pipeline.ran.count(call_id) == 1
+    assert len(house.pipeline.ran) == 2
+
+
+@requirement("001/cancel/stops-tool", "001/cancel/no-delta-after")
+async def test_cancelling_stops_a_tool_and_its_run_says_nothing_more(house: House) -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: ToolRequest) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    house.tool = hang
+    run_id = await house.invoke("[[tool:here {}]] after")
+    await asyncio.wait_for(started.wait(), 10)
+    await house.runs.cancel(run_id, session_id="s", reason="enough")
+    await asyncio.wait_for(stopped.wait(), 10)
+    await house.at_rest()
+    assert [kind for kind, _ in await house.told(run_id)] == ["run_started", "state", "error"]
+
+
+@requirement("001/cancel/stops-agent", "001/cancel/no-delta-after", "001/agents/timeout")
+@pytest.mark.parametrize("how", ["cancel", "time"])
+async def test_an_agent_that_never_ends_is_stopped(house: House, how: str) -> None:
+    run_id = await house.invoke("go", "endless")
+
+    async def speaks() -> bool:
+        return len(await house.told(run_id)) >= 3
+
+    await house.when(speaks)
+    if how == "cancel":
+        await house.runs.cancel(run_id, session_id="s", reason="enough")
+    else:
+        await house.later(300_001)
+        await house.until(run_id, RunStatus.FAILED)
+    await asyncio.wait_for(house.endless.stopped.wait(), 10)
+    await house.at_rest()
+    kinds = [kind for kind, _ in await house.told(run_id)]
+    end = ["state", "error"] if how == "cancel" else ["error"]
+    assert kinds == ["run_started", *["delta"] * (len(kinds) - 1 - len(end)), *end]
+    code = (await house.told(run_id))[-1][1]["code"]
+    assert code == ("cancelled" if how == "cancel" else "agent_timeout")
+
+
+@requirement(
+    "001/tools/timeout", "001/tools/first-wins", "001/states/compare-and-set",
+    "001/durability/result-survives",
+)  # fmt: skip
+async def test_of_a_result_a_time_out_and_a_cancel_one_wins_and_the_rest_learn_it(
+    house: House,
+) -> None:
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("[[tool:desk {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_TOOL)
+    await house.at_rest()
+    call_id = (await house.runs.state(run_id)).calls[0].call_id
+    result: dict[str, Any] = {
+        "session_id": "s",
+        "run_id": run_id,
+        "ok": True,
+        "result": "first",
+        "error": None,
+    }
+    outcomes = await asyncio.gather(
+        house.runs.submit_result(call_id, **result),
+        house.runs.submit_result(call_id, **{**result, "result": "second"}),
+        house.later(60_001),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, Conflict) for one in outcomes) >= 1
+    await house.until(run_id, RunStatus.DONE)
+    line = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
+    assert len(line) == 1
+    with pytest.raises(Conflict):
+        await house.runs.submit_result(call_id, **result)
+    with pytest.raises(NotFound):
+        await house.runs.submit_result(call_id, **{**result, "session_id": "other"})
+
+
+@requirement("001/approvals/expires", "001/durability/waiting-goes-on",
+             "001/durability/decision-survives")  # fmt: skip
+@pytest.mark.parametrize("verdict", ["approve", "reject", "expire"])
+async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restart(
+    house: House, verdict: str
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    await house.at_rest()
+    await house.dispatcher.drain(seconds=0)
+    house.watch.close()
+    house.start()
+    for open_run, _ in await house.runs.open_runs():
+        house.dispatcher.dispatch(open_run)
+    await house.at_rest()
+    await house.later(3_600_000)  # an hour: a person's time is not the agent's
+    state = await house.runs.state(run_id)
+    assert state.status is RunStatus.PAUSED_WAITING_APPROVAL
+    approval_id = state.calls[0].approval_id
+    assert await house.runs.verdict(approval_id) == "PENDING"
+    if verdict == "expire":
+        await house.pipeline.expire(approval_id)
+    else:
+        await house.pipeline.decide_approval(
+            approval_id, approve=verdict == "approve", decided_by="someone", reason=""
+        )
+    await house.until(run_id, RunStatus.DONE)
+    text = "".join(m.get("text", "") for kind, m in await house.told(run_id) if kind == "delta")
+    assert {
+        "approve": "pay: ran", "reject": "error rejected", "expire": "error approval_timeout",
+    }[verdict] in text  # fmt: skip
+    with pytest.raises(Conflict, match="already"):
+        await house.runs.decide_approval(
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        )
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(AgentFailed("tired", "not today"), "tired"), (RuntimeError("a bug"), "internal_error")],
+)
+async def test_an_agent_that_fails_ends_its_run_and_shows_nothing_of_its_inside(
+    failure: Exception, code: str
+) -> None:
+    house = House(agents={"broken": Broken(failure)})
+    run_id = await house.invoke("x", "broken")
+    await house.until(run_id, RunStatus.FAILED)
+    kind, members = (await house.told(run_id))[-1]
+    assert (kind, members["code"]) == ("error", code)
+    assert "bug" not in members["message"]
+    await house.dispatcher.drain(seconds=0)
+
+
+@requirement("001/durability/request-id-24h", "001/invoke/same-request-id")
+async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
+    run_id = await house.invoke("x", "echo", request_id="q")
+    await house.until(run_id, RunStatus.DONE)
+    await house.later(23 * 3_600_000)
+    assert await house.invoke("x", "echo", request_id="q") == run_id
+    await house.later(2 * 3_600_000)
+
+    async def is_forgotten() -> bool:
+        return await house.journal.get(records.REQUESTS, "s/q") is None
+
+    await house.when(is_forgotten)
+    assert await house.invoke("x", "echo", request_id="q") != run_id
+
+
+async def test_runs_are_listed_newest_first_page_by_page(house: House) -> None:
+    made = [await house.invoke(str(n), "echo") for n in range(5)]
+    first = await house.runs.list_runs(limit=3)
+    rest = await house.runs.list_runs(limit=3, before=first[-1].run_id)
+    assert [one.run_id for one in [*first, *rest]] == made[::-1]
+
+
+async def test_an_agent_that_remembers_is_told_the_sessions_earlier_runs(house: House) -> None:
+    done = await house.invoke("what I said", "echo")
+    await house.until(done, RunStatus.DONE)
+    run_id = await house.invoke("go", "endless")
+
+    async def was_told() -> bool:
+        return bool(house.endless.history)
+
+    await house.when(was_told)
+    assert house.endless.history == ["what I said", "what I said"]
+    await house.runs.cancel(run_id, session_id="s", reason="enough")
+
+
+async def test_a_deadline_that_cannot_be_handled_does_not_keep_the_others_from_theirs() -> None:
+    house = House()
+    await house.journal.commit(Put("of_nobody", "k", b"null", due=1))
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("[[tool:desk {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_TOOL)
+    await house.at_rest()
+    house.clock.advance(60_001)
+    await house.until(run_id, RunStatus.DONE)
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_retention_forgets_what_is_too_old_in_session_streams() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    class Journal:
+        async def prune(self, prefix: str, *, before: int, keep: int) -> int:
+            asked.append((prefix, before, keep))
+            return 7
+
+    clock = FakeClock()
+    assert await Retention(Journal(), clock).once() == 7
+    assert asked == [("session/", clock.now_ms() - 24 * 3_600_000, 10_000)]

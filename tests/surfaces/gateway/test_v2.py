@@ -1,0 +1,282 @@
+"""The WebSocket door: connect, requests, events; and who is not let in."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from toolgate.contracts.gateway_v1 import V2_METHODS, CloseCode, ErrorCode
+from toolgate.domain.tools import Level
+from toolgate.testing.pipeline import echo
+
+Socket = aiohttp.ClientWebSocketResponse
+
+
+@contextlib.asynccontextmanager
+async def opened(door: Door, **headers: str) -> AsyncIterator[tuple[Socket, str]]:
+    """A connection with the server's nonce, before `connect`."""
+    async with (
+        asyncio.timeout(30),
+        door.http.ws_connect(door.url + "/v2/ws", headers=headers) as socket,
+    ):
+        challenge = await socket.receive_json()
+        assert challenge["type"] == "event"
+        assert challenge["event"] == "connect.challenge"
+        yield socket, challenge["data"]["nonce"]
+
+
+async def connect(socket: Socket, device_id: str, **auth: str) -> Any:
+    await socket.send_json(
+        {
+            "type": "connect",
+            "deviceId": device_id,
+            "clientType": "test",
+            "capabilities": ["events"],
+            "auth": auth,
+        }
+    )
+    return await socket.receive_json()
+
+
+@contextlib.asynccontextmanager
+async def connected(device: Paired) -> AsyncIterator[Socket]:
+    async with opened(device.door) as (socket, _):
+        answer = await connect(socket, device.device_id, token=device.token)
+        assert answer["ok"] is True, answer
+        yield socket
+
+
+async def ask(socket: Socket, method: str, *, key: str = "", **params: Any) -> Any:
+    """The answer of a request; events that come meanwhile are passed over."""
+    frame = {"type": "req", "id": f"q-{method}", "method": method, "params": params}
+    if key:
+        frame["idempotencyKey"] = key
+    await socket.send_json(frame)
+    while True:
+        answer = await socket.receive_json()
+        if answer["type"] == "res":
+            assert answer["id"] == f"q-{method}"
+            return answer
+
+
+@pytest.mark.requirement("002/v2/connect-first")
+@pytest.mark.requirement("002/v2/connect-members")
+@pytest.mark.requirement("002/v2/challenge-token")
+@pytest.mark.requirement("002/v2/frames")
+async def test_a_token_answers_the_challenge_and_then_requests_are_served(door: Door) -> None:
+    device = await door.pair()
+    async with opened(door) as (socket, nonce):
+        await socket.send_json(
+            {
+                "type": "connect",
+                "deviceId": device.device_id,
+                "clientType": "cli",
+                "capabilities": [],
+                "auth": {"token": device.token},
+                "challenge": nonce,
+            }
+        )
+        answer = await socket.receive_json()
+        assert (answer["type"], answer["id"], answer["ok"]) == ("res", "connect", True)
+        assert answer["data"]["deviceId"] == "laptop"
+        health = await ask(socket, "health")
+        assert health["data"]["ok"] is True
+        assert health["traceId"]
+
+
+@pytest.mark.requirement("002/v2/connect-required")
+async def test_any_frame_before_connect_is_refused(door: Door) -> None:
+    async with opened(door) as (socket, _):
+        await socket.send_json({"type": "req", "id": "1", "method": "status", "params": {}})
+        answer = await socket.receive_json()
+        assert answer["ok"] is False
+        await socket.receive()
+        assert socket.close_code == CloseCode.UNAUTHENTICATED
+
+
+@pytest.mark.requirement("002/v2/challenge-signature")
+async def test_a_device_is_known_by_its_key_once_it_was_paired_with_it(door: Door) -> None:
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+    async def signed() -> Any:
+        async with opened(door) as (socket, nonce):
+            signature = base64.b64encode(key.sign(nonce.encode())).decode()
+            return await connect(socket, "robot", publicKey=public, signature=signature)
+
+    knocked = await signed()
+    assert knocked["error"]["code"] == ErrorCode.AUTH_REQUIRED
+    assert knocked["data"]["pairing"] == "pending"
+    await door.ask("POST", "/pairing/approve", body={"deviceId": "robot"}, operator=True)
+    assert (await signed())["ok"] is True
+    other = Ed25519PrivateKey.generate()
+    async with opened(door) as (socket, nonce):
+        theirs = base64.b64encode(other.public_key().public_bytes_raw()).decode()
+        signature = base64.b64encode(other.sign(nonce.encode())).decode()
+        answer = await connect(socket, "robot", publicKey=theirs, signature=signature)
+        assert answer["error"]["code"] == ErrorCode.INVALID_TOKEN
+    await door.ask("POST", "/pairing/revoke", body={"deviceId": "robot"}, operator=True)
+    assert (await signed())["ok"] is False
+
+
+@pytest.mark.requirement("002/v2/challenge-wrong")
+async def test_a_wrong_proof_is_refused_and_the_connection_closed(door: Door) -> None:
+    device = await door.pair()
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    old_nonce = base64.b64encode(key.sign(b"another nonce")).decode()
+    for auth in (
+        {"token": "wrong"},
+        {"publicKey": public, "signature": old_nonce},
+        {"publicKey": "not a key", "signature": "x"},
+        {"token": device.token, "publicKey": public, "signature": old_nonce},
+    ):
+        async with opened(door) as (socket, _):
+            answer = await connect(socket, "laptop", **auth)
+            assert answer["error"]["code"] == ErrorCode.INVALID_TOKEN
+            await socket.receive()
+            assert socket.close_code == CloseCode.UNAUTHENTICATED
+    async with opened(door) as (socket, _):
+        await socket.send_json(
+            {
+                "type": "connect",
+                "deviceId": "laptop",
+                "clientType": "x",
+                "auth": {"token": device.token},
+                "challenge": "another nonce",
+            }
+        )
+        assert (await socket.receive_json())["error"]["code"] == ErrorCode.INVALID_TOKEN
+
+
+@pytest.mark.requirement("002/v2/every-command")
+@pytest.mark.requirement("002/v2/same-rules")
+async def test_every_command_is_served_under_the_same_rules(door: Door) -> None:
+    door.pipeline.add("kv.set", Level.WRITE, echo)
+    device = await door.pair(**ALL)
+    async with connected(device) as socket:
+        tool = await ask(socket, "command.tool", payload={"name": "echo", "args": {"text": "x"}})
+        assert tool["data"]["results"][0]["data"] == "x"
+        agent = await ask(socket, "command.agent", payload={"agentId": "echo", "message": "hi"})
+        assert agent["data"]["output"] == "hi"
+        system = await ask(socket, "command.system", payload={"action": "nope", "args": {}})
+        assert system["error"]["code"] == ErrorCode.PERMISSION_DENIED
+        mcp = await ask(socket, "command.mcp", payload={"capabilityId": "no", "action": "x"})
+        assert mcp["error"]["code"] == ErrorCode.PERMISSION_DENIED
+        write = {"payload": {"name": "kv.set", "args": {"text": "y"}}}
+        without = await ask(socket, "command.tool", **write)
+        assert without["error"]["code"] == ErrorCode.INVALID_REQUEST
+        first = await ask(socket, "command.tool", key="k", **write)
+        again = await ask(socket, "command.tool", key="k", **write)
+        assert again["data"] == first["data"]
+        assert again["replayed"] is True
+        assert "replayed" not in first
+        by_http = await device.post("/command/tool", write, key="k")
+        assert by_http.headers["Idempotent-Replayed"] == "true"
+        assert by_http.json["traceId"] == first["traceId"]
+        state = await ask(socket, "command.get", requestId="nothing")
+        assert state["error"]["code"] == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.requirement("002/v2/queries")
+async def test_pairing_and_lists_are_the_operators(door: Door) -> None:
+    device = await door.pair(**ALL)
+    async with connected(device) as socket:
+        refused = await ask(socket, "pairing.pending")
+        assert refused["error"]["code"] == ErrorCode.AUTH_REQUIRED
+        assert (await ask(socket, "capabilities.list"))["ok"] is True
+        assert (await ask(socket, "no.such"))["error"]["code"] == ErrorCode.INVALID_REQUEST
+    async with opened(door) as (socket, _):
+        assert (await connect(socket, "console", token=OPERATOR))["ok"] is True
+        await door.ask("GET", "/status", headers={"X-Device-Id": "new"})
+        waiting = await ask(socket, "pairing.pending")
+        assert waiting["data"]["pending"][0]["deviceId"] == "new"
+        approved = await ask(socket, "pairing.approve", deviceId="new")
+        assert approved["data"]["deviceToken"]
+        revoked = await ask(socket, "pairing.revoke", deviceId="new")
+        assert revoked["data"]["revoked"] is True
+        no_command = await ask(socket, "command.tool", payload={"name": "echo"})
+        assert no_command["error"]["code"] == ErrorCode.AUTH_REQUIRED
+
+
+@pytest.mark.requirement("002/v2/events-pushed")
+async def test_events_are_pushed_as_they_happen(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        await device.tool("echo", {"text": "x"})
+        pushed = [await socket.receive_json() for _ in range(2)]
+        assert [one["event"] for one in pushed] == ["gateway.event"] * 2
+        assert [one["data"]["status"] for one in pushed] == ["started", "succeeded"]
+        polled = (await device.get("/events/poll?since=0")).json["events"]
+        assert [one["data"] for one in pushed] == polled
+        assert [one["cursor"] for one in pushed] == [event["id"] for event in polled]
+
+
+async def test_revoking_closes_the_connection(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        await door.ask("POST", "/pairing/revoke", body={"deviceId": "laptop"}, operator=True)
+        await socket.receive()
+        assert socket.close_code == CloseCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+async def test_a_cross_site_page_or_a_rebound_name_cannot_connect(
+    door: Door, headers: dict[str, str]
+) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with opened(door, **headers):
+            pass
+    assert refused.value.status == 403
+
+
+async def test_our_own_page_may_connect(door: Door) -> None:
+    async with opened(door, Origin=door.url) as (socket, _):
+        assert not socket.closed
+
+
+async def test_frames_that_make_no_sense_are_answered_and_the_connection_lives(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        for text in (
+            "{",
+            "7",
+            '{"type":"nonsense"}',
+            '{"type":"req"}',
+            '{"type":"req","id":"1","id":"2","method":"status"}',
+            "[" * 1000,
+        ):
+            await socket.send_str(text)
+            answer = await socket.receive_json()
+            assert answer["error"]["code"] == ErrorCode.INVALID_REQUEST
+        await socket.send_bytes(b"\x00\x01")
+        assert (await socket.receive_json())["ok"] is False
+        assert (await ask(socket, "status"))["ok"] is True
+
+
+async def test_a_frame_that_is_too_large_closes_the_connection(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        await socket.send_str("x" * 1_100_000)
+        message = await socket.receive()
+        assert message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+        assert socket.close_code == CloseCode.MESSAGE_TOO_BIG
+
+
+def test_every_method_of_the_contract_names_a_route() -> None:
+    assert all(" /" in route for route in V2_METHODS.values())

@@ -1,0 +1,87 @@
+"""A client's command as a call of the orchestrator, and its failures as errors."""
+
+from typing import Any
+
+import pytest
+
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.contracts.ingress_v1 import ErrorCode
+from toolgate.domain import errors
+from toolgate.surfaces.ingress.dispatch import CODES, client_tools, dispatch
+from toolgate.testing.clock import FakeClock
+
+
+class Recorder:
+    """An orchestrator that remembers, or fails as told."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> str:
+            self.calls.append((name, args, kwargs))
+            if self.failure is not None:
+                raise self.failure
+            return "run_1"
+
+        return call
+
+
+COMMANDS: list[tuple[Any, str]] = [
+    (wire.AgentInvoke(1, "q", "echo", wire.Message("user", "x")), "invoke"),
+    (wire.ToolResult(1, "run_1", "tc_1", ok=True, result=5), "submit_result"),
+    (wire.ApprovalDecision(1, "run_1", "ap_1", wire.Decision.REJECT), "decide_approval"),
+    (wire.CancelRun(1, "run_1"), "cancel"),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), COMMANDS)
+async def test_each_command_is_one_call_in_the_name_of_its_session(command: Any, name: str) -> None:
+    orchestrator = Recorder()
+    answer = await dispatch(command, orchestrator, session_id="s", user_id="u", clock=FakeClock())
+    assert answer is None
+    ((called, args, kwargs),) = orchestrator.calls
+    assert called == name
+    session = args[0].session_id if name == "invoke" else kwargs["session_id"]
+    assert session == "s"
+
+
+@pytest.mark.requirement(
+    "001/codes/internal-error", "001/codes/orchestrator-error", "001/messages/error-echoes-ids"
+)
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (errors.NotFound("run", "run_1"), ErrorCode.INVALID_MESSAGE),
+        (errors.Conflict("too late"), ErrorCode.INVALID_MESSAGE),
+        (errors.Unavailable("away"), ErrorCode.ORCHESTRATOR_ERROR),
+        (errors.Damaged("/home/secret/journal.db is broken"), ErrorCode.ORCHESTRATOR_ERROR),
+        (errors.ToolgateError("inside"), ErrorCode.INTERNAL_ERROR),
+    ],
+)
+async def test_a_failure_is_an_error_with_the_ids_it_is_about(
+    failure: Exception, code: ErrorCode
+) -> None:
+    command = wire.CancelRun(1, "run_1", request_id="q")
+    answer = await dispatch(
+        command, Recorder(failure), session_id="s", user_id="u", clock=FakeClock()
+    )
+    assert answer is not None
+    assert (answer.code, answer.run_id, answer.request_id) == (code, "run_1", "q")
+    assert "secret" not in answer.message
+    assert "inside" not in answer.message
+
+
+def test_every_error_of_ours_has_a_code() -> None:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
+    for kind in kinds:
+        assert any(parent in CODES for parent in kind.__mro__), kind
+
+
+def test_tools_are_told_by_name_or_in_full() -> None:
+    hello = wire.Hello(1, "u", "k", client_meta=wire.ClientMeta(tools=["a", wire.ClientTool("b")]))
+    tools = client_tools(hello)
+    assert tools is not None
+    assert [tool.name for tool in tools] == ["a", "b"]
+    assert client_tools(wire.Hello(1, "u", "k")) is None

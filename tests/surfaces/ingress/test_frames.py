@@ -1,0 +1,79 @@
+"""Session events as clients get them."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.domain.deliveries import DELTA, STATE, Delivery
+from toolgate.ports.journal import Event
+from toolgate.surfaces.ingress.frames import (
+    delivery_of,
+    frame,
+    joined,
+    message_of,
+    single,
+    snapshot_frame,
+)
+
+
+def event(seq: int, kind: str = DELTA, run: str = "run_1", text: str = "x") -> Event:
+    members = {"run_id": run, "text": text} if kind == DELTA else {"run_id": run, "state": text}
+    return Event(seq + 100, "session/s", seq, kind, 1000 + seq, json.dumps(members).encode(), run)
+
+
+@pytest.mark.requirement("001/events/delta", "001/messages/event-id", "001/messages/seq-rises")
+def test_an_event_gets_its_type_time_number_and_id() -> None:
+    assert json.loads(frame(event(7))) == {
+        "type": "delta", "ts": 1007, "seq": 7, "event_id": "ev_107", "run_id": "run_1", "text": "x",
+    }  # fmt: skip
+    assert isinstance(message_of(event(7)), wire.Delta)
+
+
+def test_what_was_pushed_gets_a_time_and_number_of_ours() -> None:
+    pushed = wire.State(ts=5, seq=9, event_id="theirs", run_id="r", state="X", detail={"a": 1})
+    assert delivery_of(pushed) == Delivery(
+        STATE, "r", {"run_id": "r", "state": "X", "detail": {"a": 1}}
+    )
+
+
+def test_a_snapshot_has_no_number() -> None:
+    told = json.loads(snapshot_frame(Delivery(STATE, "r", {"run_id": "r", "state": "X"}), now=3))
+    assert told == {"type": "state", "ts": 3, "run_id": "r", "state": "X"}
+
+
+@pytest.mark.requirement(
+    "001/resume/lagging-merged", "001/messages/seq-merged", "001/resume/never-dropped"
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([DELTA, DELTA, STATE]), st.sampled_from("ab"), st.text()),
+        max_size=30,
+    )
+)
+def test_joining_keeps_every_text_and_every_other_event_in_order(
+    kinds: list[tuple[str, str, str]],
+) -> None:
+    events = [event(n, kind, run, text) for n, (kind, run, text) in enumerate(kinds, 1)]
+    frames = [json.loads(data) for _, data in joined(events)]
+    numbers = [number for number, _ in joined(events)]
+    assert numbers == [one["seq"] for one in frames]
+    reached = 0
+    for one in frames:  # no gap, and what was joined says from where
+        assert one.get("first_seq", one["seq"]) == reached + 1
+        reached = one["seq"]
+    assert reached == len(events)
+    for run in "ab":
+        said = "".join(text for kind, its, text in kinds if kind == DELTA and its == run)
+        assert said == "".join(
+            one["text"] for one in frames if one["type"] == DELTA and one["run_id"] == run
+        )
+    states = [json.loads(data) for _, data in single(events) if json.loads(data)["type"] == STATE]
+    assert [one for one in frames if one["type"] == STATE] == states
+    pairs = itertools.pairwise(frames)
+    assert not any(
+        a["type"] == b["type"] == DELTA and a["run_id"] == b["run_id"] for a, b in pairs
+    ), "what could be joined was"

@@ -1,0 +1,99 @@
+"""Who hears what, and what becomes of a session that nobody is connected to."""
+
+import asyncio
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.domain.deliveries import DELTA, TOOL_REQUEST
+from toolgate.ports.journal import Event
+from toolgate.surfaces.ingress.hub import Hub
+from toolgate.testing.clock import FakeClock
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def deliver(self, event: Event, data: bytes) -> None:
+        assert data.startswith(b"{")
+        self.heard.append(event.seq)
+
+
+def event(seq: int, *, session: str = "s", kind: str = DELTA) -> Event:
+    return Event(seq, f"session/{session}", seq, kind, 1, b'{"run_id":"r"}', "r")
+
+
+def a_hub(window_ms: int = 0) -> tuple[Hub, LocalBus]:
+    bus = LocalBus()
+    return Hub(bus, FakeClock(), resume_window_ms=window_ms), bus
+
+
+@pytest.mark.requirement("001/devices/every-event-to-all", "001/devices/sessions-apart")
+async def test_an_event_reaches_the_connections_of_its_session_alone() -> None:
+    hub, bus = a_hub()
+    one, two, other = Ear(), Ear(), Ear()
+    hub.join("s", "u", one)
+    hub.join("s", "u", two)
+    hub.join("t", "u", other)
+    bus.publish([event(1), event(2), event(1, session="t")])
+    assert (one.heard, two.heard, other.heard) == ([1, 2], [1, 2], [1])
+    assert (hub.count("s"), hub.count_of_user("u"), hub.delivered) == (2, 3, 5)
+    hub.close()
+
+
+async def test_a_session_is_given_up_once_after_its_window_and_not_while_someone_is_there() -> None:
+    hub, _ = a_hub(window_ms=30)
+    gone: asyncio.Queue[str] = asyncio.Queue()
+    hub.on_gone = gone.put
+    one, two = Ear(), Ear()
+    hub.join("s", "u", one)
+    hub.join("s", "u", two)
+    hub.leave("s", "u", one)
+    hub.leave("s", "u", two)
+    hub.join("s", "u", one)  # back in time
+    hub.join("t", "u", two)
+    hub.leave("t", "u", two)
+    assert await asyncio.wait_for(gone.get(), 5) == "t"
+    assert gone.empty()
+    hub.leave("s", "u", one)
+    hub.leave("s", "u", one)  # a second goodbye changes nothing
+    assert await asyncio.wait_for(gone.get(), 5) == "s"
+    assert hub.count_of_user("u") == 0
+    hub.close()
+
+
+@pytest.mark.requirement("001/offline/fails-at-once", "001/offline/window-off")
+async def test_a_tool_request_for_nobody_is_handed_back() -> None:
+    hub, bus = a_hub()
+    back: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def undelivered(session_id: str, request: Event) -> None:
+        await back.put((session_id, request.seq))
+
+    hub.on_undelivered = undelivered
+    bus.publish([event(1), event(2, kind=TOOL_REQUEST)])
+    assert await asyncio.wait_for(back.get(), 5) == ("s", 2)
+    hub.join("s", "u", Ear())
+    bus.publish([event(3, kind=TOOL_REQUEST)])
+    await asyncio.sleep(0)
+    assert back.empty()
+    hub.close()
+
+
+async def test_a_hub_that_closes_gives_nobody_up() -> None:
+    hub, bus = a_hub()
+    gone: list[str] = []
+
+    async def let_go(session_id: str) -> None:
+        gone.append(session_id)
+
+    hub.on_gone = let_go
+    ear = Ear()
+    hub.join("s", "u", ear)
+    hub.close()
+    hub.leave("s", "u", ear)
+    bus.publish([event(1)])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (gone, ear.heard) == ([], [])
