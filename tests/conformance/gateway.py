@@ -757,7 +757,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/pairing/operator-token-made",
         source="spec gateway.md, The operator's token",
         behaviour="The operator's token is made on first start and shown once.",
-        issue=5,
     ),
     Requirement(
         id="002/pairing/operator-always",

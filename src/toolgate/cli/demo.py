@@ -125,7 +125,7 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
 
 
 @contextlib.contextmanager
-def _site() -> Iterator[str]:
+def pages_on_this_machine() -> Iterator[str]:
     """Three pages on this machine."""
 
     class Pages(BaseHTTPRequestHandler):
@@ -231,7 +231,10 @@ async def _browse(settings: Settings, tell: Teller) -> None:
     except ToolgateError as missing:
         tell.fact("skipped", f"{missing}; `toolgate doctor` says how to get it", style="yellow")
         return
-    with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home, _site() as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home,
+        pages_on_this_machine() as site,
+    ):
         async with browser_parts(settings, [Path(home)]) as toolset:
             urls = [site + path for path in PAGES]
             arguments = {"templateId": "batch_extract_pages", "inputs": {"urls": urls}}
