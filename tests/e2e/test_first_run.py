@@ -110,6 +110,7 @@ async def test_the_ready_line_is_the_only_thing_on_stdout(tmp_path: Path) -> Non
         assert await program.process.stdout.read() == b""
 
 
+@pytest.mark.requirement("001/handshake/no-key-loopback-only")
 async def test_without_a_key_it_refuses_to_listen_beyond_loopback(tmp_path: Path) -> None:
     program = Program(tmp_path / "home", {"HOST": "0.0.0.0"})
     with pytest.raises(AssertionError, match="API_KEY"):
