@@ -429,7 +429,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/events/error",
         source="seed 001, type ErrorEvent",
         behaviour="`error` has a code and a message.",
-        issue=4,
     ),
     Requirement(
         id="001/events/done",
@@ -510,7 +509,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/handshake/no-key-loopback-only",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY the server refuses to start on anything but loopback.",
-        issue=4,
     ),
     Requirement(
         id="001/handshake/no-key-says-so",
