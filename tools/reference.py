@@ -1,8 +1,9 @@
-"""Draw docs/reference/ from the code: settings, codes, messages, tools, commands, states.
+"""Draw docs/reference/ from the code: settings, codes, messages, tools, commands, states, routes.
 
 --check   fail if a page is stale
 """
 
+import ast
 import importlib
 import sys
 import types
@@ -28,6 +29,7 @@ from toolgate.domain import approvals, runs, task_runs, toolcalls
 from toolgate.execution.registry import BUILT_IN
 
 OUT = Path(__file__).parents[1] / "docs" / "reference"
+SOURCES = Path(__file__).parents[1] / "src" / "toolgate"
 CONTRACTS: Sequence[types.ModuleType] = (
     runner_v1,
     ingress_v1,
@@ -134,6 +136,70 @@ def states_page() -> Iterator[str]:
         yield from ["```", ""]
 
 
+def routes_page() -> Iterator[str]:
+    """From the sources: a route is a path constant of a contract, or a row of a surface's table."""
+    for module in CONTRACTS:
+        paths = {
+            name: value
+            for name, value in vars(module).items()
+            if name.endswith("_PATH") and isinstance(value, str)
+        }
+        if paths:
+            yield from [f"## {module.__name__.rpartition('.')[2]}", ""]
+            yield from head("path", "name")
+            for name, path in paths.items():
+                yield row(f"`{path}`", name.removesuffix("_PATH").lower().replace("_", " "))
+            yield ""
+    yield from ["## gateway", "", "As `GET /openapi.json` of a running gateway says in full.", ""]
+    yield from head("method", "path", "who", "what")
+    for found in _gateway_routes():
+        yield row(*found)
+    yield ""
+    yield from ["## console", "", "All but the first two need a session; see docs/security.", ""]
+    yield from head("method", "path")
+    for method, path in (("POST", "/sign-in"), ("POST", "/links"), *_console_routes()):
+        yield row(method, f"`/console/api{path}`")
+
+
+def _gateway_routes() -> Iterator[tuple[str, str, str, str]]:
+    """Every `Route(method, path, Access.X, "what", ...)` in the gateway's modules."""
+    folder = SOURCES / "surfaces" / "gateway"
+    for path in sorted(folder.glob("*.py")):
+        names: dict[str, str] = {}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        names[target.id] = str(node.value.value)
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Route"):
+                continue
+            said = [_text(argument, names) for argument in node.args[:4]]
+            if len(said) == 4 and said[1].startswith("/"):
+                yield said[0], f"`{said[1]}`", said[2].lower(), said[3]
+
+
+def _text(node: ast.expr, names: Mapping[str, str]) -> str:
+    match node:
+        case ast.Constant(value=value):
+            return str(value)
+        case ast.Name(id=name):
+            return names.get(name, "")
+        case ast.Attribute(attr=name):
+            found = getattr(gateway_v1, name, name)
+            return found if isinstance(found, str) else name
+        case _:
+            return ""
+
+
+def _console_routes() -> Iterator[tuple[str, str]]:
+    tree = ast.parse((SOURCES / "surfaces" / "console" / "server.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and len(node.elts) == 3:
+            method, path, _ = node.elts
+            if isinstance(method, ast.Constant) and isinstance(path, ast.Constant):
+                yield str(method.value), str(path.value)
+
+
 PAGES = {
     "settings.md": ("Settings", settings_page),
     "codes.md": ("Error and close codes", codes_page),
@@ -141,6 +207,7 @@ PAGES = {
     "tools.md": ("Built-in tools", tools_page),
     "commands.md": ("Commands", commands_page),
     "states.md": ("States", states_page),
+    "routes.md": ("Routes", routes_page),
 }
 
 

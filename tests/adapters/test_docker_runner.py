@@ -1,11 +1,18 @@
 """The gateway's end against runners that are good, bad, slow, dead and malicious."""
 
 import asyncio
+import datetime
+import ipaddress
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import Delta, DockerRunners, read_answer
@@ -123,7 +130,6 @@ async def test_the_endpoint_is_trimmed_falls_back_to_config_and_keeps_its_query(
 
 @pytest.mark.requirement("000/endpoint/missing-fails")
 @pytest.mark.requirement("000/endpoint/missing-makes-no-call")
-@pytest.mark.requirement("000/endpoint/http-and-https")
 @pytest.mark.parametrize("endpoint", ["", "  ", "ftp://x/", "not a url", "http://", "unix:///x"])
 async def test_without_a_usable_endpoint_nothing_starts(
     runners: DockerRunners, endpoint: str
@@ -131,6 +137,52 @@ async def test_without_a_usable_endpoint_nothing_starts(
     output = await runners.engine(a_target(endpoint)).run(a_call())
     assert error_of(output)["code"] == FAILED
     assert output.outcome is Outcome.NOT_STARTED
+
+
+def certificate(folder: Path) -> Path:
+    """One for 127.0.0.1 that signs for itself, with its key, in one file."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "runner")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, None)
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = folder / "runner.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+@pytest.mark.requirement("000/endpoint/http-and-https")
+async def test_https_is_spoken_with_a_runner_that_is_trusted_and_with_no_other(
+    runners: DockerRunners, tmp_path: Path
+) -> None:
+    path = certificate(tmp_path)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(path)
+    trusting = DockerRunners(clock=SystemClock(), tls=ssl.create_default_context(cafile=path))
+    async with FakeRunner(OK, tls=serving) as runner:
+        assert runner.url.startswith("https://")
+        assert (await trusting.engine(a_target(runner.url)).run(a_call())).stdout == "fine"
+        stranger = await runners.engine(a_target(runner.url)).run(a_call())
+        assert stranger.outcome is Outcome.NOT_STARTED
+        assert len(runner.asked) == 1
+    await trusting.close()
 
 
 @pytest.mark.requirement("000/answer/direct-success")

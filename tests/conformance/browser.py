@@ -529,7 +529,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run/timeout-default",
         source="spec browser.md, Pool",
         behaviour="Without timeoutMs a run has 300000 ms.",
-        issue=7,
     ),
     Requirement(
         id="004/run/timeout-from-running",

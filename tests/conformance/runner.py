@@ -189,43 +189,36 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/e2e/mock-runner-hit",
         source="seed 000 §9",
         behaviour="Three runs through gateway and mock runner have results that contain `mock-runner:bash.exec`.",
-        issue=6,
     ),
     Requirement(
         id="000/e2e/bearer-on-each-call",
         source="spec runner.md, The end-to-end check",
         behaviour="Each call that reached the runner carried the target's bearer.",
-        issue=6,
     ),
     Requirement(
         id="000/e2e/console-up",
         source="spec runner.md, The end-to-end check",
         behaviour="The console answers 200 with its title beside the gateway and the runner.",
-        issue=8,
     ),
     Requirement(
         id="000/e2e/audit-page-one",
         source="seed 000 §9",
         behaviour="audit.query with action, from, to and limit 1 gives one item and a numeric nextCursor.",
-        issue=6,
     ),
     Requirement(
         id="000/e2e/audit-page-two",
         source="spec runner.md, The end-to-end check",
         behaviour="The second page has a smaller id than the first.",
-        issue=6,
     ),
     Requirement(
         id="000/e2e/audit-unknown-action",
         source="spec runner.md, The end-to-end check",
         behaviour="audit.query with an unknown action is ok and empty through the gateway as well.",
-        issue=6,
     ),
     Requirement(
         id="000/e2e/real-runner",
         source="seed 000 §9",
         behaviour="The same check passes against the real runner in place of the mock.",
-        issue=6,
     ),
     Requirement(
         id="000/endpoint/from-target",
@@ -271,7 +264,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/failure/policy-by-gateway-only",
         source="seed 000 §6",
         behaviour="POLICY_DENIED is made by the gateway's policy before any runner traffic.",
-        issue=6,
     ),
     Requirement(
         id="000/failure/isolated-targets",
@@ -392,7 +384,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/server/bearer-constant-time",
         source="spec runner.md, POST /execute",
         behaviour="The bearer is compared in constant time.",
-        issue=6,
     ),
     Requirement(
         id="000/server/body-limit",
@@ -513,7 +504,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="000/targets/policy-before-traffic",
         source="spec runner.md, Execution targets",
         behaviour="The policy of the call's own tenant and workspace decides before anything is sent.",
-        issue=6,
     ),
     Requirement(
         id="000/timeout/default",

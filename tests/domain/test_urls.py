@@ -34,6 +34,7 @@ def test_a_url_is_written_back_in_one_form(text: str, read: str) -> None:
         "http://example.com:/x", "http://example.com:8a/", "http://-a.example.com/",
         "http://a..example.com/", "http://exa%6dple.com/", "http://" + "a" * 64 + ".com/",
         "http://" + "a." * 200 + "com/", "http://example.com/" + "a" * MAX_URL,
+        "http://example.com/\ud800", "http://example.com/\x85", "http://example.com/\x7f",
     ],
 )  # fmt: skip
 def test_what_is_ambiguous_or_not_the_web_is_invalid(text: str) -> None:

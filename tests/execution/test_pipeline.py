@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
@@ -448,6 +448,52 @@ async def test_output_beyond_the_limit_is_cut_and_says_so(rig: Rig) -> None:
     assert len(response.tool_result.stdout) < 530_000
     assert "600000" in response.tool_result.stdout
     assert response == await rig.pipeline.run_tool(call("r1", "count"))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        ToolOutput(0, stdout="\ud800", stderr="a\udfff"),
+        ToolOutput(0, data={"a": "\ud800"}),
+        ToolOutput(0, data={"\ud800": [1]}),
+        ToolOutput(0, data=cast("JsonValue", {"a": object()})),
+        ToolOutput(0, data=2**70),
+    ],
+)
+async def test_output_that_no_json_can_hold_is_still_an_output(
+    rig: Rig, output: ToolOutput
+) -> None:
+    rig.engine.outputs["count"] = output
+    first = await rig.pipeline.run_tool(call("r1", "count"))
+    assert first.ok
+    assert first == await rig.pipeline.run_tool(call("r1", "count"))
+    assert rig.engine.runs["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ToolRequest("r1", "count", {}, run_id="\ud800"),
+        ToolRequest("r1", "count\ud800", {}),
+        ToolRequest("r1", "x" * 257, {}),
+        ToolRequest("r1", "count", cast("dict[str, JsonValue]", {"a": object()})),
+        ToolRequest("r\n", "count", {}),
+    ],
+)
+async def test_a_request_that_cannot_be_written_down_is_invalid(
+    rig: Rig, request_: ToolRequest
+) -> None:
+    with pytest.raises(Invalid):
+        await rig.pipeline.run(request_)
+    assert rig.engine.runs["count"] == 0
+    assert await rig.journal.last_position() == 0
+
+
+async def test_odd_arguments_are_still_arguments(rig: Rig) -> None:
+    odds: list[JsonValue] = ["\ud800", 2**63, 1e308, -0.0, "\0", {"": [[]]}, "é" * 9000]
+    for number, odd in enumerate(odds):
+        assert as_ran(await rig.pipeline.run(call(f"r{number}", "count", odd=odd))).ok
+        assert isinstance(await rig.pipeline.run(call(f"a{number}", "ask.once", odd=odd)), Pending)
 
 
 @pytest.mark.requirement("003/policy/redirects")

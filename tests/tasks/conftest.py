@@ -9,8 +9,9 @@ import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.chromium import KNOWN
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.ports.browser import ExtractOptions

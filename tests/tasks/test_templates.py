@@ -8,7 +8,8 @@ import pytest
 
 from tests.tasks.runtimes import get, run, until
 from tests.tasks.site import Site
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.ports.browser import ExtractOptions

@@ -89,6 +89,7 @@ async def test_everything_wrong_at_once_is_told_in_the_order_of_the_contract(
 
 
 @pytest.mark.requirement("004/run/timeout-range")
+@pytest.mark.requirement("004/run/timeout-refused")
 @pytest.mark.parametrize("time_given", [0, 600_001, 1.5, "x", -1, True, None])
 async def test_a_time_out_that_is_no_whole_number_of_1_to_600000_is_refused(
     tmp_path: Path, time_given: object
@@ -99,7 +100,7 @@ async def test_a_time_out_that_is_no_whole_number_of_1_to_600000_is_refused(
         assert toolset.runtime.listed() == []
 
 
-@pytest.mark.requirement("004/run/timeout-refused")
+@pytest.mark.requirement("004/run/timeout-default")
 @pytest.mark.requirement("004/run/options-optional")
 @pytest.mark.requirement("004/run/template-version-optional")
 async def test_without_options_a_run_has_300_seconds_and_its_template_decides_the_mode(

@@ -10,8 +10,9 @@ import pytest_asyncio
 from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.egress_proxy import EgressProxy
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust

@@ -217,7 +217,9 @@ def _made(folders: list[Path]) -> list[Path]:
                 if (folder / file).exists():
                     (folder / file).write_text(str(value))
         except OSError as refused:
-            raise Unavailable(f"no cgroup can be made at {folder}: {refused}") from refused
+            raise Unavailable(
+                f"no cgroup can be made at {folder}: {refused}; run as root, or in a group of your own"
+            ) from refused
     return folders
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -63,8 +64,16 @@ class Progress:
 class DockerRunners:
     """All runners: connections are reused, and each target has a circuit breaker of its own."""
 
-    def __init__(self, *, clock: Clock, largest_answer: int = LARGEST_ANSWER) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        largest_answer: int = LARGEST_ANSWER,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls` says whom to trust; without it, those whom the system trusts."""
         self._clock = clock
+        self._tls = tls
         self.largest_answer = largest_answer
         self._breakers: dict[tuple[str, str, int], Breaker] = {}
         self._http: aiohttp.ClientSession | None = None
@@ -87,7 +96,9 @@ class DockerRunners:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=CONNECTIONS_PER_RUNNER),
+                connector=aiohttp.TCPConnector(
+                    limit=0, limit_per_host=CONNECTIONS_PER_RUNNER, ssl=self._tls or True
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
                 trace_configs=[trace],

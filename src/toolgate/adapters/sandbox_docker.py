@@ -106,13 +106,12 @@ class DockerSandbox:
             docker = aiodocker.Docker(url=self._url)
             try:
                 await docker.version()
-                if not self._image:
-                    await _load_host_image(docker)
+                await (_pull(docker, self._image) if self._image else _load_host_image(docker))
                 await _remove_abandoned(docker)
             except BaseException as failed:
                 await docker.close()
                 if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
-                    message = f"no Docker engine at {self._url}: {failed} ({INSTALL_HINT})"
+                    message = f"the Docker engine at {self._url} does not serve: {failed} ({INSTALL_HINT})"
                     raise NotStarted(message) from failed
                 raise
             self._docker = docker
@@ -125,7 +124,7 @@ class DockerSandbox:
         tmpfs = f"size={limits.disk_bytes},nr_inodes={limits.disk_inodes},nosuid,nodev,exec"
         return {
             "Image": self._image or host_image_name(),
-            "Entrypoint": ["/usr/bin/python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
+            "Entrypoint": ["python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
             "User": f"{uid}:{uid}",
             "Hostname": "sandbox",
             "WorkingDir": WORKSPACE,
@@ -267,6 +266,14 @@ def _rule(
 
 def _masked(index: int, mask: int, value: int) -> dict[str, Any]:
     return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+
+
+async def _pull(docker: aiodocker.Docker, image: str) -> None:
+    """Where the engine does not have it yet."""
+    try:
+        await docker.images.inspect(image)
+    except aiodocker.DockerError:
+        await docker.images.pull(image)
 
 
 async def _load_host_image(docker: aiodocker.Docker) -> None:

@@ -2,23 +2,24 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
-from toolgate.adapters.engine_sandbox import SandboxEngine
+from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile, load_policy
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
@@ -30,7 +31,7 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
-from toolgate.domain.tools import Caller, Level
+from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
@@ -96,6 +97,7 @@ class Execution:
     upstreams: Upstreams
     simulation: Simulation
     tasks: Toolset
+    browser_tools: Sequence[Tool]
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -134,7 +136,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         version=VERSION,
         holds_secret=lambda text: redactor.text(text) != text,
     )
-    on_targets = TargetEngine(targets, local=SandboxEngine(sandboxes), remote=runners.engine)
+    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await open_browser_tasks(settings, installation, core, blobs)
@@ -179,6 +182,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         upstreams,
         simulation,
         tasks,
+        in_browser.tools(),
     )
 
 

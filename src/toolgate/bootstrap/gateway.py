@@ -1,6 +1,5 @@
 """The gateway with its memory loaded, its schedules and its operator."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from toolgate.adapters.signatures import verify_ed25519
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.admission.scheduler import Entry as ScheduleEntry
 from toolgate.bootstrap.execution import Execution
-from toolgate.bootstrap.installation import VERSION, Core, Installation, token
+from toolgate.bootstrap.installation import VERSION, Core, Installation, tell, token
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration.runs import Runs
@@ -22,6 +21,7 @@ from toolgate.ports.pipeline import Ran, ToolPipeline
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
+from toolgate.surfaces.gateway.command_mcp import BROWSER_CAPABILITY, OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.operator import (
     ApprovalRoutes,
@@ -73,6 +73,7 @@ async def open_gateway(
             wake_at=dispatcher.wake_at,
             last_at=scheduler.last_at,
             more_routes=operator,
+            own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
         ),
         GatewayOptions(
@@ -132,5 +133,5 @@ def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
     made = token(settings, "operator", patterns)
     if is_new:
-        sys.stderr.write(f"operator token (shown once; kept in operator.token): {made}\n")
+        tell(settings, f"operator token (shown once; kept in operator.token): {made}")
     return made

@@ -17,12 +17,13 @@ import msgspec
 import uvicorn
 
 from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import BrowserOptions, PlaywrightBrowser
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured, ToolgateError
@@ -87,6 +88,8 @@ def command(door: str | None, port: int | None) -> None:
         asyncio.run(_serve_stdio(settings) if door == "stdio" else _serve_http(settings))
     except ToolgateError as failed:
         raise click.ClickException(str(failed)) from failed
+    except ModuleNotFoundError as missing:
+        raise click.ClickException("this needs the extra toolgate[browser]") from missing
 
 
 async def _open_journal(homes: Sequence[Path], clock: Clock) -> tuple[SqliteJournal, Path]:

@@ -1,20 +1,41 @@
 """`toolgate doctor`: what works here, and how to get what does not."""
 
 import asyncio
+import errno
 import json
+import shutil
+import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from toolgate import settings as table
+from toolgate.adapters.chromium import find_chromium
+from toolgate.adapters.policy_file import default_policy_text, load_policy
 from toolgate.adapters.sandbox_choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
-from toolgate.cli.options import EXIT_FAILED
-from toolgate.domain.errors import Unavailable
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.domain.errors import ToolgateError, Unavailable
+from toolgate.settings import Settings
 
 HINTS: Final = {
     BWRAP: "as root on Debian: apt-get install bubblewrap; needs cgroups with memory, pids and cpu",
     DOCKER: "as root on Debian: apt-get install docker.io; the user must reach its socket",
+}
+OLDEST_PYTHON: Final = (3, 11)
+LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
+PORTS: Final = {
+    "WS_PORT": "ws_port",
+    "HTTP_PORT": "http_port",
+    "ORCHESTRATOR_PORT": "orchestrator_port",
+    "GATEWAY_PORT": "gateway_port",
 }
 
 
@@ -24,6 +45,7 @@ class Finding:
     ok: bool
     detail: str
     hint: str = ""
+    needed: bool = True  # without it Toolgate does not do its work
 
 
 async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
@@ -32,28 +54,113 @@ async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
     try:
         await sandbox.check()
     except Unavailable as unavailable:
-        return Finding(f"sandbox {name}", ok=False, detail=str(unavailable), hint=HINTS[name])
+        detail, hint = str(unavailable), HINTS[name]
+        return Finding(f"sandbox {name}", ok=False, detail=detail, hint=hint, needed=False)
     finally:
         await sandbox.close()
-    return Finding(f"sandbox {name}", ok=True, detail="isolates")
+    return Finding(f"sandbox {name}", ok=True, detail="isolates", needed=False)
 
 
-async def _examine(docker_url: str) -> list[Finding]:
-    return [await check_backend(name, docker_url=docker_url) for name in (BWRAP, DOCKER)]
+def check_python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    ok = sys.version_info[:2] >= OLDEST_PYTHON
+    return Finding("python", ok, found, "" if ok else "install Python 3.11 or newer")
+
+
+def check_chromium(settings: Settings) -> Finding:
+    try:
+        found = find_chromium(settings.chromium)
+    except ToolgateError as missing:
+        hint = "as root on Debian: apt-get install chromium-headless-shell, or set CHROMIUM"
+        return Finding("chromium", ok=False, detail=str(missing), hint=hint, needed=False)
+    return Finding("chromium", ok=True, detail=found, needed=False)
+
+
+def check_ports(settings: Settings) -> Iterator[Finding]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    for name, field in PORTS.items():
+        port = getattr(settings, field)
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((settings.host, port))
+            except OSError as refused:
+                in_use = refused.errno == errno.EADDRINUSE
+                detail = f"{settings.host}:{port} " + ("is in use" if in_use else str(refused))
+                hint = f"if that is not Toolgate itself: stop it, or set {name} to another port"
+                yield Finding(name, ok=False, detail=detail, hint=hint, needed=False)
+                continue
+        yield Finding(name, ok=True, detail=f"{settings.host}:{port} is free", needed=False)
+
+
+def check_disk(settings: Settings) -> Finding:
+    home = settings.home.absolute()
+    there = next(path for path in (home, *home.parents) if path.exists())
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError as refused:
+        return Finding("disk", ok=False, detail=f"{there}: {refused.strerror}", hint="set --home")
+    ok = free >= LEAST_DISK_BYTES
+    hint = "" if ok else "make room, or set TOOLGATE_HOME to another disk"
+    return Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
+
+
+def check_policy(settings: Settings) -> Finding:
+    kept = settings.home / "policy.yaml"
+    path = Path(settings.policy_file) if settings.policy_file else kept if kept.exists() else None
+    try:
+        text = default_policy_text() if path is None else path.read_text("utf-8")
+        policy = load_policy(text, parse_shell=TreeSitterShellParser())
+    except (ToolgateError, OSError, UnicodeDecodeError) as wrong:
+        hint = f"toolgate policy check {path} says what is wrong"
+        return Finding("policy", ok=False, detail=str(wrong), hint=hint)
+    where = "the shipped one" if path is None else str(path)
+    detail = f"{where}: {len(policy.rules)} rules, {len(policy.tests)} tests pass"
+    return Finding("policy", ok=True, detail=detail)
+
+
+async def examine(settings: Settings, docker_url: str) -> list[Finding]:
+    sandboxes = [await check_backend(name, docker_url=docker_url) for name in (BWRAP, DOCKER)]
+    return [
+        check_python(),
+        *sandboxes,
+        check_chromium(settings),
+        *check_ports(settings),
+        check_disk(settings),
+        check_policy(settings),
+    ]
+
+
+def works(findings: list[Finding]) -> bool:
+    """Whether Toolgate can do its work here: all that is needed, and one sandbox at least."""
+    sandboxes = [finding.ok for finding in findings if finding.name.startswith("sandbox ")]
+    return any(sandboxes) and all(finding.ok for finding in findings if finding.needed)
 
 
 @click.command()
 @click.option("--docker-url", default=DOCKER_URL, show_default=True, help="The Docker engine.")
 @click.option("--json", "as_json", is_flag=True, help="Say it in JSON.")
-def command(*, docker_url: str, as_json: bool) -> None:
-    """Try what this machine offers. Fails where no sandbox works."""
-    findings = asyncio.run(_examine(docker_url))
+@with_settings
+def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None:
+    """Try what this machine offers: Python, sandboxes, Chromium, ports, disk, policy.
+
+    Fails where something is missing that Toolgate cannot do without, or no sandbox works.
+    """
+    findings = asyncio.run(examine(settings, docker_url))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
     else:
+        shown = Table(box=None, pad_edge=False, show_header=False)
         for finding in findings:
-            click.echo(f"{'ok  ' if finding.ok else 'no  '} {finding.name}: {finding.detail}")
+            mark = (
+                Text("ok", "green")
+                if finding.ok
+                else Text("no", "red" if finding.needed else "yellow")
+            )
+            detail = Text(finding.detail)
             if finding.hint:
-                click.echo(f"       {finding.hint}")
-    if not any(finding.ok for finding in findings):
+                detail.append(f"\n{finding.hint}", "dim")
+            shown.add_row(mark, Text(finding.name), detail)
+        Console(highlight=False).print(shown)
+    if not works(findings):
         sys.exit(EXIT_FAILED)

@@ -7,6 +7,8 @@ import click
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
+    "demo": ("demo", "Play the whole story, step by step."),
+    "console": ("console", "Print a link that signs in to the console."),
     "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
     "browser": ("browser", "Serve browser tasks over MCP."),
     "policy": ("policy", "Check, test, explain and simulate policies."),
@@ -15,8 +17,14 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
     "audit": ("audit", "Query the audit log."),
+    "pair": ("pair", "Show and approve the devices that wait to be paired."),
+    "devices": ("devices", "List paired devices, and revoke one."),
+    "token": ("token", "Make and end tokens for scripts."),
+    "capabilities": ("capabilities", "List capabilities, and register one."),
+    "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
 }
 
 

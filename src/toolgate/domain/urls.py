@@ -15,6 +15,7 @@ from toolgate.domain.errors import Invalid
 MAX_URL: Final = 8192
 PORTS: Final = {"http": 80, "https": 443}
 
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20\\\x7f-\xa0\ud800-\udfff]")
 _SHAPE: Final = re.compile(r"(?i)(https?)://([^/?#]*)([^#]*)")
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]{1,5}))?")
 # Everything that a path or query may hold as it is; the rest is percent-encoded.
@@ -50,7 +51,7 @@ def parse_url(text: str) -> Url:
     """Raises Invalid for anything but an unambiguous http or https address without userinfo."""
     if len(text) > MAX_URL:
         raise Invalid(f"a URL has at most {MAX_URL} characters", field="url")
-    if any(char <= " " or char == "\\" or "\x7f" <= char <= "\xa0" for char in text):
+    if _FORBIDDEN.search(text):
         raise Invalid("a URL has no spaces, control characters or backslashes", field="url")
     shape = _SHAPE.match(text)
     if shape is None:

@@ -5,6 +5,7 @@ it is shown; the response that is given is the one that is stored.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -229,6 +230,8 @@ class Pipeline:
         request = complete(request)
         content = described(request)
         names = "\0".join(names_in(request))
+        if not names.isprintable() and _readable(names) != names:
+            raise Invalid("an id or a name in the request is no text", field="ctx")
         if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
         shown = {**content, "args": self._redactor.value(content["args"])}
@@ -348,24 +351,31 @@ class Pipeline:
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    texts = f"{output.stdout}\0{output.stderr}"
-    clean = redactor.text(texts)
-    out, err = output.stdout, output.stderr
-    if clean != texts:
+    out, err = _readable(output.stdout), _readable(output.stderr)
+    texts = f"{out}\0{err}"
+    if redactor.text(texts) != texts:
         out, err = redactor.text(out), redactor.text(err)
-    data = redactor.value(output.data) if output.data is not None else None
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
-    data_cut = data is not None and len(msgspec.json.encode(data)) > MAX_DATA_BYTES
+    data, data_cut = _bounded(output.data, redactor)
     if stdout is output.stdout and stderr is output.stderr and data is None:
         return output
     return replace(
         output,
         stdout=stdout,
         stderr=stderr,
-        data={"truncated": True} if data_cut else data,
+        data=data,
         truncated=output.truncated or stdout_cut or stderr_cut or data_cut,
     )
+
+
+def _readable(text: str) -> str:
+    """What an engine took from bytes may hold halves of characters, which no JSON can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def _capped(text: str) -> tuple[str, bool]:
@@ -374,8 +384,20 @@ def _capped(text: str) -> tuple[str, bool]:
     return f"{text[:MAX_TEXT]}\n[cut: {MAX_TEXT} of {len(text)} characters]\n", True
 
 
+def _bounded(data: JsonValue, redactor: Redactor) -> tuple[JsonValue, bool]:
+    """Structured data without secrets; a note in its place where there is too much of it."""
+    if data is None:
+        return None, False
+    clean = redactor.value(data)
+    try:
+        fits = len(msgspec.json.encode(clean)) <= MAX_DATA_BYTES
+    except (TypeError, ValueError, RecursionError):
+        return {"unreadable": True}, True
+    return (clean, False) if fits else ({"truncated": True}, True)
+
+
 def _as_text(args: Mapping[str, JsonValue]) -> str:
-    return msgspec.json.encode(dict(args)).decode()
+    return _readable(json.dumps(dict(args), ensure_ascii=False))
 
 
 def _released(call: Call) -> Settled:

@@ -12,14 +12,14 @@ from toolgate.domain.policy.model import Effect, Policy
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.shell import ParseShell
 from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.execution.calls import STREAM
+from toolgate.execution.calls import STREAM, EndedCall
 from toolgate.execution.policies import LevelOf
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Journal
 
 PAGE: Final = 200
 
-_decode_episode: Final = msgspec.json.Decoder(wire.Episode).decode
+_decode_ended: Final = msgspec.json.Decoder(EndedCall).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -45,7 +45,7 @@ class Simulation:
         ):
             before, left = page[-1].seq, left - len(page)
             for event in page:
-                call = await self._call(_decode_episode(event.data).id)
+                call = await self._call(_decode_ended(event.data).id)
                 if call is not None:
                     yield call
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.domain.errors import Conflict, ToolgateError
+from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
 from toolgate.domain.task_runs import (
     TIMEOUT_DEFAULT_MS,
     Cancel,
@@ -53,6 +53,7 @@ MAX_QUEUED: Final = 10_000  # every queue has a bound
 SWEEP_S: Final = 60.0
 MAX_FAILURES_TOLD: Final = 20
 RESULTS_AT_HAND: Final = 16
+ENDING_PAUSES_S: Final = (0.2, 1.0, 5.0)
 MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
 
 Progress = Callable[[int, int], None]
@@ -138,7 +139,9 @@ class TaskRuntime:
         self._closing = True
         for run_id in list(self._running):
             live = self._runs[run_id]
-            with contextlib.suppress(Conflict):
+            if live.deadline is not None:
+                live.deadline.cancel()
+            with contextlib.suppress(Conflict, Unavailable):  # the next start finds it running
                 await self._command(live, Interrupt(repeatable=self._can_repeat(live)))
         for task in list(self._tasks):
             task.cancel()
@@ -352,12 +355,26 @@ class TaskRuntime:
             live.run.timeout_ms / 1000, lambda: self._spawn(self._time_out(live))
         )
         try:
-            command = await self._carry_out(live)
-            with contextlib.suppress(Conflict):  # canceled or out of time in the same moment
-                await self._command(live, command)
+            await self._end(live, await self._carry_out(live))
         finally:
             if live.run.owns_session:
                 self._spawn(self.sessions.leave(live.run.session_id))
+
+    async def _end(self, live: _Live, command: TaskCommand) -> None:
+        """Write the run's end, again for a while where the disk refuses; then give up the slot."""
+        for pause in ENDING_PAUSES_S:
+            try:
+                await self._command(live, command)
+            except Conflict:  # canceled or out of time in the same moment
+                return
+            except Unavailable as refused:
+                log.error("task_end_unwritten run_id=%s error=%s", live.run.run_id, refused)
+                await asyncio.sleep(pause)
+            else:
+                return
+        self._running.discard(live.run.run_id)
+        live.over.set()  # whoever waits is told that it runs; the next start knows better
+        self._fill()
 
     async def _carry_out(self, live: _Live) -> TaskCommand:
         """Run the template; whatever happens in it becomes the command that ends the run."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,8 +36,9 @@ def whole(
 
 
 class FakeRunner:
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, tls: ssl.SSLContext | None = None) -> None:
         self.answer = answer
+        self._tls = tls
         self.asked: list[Asked] = []
         self.heard = asyncio.Event()  # a request has come
         self.connections = 0
@@ -47,10 +49,11 @@ class FakeRunner:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/execute"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/execute"
 
     async def __aenter__(self) -> "FakeRunner":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(

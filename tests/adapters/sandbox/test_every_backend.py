@@ -25,6 +25,7 @@ from toolgate.ports.sandbox import (
     SessionSpec,
     Stream,
 )
+from toolgate.testing import docker_engine
 
 BOUND = 15.0
 
@@ -249,6 +250,15 @@ async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -
                 await (await isolating.open(SessionSpec(SessionKey("t", "w", "s")))).close()
     assert isinstance(isolating, BwrapSandbox | DockerSandbox)
     assert isolating.sessions == 0
+
+
+async def test_an_image_that_cannot_be_had_opens_nothing(engine: docker_engine.Engine) -> None:
+    sandbox = DockerSandbox(url=engine.url, image="127.0.0.1:1/none:latest")
+    with pytest.raises(NotStarted):
+        await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+    with pytest.raises(Unavailable):
+        await sandbox.check()
+    await sandbox.close()
 
 
 def test_the_unsafe_backend_is_not_had_by_accident() -> None:

@@ -150,10 +150,9 @@ async def test_the_sse_endpoint_names_its_session_as_the_contract_spells_it(
 @pytest.mark.requirement("004/transports/stdio")
 @pytest.mark.requirement("004/transports/stdio-clean")
 @pytest.mark.requirement("004/profile/trust-local")
-async def test_the_tools_work_over_stdio_in_both_eras(site: Site, tmp_path: Path) -> None:
-    for era in ERAS:
-        async with Client(stdio_server(tmp_path), mode=era) as client:
-            await exercise(client, site.url("/n/1"), remote=False)
+async def test_the_tools_work_over_stdio(site: Site, tmp_path: Path) -> None:
+    async with Client(stdio_server(tmp_path)) as client:
+        await exercise(client, site.url("/n/1"), remote=False)
 
 
 async def test_garbage_on_stdio_is_answered_or_ignored_and_stdout_stays_clean(

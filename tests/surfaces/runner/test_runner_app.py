@@ -1,6 +1,7 @@
 """The runner's door: what comes in over real sockets, and what goes out."""
 
 import asyncio
+import inspect
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -172,6 +173,14 @@ async def test_without_the_bearer_nothing_runs(serve: Serve, header: str) -> Non
     assert body["error"]["code"] == "UNAUTHORIZED"
     assert engine.calls == []
     assert (await runner.post(authorization="Bearer secret"))[0] == 200
+
+
+@pytest.mark.requirement("000/server/bearer-constant-time")
+def test_secrets_are_compared_in_constant_time_whatever_they_hold() -> None:
+    assert "compare_digest" in inspect.getsource(asgi.same_secret)
+    assert "same_secret" in inspect.getsource(RunnerApp)
+    assert asgi.same_secret("sécret", "sécret")
+    assert not asgi.same_secret("sécret", "secret")
 
 
 @pytest.mark.requirement("000/server/invalid-request")

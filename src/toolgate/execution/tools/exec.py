@@ -31,19 +31,19 @@ class ExecArgs(Args, frozen=True):
         default_factory=list
     )
     cwd: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    env: dict[str, str] = msgspec.field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 async def run(args: ExecArgs, context: Context) -> ToolOutput:
     words = [args.command, *args.params]
-    if any("\0" in word for word in (*words, args.cwd, *args.env.values())):
+    if any("\0" in word for word in (*words, args.cwd, *args.environment.values())):
         return refused("exec: a word holds a NUL")
     command = Command(
         text=shlex.join(words),
         cwd=args.cwd,
         env={
             name: value
-            for name, value in args.env.items()
+            for name, value in args.environment.items()
             if may_be_set(name) and not context.holds_secret(value)
         },
         timeout_seconds=TIMEOUT_S,

@@ -1,6 +1,7 @@
 """Execution targets. A token goes in and is never shown."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -9,7 +10,6 @@ from starlette.requests import Request
 from toolgate.domain.errors import Invalid
 from toolgate.domain.ids import is_path_safe
 from toolgate.domain.targets import Change
-from toolgate.domain.tools import JsonValue
 from toolgate.execution.targets import public
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
 
@@ -22,7 +22,7 @@ class Wanted(msgspec.Struct, rename="camel"):
     auth_token: str | UnsetType = UNSET  # left out: it stays; empty: it is taken away
     is_default: bool | None = None
     enabled: bool | None = None
-    config: dict[str, JsonValue] | None = None
+    config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

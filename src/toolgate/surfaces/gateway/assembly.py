@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
@@ -26,14 +26,14 @@ from toolgate.ports.seal import Seal
 from toolgate.ports.upstreams import Upstreams
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.command_agent import AgentPlanner
-from toolgate.surfaces.gateway.command_mcp import McpPlanner
+from toolgate.surfaces.gateway.command_mcp import McpPlanner, OwnServer
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
 from toolgate.surfaces.gateway.command_system import SystemPlanner
 from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import OPEN, STATES, Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events
-from toolgate.surfaces.gateway.pairing import PairingRoutes
+from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import StatusRoutes
@@ -76,6 +76,7 @@ class Foundations:
     verify: Verify = lambda _key, _message, _signature: False
     more_routes: Sequence[Route] = ()
     more_capabilities: Sequence[Capability] = ()
+    own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
 
 
 SYSTEM_CAPABILITIES: Final = tuple(
@@ -135,7 +136,11 @@ def assemble(on: Foundations, options: Options) -> Assembled:
     )
     pairing = Pairing(on.journal, on.clock, registry, trail, options.auto_approve)
     capabilities = Capabilities(
-        on.journal, on.clock, on.seal, trail, (*SYSTEM_CAPABILITIES, *on.more_capabilities)
+        on.journal,
+        on.clock,
+        on.seal,
+        trail,
+        (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     commands = Commands(
@@ -155,7 +160,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             Kind.SYSTEM: SystemPlanner(
                 on.pipeline, lambda name: on.level_of(name) is not None, on.clock
             ),
-            Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock),
+            Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock, on.own_servers),
         },
         rate=options.rate,
         wake_at=on.wake_at,
@@ -176,6 +181,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
+            *TokenRoutes(registry, on.journal, trail).routes(),
             *CommandRoutes(commands).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
@@ -190,6 +196,10 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         verify=on.verify,
     )
     return Assembled(gateway, registry, pairing, capabilities, commands, events, limits, keys)
+
+
+def _own(capability_id: str) -> Capability:
+    return Capability(capability_id, wire.PLAYWRIGHT_SCOPE, Level.WRITE, updated_at=0)
 
 
 async def _open_runs(runs: Runs) -> list[wire.InFlight]:

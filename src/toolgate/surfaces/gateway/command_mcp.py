@@ -3,7 +3,9 @@
 The pipeline knows it as `<capabilityId>.<tool>`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 from msgspec import UnsetType
@@ -32,6 +34,16 @@ from toolgate.surfaces.gateway.plans import (
     run_one,
 )
 
+BROWSER_CAPABILITY: Final = wire.BROWSER_CAPABILITY
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """A server of ours that needs no session: its tools are the pipeline's, under a prefix."""
+
+    prefix: str
+    tools: Sequence[Tool]  # as the pipeline names them
+
 
 @dataclass(frozen=True, slots=True)
 class McpPlanner:
@@ -39,6 +51,7 @@ class McpPlanner:
     capabilities: Capabilities
     upstreams: Upstreams
     clock: Clock
+    own: Mapping[str, OwnServer] = field(default_factory=dict)
 
     def decode(self, raw: bytes) -> wire.McpCommand:
         return wire.decode_mcp_command(raw)
@@ -54,9 +67,7 @@ class McpPlanner:
             raise Forbidden(refusal)
         if identity.scope.refusal(Kind.MCP, Level.READ):
             raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
-        if not self.upstreams.knows(capability_id):
-            raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
-        tool = await self._tool(capability_id, payload.action)
+        tool, name = await self._tool(capability_id, payload.action)
         level = Level.SIGN if capability.level is Level.SIGN else tool.level
         session = given(payload.session_id, given(command.session_key, ""))
         args = _args(payload)
@@ -65,23 +76,26 @@ class McpPlanner:
             caller = caller_of(
                 identity, level=granted_level(identity, Kind.MCP, level), session=session
             )
-            name = f"{capability_id}.{tool.name}"
             output = await run_one(
                 self.pipeline, ToolRequest(call_id(ticket, 0), name, args, caller)
             )
             if isinstance(output, Waiting):
                 return output
             degraded = capability.status is Health.DEGRADED
-            return _done(capability_id, tool.name, output, degraded=degraded)
+            return _done(capability_id, payload.action, output, degraded=degraded)
 
-        return Plan(
-            level=level,
-            name=f"{capability_id}.{tool.name}",
-            capabilities=(capability_id,),
-            run=run,
-        )
+        return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
 
-    async def _tool(self, capability_id: str, action: str) -> Tool:
+    async def _tool(self, capability_id: str, action: str) -> tuple[Tool, str]:
+        """The tool as its server has it, and its name in the pipeline."""
+        if (ours := self.own.get(capability_id)) is not None:
+            name = f"{ours.prefix}.{action}"
+            for tool in ours.tools:
+                if tool.name == name:
+                    return tool, name
+            raise Forbidden(f"{capability_id} has no action {action[:80]}")
+        if not self.upstreams.knows(capability_id):
+            raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
         try:
             tools = await self.upstreams.tools(capability_id)
         except Unavailable as silent:
@@ -91,7 +105,7 @@ class McpPlanner:
         found = named.get(action) or named.get(f"browser_{action}")
         if found is None:
             raise Forbidden(f"{capability_id} has no action {action[:80]}")
-        return found
+        return found, f"{capability_id}.{found.name}"
 
 
 def _args(payload: wire.McpPayload) -> dict[str, JsonValue]:
@@ -108,7 +122,9 @@ def _done(capability_id: str, action: str, output: ToolOutput, *, degraded: bool
     if isinstance(output.data, dict) and "content" in output.data:
         return Done({**marked, **output.data})
     if output.ok:
-        return Done({**marked, "content": [{"type": "text", "text": output.stdout}]})
+        text: JsonValue = {"type": "text", "text": output.stdout}
+        structured = {} if output.data is None else {"structuredContent": output.data}
+        return Done({**marked, "content": [text], **structured})
     problem = Problem(
         Code.INTERNAL,
         output.stderr or f"{capability_id} failed",

@@ -91,7 +91,7 @@ def _tool_args(action: wire.SystemAction, payload: wire.SystemPayload) -> dict[s
         made["cwd"] = payload.cwd
     allowed = {name: text for name, text in given(payload.env, {}).items() if may_be_set(name)}
     if allowed:
-        made["env"] = {**allowed}
+        made["environment"] = {**allowed}
     return made
 
 

@@ -10,7 +10,7 @@ from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.devices import Identity
-from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.tools import JsonValue, Level, ToolOutput, ToolRequest
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, Problem
 from toolgate.surfaces.gateway.bodies import check_id
@@ -95,15 +95,14 @@ def _done(calls: list[wire.ToolCall], answers: list[Answer]) -> Done:
 def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
     match answer:
         case Ran(output) if output.ok:
-            data = output.data if output.data is not None else output.stdout
-            return wire.ToolCallResult(id=call.id, name=call.name, success=True, data=data)
+            return wire.ToolCallResult(id=call.id, name=call.name, success=True, data=_data(output))
         case Ran(output):
-            told = {"stdout": output.stdout, "exitCode": output.exit_code}
+            told: JsonValue = {"stdout": output.stdout, "exitCode": output.exit_code}
             return wire.ToolCallResult(
                 id=call.id,
                 name=call.name,
                 success=False,
-                data=output.data if output.data is not None else told,
+                data=told if output.data is None else _data(output),
                 error=output.stderr or f"exit code {output.exit_code}",
                 outcome=wire.Outcome(output.outcome),
             )
@@ -118,3 +117,14 @@ def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
             )
         case Pending():  # pragma: no cover - a command that waits has no results yet
             raise AssertionError(answer)
+
+
+def _data(output: ToolOutput) -> JsonValue:
+    """What the tool said, as a value where it has one; its text beside what only describes it."""
+    if output.data is None:
+        return None if output.says_null else output.stdout
+    if not isinstance(output.data, dict) or not (output.stdout or output.stderr):
+        return output.data
+    if output.stdout.encode() == wire.encode(output.data):
+        return output.data
+    return {"stdout": output.stdout, "stderr": output.stderr, **output.data}

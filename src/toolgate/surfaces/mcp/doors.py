@@ -45,7 +45,10 @@ class McpDoors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"no such thing here: {scope['type']}")
-        app = (await self._opened()).route(scope["path"])
+        try:
+            app = (await self._opened()).route(scope["path"])
+        except ImportError:
+            app = Response("MCP needs the extra toolgate[browser]", status_code=503)
         await app(scope, receive, send)
 
     async def close(self) -> None:
@@ -63,7 +66,11 @@ class McpDoors:
 
     async def _live(self, ready: "asyncio.Future[_Open]") -> None:
         """The manager's task group must be left by the task that entered it: this one."""
-        opened = await asyncio.to_thread(_import_and_build, self._toolset, self._hosts)
+        try:
+            opened = await asyncio.to_thread(_import_and_build, self._toolset, self._hosts)
+        except ImportError as missing:
+            ready.set_exception(missing)
+            return
         async with opened.manager.run():
             ready.set_result(opened)
             await self._closing.wait()

@@ -37,6 +37,8 @@ class BrowserTools:
     """Handlers for one trust level, shared by all its connections."""
 
     def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
+        # At its debug level the SDK logs whole messages, and with them what is typed into logins.
+        logging.getLogger("mcp").setLevel(logging.WARNING)
         self._toolset = toolset
         self._trust = trust
         self._stdio = stdio

@@ -20,7 +20,7 @@ const ROUTES = [
   [/^\/console\/?$/, "overview"], [/^\/console\/runs\/([^/]+)$/, "run"], [/^\/console\/tasks\/([^/]+)$/, "task"],
   [/^\/console\/(runs|approvals|chat|devices|capabilities|targets|policy|audit|evidence|tasks)\/?$/, null],
 ];
-const THEMES = { auto: "Automatic", light: "Light", dark: "Dark" };
+const THEMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
 const root = document.getElementById("app");
 const main = h("main", { id: "main" });
@@ -95,8 +95,8 @@ async function show() {
     onLink: (act) => { const hear = (event) => act(event.detail); live.addEventListener("link", hear); leave.push(() => live.removeEventListener("link", hear)); },
     onKey: (act) => { const hear = (event) => { if (!isTyping(event)) act(event); }; document.addEventListener("keydown", hear); leave.push(() => document.removeEventListener("keydown", hear)); },
   };
-  const view = await import(`./views/${name}.js`);
-  if (mine === visit) await guarded(main, () => view.show(context, match && match[1] && name !== match[1] ? decodeURIComponent(match[1]) : ""));
+  const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
+  await guarded(main, async () => (await import(`./views/${name}.js`)).show(context, id), context.isHere);
 }
 
 function go(path) { history.pushState(null, "", path); scrollTo(0, 0); show().then(() => main.querySelector("h1")?.focus()); }

@@ -5,7 +5,7 @@ import { t } from "./lang.js";
 import { clock } from "./ui.js";
 
 export function bars(minutes, label) {
-  const [width, height, foot] = [720, 132, 18];
+  const [width, height, foot] = [1000, 128, 20];
   const most = Math.max(4, ...minutes.map((one) => one.ok + one.failed));
   const step = width / minutes.length;
   const scale = (n) => (n / most) * (height - foot - 8);

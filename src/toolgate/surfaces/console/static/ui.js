@@ -14,6 +14,7 @@ const STATUS = {
   healthy: ["Healthy", "good"], degraded: ["Degraded", "ask"], offline: ["Offline", "bad"],
   queued: ["Queued", "calm"], running: ["Running", "busy"], succeeded: ["Succeeded", "good"],
   partial_success: ["Partly succeeded", "ask"], failed: ["Failed", "bad"], canceled: ["Cancelled", "calm"],
+  enabled: ["Enabled", "good"], disabled: ["Disabled", "calm"],
   read: ["Read", "calm"], write: ["Write", "ask"], sign: ["Sign", "bad"],
 };
 
@@ -83,7 +84,7 @@ export function ago(at) {
 
 export function timer(from) {
   const node = h("span", { class: "num" });
-  return everySecond(node, () => { node.textContent = took(Math.max(0, Math.floor((now() - from) / 1000) * 1000)); });
+  return everySecond(node, () => { const past = Math.max(0, Math.floor((now() - from) / 1000) * 1000); node.textContent = past ? took(past) : "0 s"; });
 }
 
 export const mono = (text, title) => h("code", { title: title === undefined ? null : title }, plain(text));
@@ -119,10 +120,14 @@ export function empty(words, hint) {
     h("p", null, words), hint ? h("p", { class: "hint" }, hint) : null);
 }
 
+export function tableRow(columns, row, onRow = null) {
+  return h("tr", { class: onRow ? "link-row" : null, on: onRow ? { click: (event) => { if (!event.target.closest("a,button,input") && !getSelection().toString()) onRow(row); } } : null },
+    columns.map((column) => h("td", { class: column.class || null, "data-label": column.name }, column.show(row))));
+}
+
 // A table that becomes a list of cards where there is no room for columns.
 export function table(columns, rows, { label = "", onRow = null } = {}) {
-  const cells = (row) => columns.map((column) => h("td", { class: column.class || null, "data-label": column.name }, column.show(row)));
-  const body = h("tbody", null, rows.map((row) => h("tr", { class: onRow ? "link-row" : null, on: onRow ? { click: (event) => { if (!event.target.closest("a,button,input") && !getSelection().toString()) onRow(row); } } : null }, cells(row))));
+  const body = h("tbody", null, rows.map((row) => tableRow(columns, row, onRow)));
   const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class || null }, column.name))));
   return h("div", { class: "table-box" }, h("table", { "aria-label": label || null }, head, body));
 }
@@ -165,9 +170,9 @@ export function field(name, control, hint) {
 
 export const tick = (name, checked = false) => h("input", { type: "checkbox", name, checked });
 
-export async function guarded(node, load) {
-  try { put(node, await load()); } catch (failed) {
-    put(node, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load), { tone: "quiet" })));
+export async function guarded(node, load, isHere = () => true) {
+  try { const made = await load(); if (isHere()) put(node, made); } catch (failed) {
+    if (isHere()) put(node, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load, isHere), { tone: "quiet" })));
   }
 }
 

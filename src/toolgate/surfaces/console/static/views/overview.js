@@ -16,7 +16,7 @@ function draw(box, data, context) {
   put(box,
     data.policy.error ? h("div", { class: "notice bad" }, t("The policy file has a mistake; the last good one is in force."), " ", plain(data.policy.error)) : null,
     data.evidence.failure ? h("div", { class: "notice bad" }, t("Evidence is not being published:"), " ", plain(data.evidence.failure)) : null,
-    h("div", { class: "grid" },
+    h("div", { class: "grid five" },
       stat(data.running_total, t("running now"), "", "/console/runs?status=open"),
       stat(data.pending, t("waiting for approval"), data.pending ? "ask" : "", "/console/approvals"),
       stat(hour.runs, t("runs in the last hour"), "", "/console/runs"),
@@ -41,12 +41,11 @@ function draw(box, data, context) {
       { name: t("Agent"), show: (run) => plain(run.agent_id) },
       { name: t("Why"), class: "clip", show: (run) => plain(run.message || run.code) },
       { name: t("When"), class: "end num", show: (run) => ago(run.started_at) },
-    ], data.failures, { label: t("Failed lately"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) }) : null);
+    ], data.failures, { label: t("Failed lately"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) })) : null);
 }
 
 export async function show(context) {
-  const box = h("div", { class: "page", style: null });
-  box.className = "stack";
+  const box = h("div", { class: "stack" });
   const refresh = async () => { try { const data = await get("/overview"); if (context.isHere()) draw(box, data, context); } catch { /* the link says so */ } };
   draw(box, await get("/overview"), context);
   const soon = later(refresh, 80);

@@ -5,7 +5,7 @@ import { badge, button, card, confirm, mono, page, table, toast } from "../ui.js
 
 export async function show(context) {
   let data = await get("/policy");
-  const text = h("textarea", { rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
+  const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
   const rules = h("div", { class: "rules" });
   const about = h("p", { class: "hint" });

@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, button, empty, link, page, shortId, table, timer, took } from "../ui.js";
+import { ago, badge, button, empty, link, page, shortId, table, tableRow, timer, took } from "../ui.js";
 
 const STATES = { "": "All", open: "Open", waiting: "Waiting for approval", done: "Done", failed: "Failed", cancelled: "Cancelled" };
 const PAGE = 50;
@@ -12,7 +12,8 @@ export async function show(context) {
   const query = { ...Object.fromEntries(new URLSearchParams(location.search)), limit: PAGE };
   const trail = [];
   let items = [], next = null;
-  const box = h("div");
+  const box = h("div", { class: "stack" });
+  const open = (run) => context.go(`/console/runs/${run.run_id}`);
   const columns = [
     { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
     { name: t("State"), show: (run) => badge(run.status) },
@@ -23,7 +24,7 @@ export async function show(context) {
     { name: t("Started"), class: "end num", show: (run) => ago(run.started_at) },
   ];
   const draw = () => put(box,
-    items.length ? table(columns, items, { label: t("Runs"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) }) : empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : ""),
+    items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : ""),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
       next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
   const load = async () => { ({ items, next } = await get("/runs", query)); if (context.isHere()) draw(); };
@@ -39,15 +40,19 @@ export async function show(context) {
     h("select", { "aria-label": t("State"), on: { change: change("status") } }, Object.entries(STATES).map(([name, words]) => h("option", { value: name, selected: (query.status || "") === name }, t(words)))),
     h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, name))));
   await load();
+  // Only the rows that changed are made anew: there may be many a second.
+  const renew = (run, body) => {
+    const at = items.findIndex((one) => one.run_id === run.run_id);
+    if (at >= 0) { items[at] = run; body.children[at].replaceWith(tableRow(columns, run, open)); return; }
+    if (!matches(run, query) || run.run_id < items[0].run_id) return;
+    items.unshift(run);
+    body.prepend(tableRow(columns, run, open));
+    if (items.length > PAGE * 2) { items.pop(); body.lastElementChild.remove(); }
+  };
   context.onTold((told) => {
     if (!told.runs) return;
-    let changed = false;
-    for (const run of told.runs) {
-      const at = items.findIndex((one) => one.run_id === run.run_id);
-      if (at >= 0) { items[at] = run; changed = true; }
-      else if (matches(run, query) && (!items.length || run.run_id > items[0].run_id)) { items.unshift(run); items.splice(PAGE * 2); changed = true; }
-    }
-    if (changed) draw();
+    const body = box.querySelector("tbody");
+    if (body) for (const run of told.runs) renew(run, body); else if (matches(null, query)) load().catch(() => {});
   });
   context.onLink((on) => on && !query.cursor && load());
   return page(t("Runs"), null, filters, box);

@@ -1,0 +1,76 @@
+"""Playwright's failures as the port's: the only place that reads its sentences."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Iterator
+from typing import TypeVar
+
+from toolgate.ports.browser import (
+    BrowserGone,
+    NavigationFailed,
+    NavigationTimedOut,
+    PageCrashed,
+    PageError,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class IsDownload(NavigationFailed):
+    pass
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T | None:
+    """The outcome, or None where it failed or took too long: for what must not hold us up."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except Exception as failed:  # noqa: BLE001 - what is being shut down may fail in any way
+        log.debug("browser_step_failed error=%s", type(failed).__name__)
+        return None
+
+
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    try:
+        yield
+    except Exception as failed:
+        raise translated(failed) from failed
+
+
+def is_timeout(failed: Exception) -> bool:
+    return type(failed).__name__ == "TimeoutError"
+
+
+def is_interrupted(failed: Exception) -> bool:
+    return "interrupted by another navigation" in str(failed)
+
+
+def is_gone_elsewhere(failed: Exception) -> bool:
+    text = str(failed)
+    return (
+        "Execution context was destroyed" in text
+        or "Cannot find context" in text
+        or "Unable to adopt" in text
+    )
+
+
+def translated(failed: Exception) -> PageError:
+    """Playwright's error as one of the port's: the only place that reads its sentences."""
+    if isinstance(failed, PageError):
+        return failed
+    text = str(failed)
+    if is_timeout(failed):
+        return NavigationTimedOut("the page did not get there in time")
+    if "crashed" in text:
+        return PageCrashed("the page crashed")
+    if "has been closed" in text or "Connection closed" in text or "Target closed" in text:
+        return BrowserGone("the page's browser or session is gone")
+    if "Download is starting" in text:
+        return IsDownload("the address is a download")
+    _, found, reason = text.partition("net::")
+    if found:
+        return NavigationFailed(reason.split()[0])
+    return PageError(text.splitlines()[0] if text else type(failed).__name__)

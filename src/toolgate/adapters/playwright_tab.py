@@ -1,0 +1,585 @@
+"""A tab on Playwright: going to pages, reading them whatever they do, working their forms.
+
+The ladder for a page that hangs: a soft budget, then stop it and read, then its HTML alone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Coroutine, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.playwright_errors import (
+    IsDownload,
+    is_gone_elsewhere,
+    is_interrupted,
+    is_timeout,
+    translated,
+    within,
+)
+from toolgate.ports.browser import (
+    BrowserGone,
+    Degraded,
+    Download,
+    DownloadTooLarge,
+    ElementAbsent,
+    Extract,
+    ExtractOptions,
+    Locator,
+    LocatorMode,
+    NavigationRefused,
+    NavigationTimedOut,
+    PageCrashed,
+    PageError,
+)
+
+if TYPE_CHECKING:
+    from playwright.async_api import (
+        BrowserContext,
+        CDPSession,
+        ElementHandle,
+        Frame,
+        Page,
+        Request,
+        Response,
+    )
+    from playwright.async_api import Download as PageDownload
+
+T = TypeVar("T")
+
+LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
+EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
+FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
+
+
+class TabHome(Protocol):
+    """The session a tab lives in, as far as the tab needs it."""
+
+    @property
+    def options(self) -> BrowserOptions: ...
+
+    @property
+    def context(self) -> "BrowserContext": ...
+
+    @property
+    def downloads(self) -> Path: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def was_refused(self, host: str, port: int) -> bool: ...
+
+    async def new_page(self) -> tuple["Page", "CDPSession"]: ...
+
+
+class _Looked(msgspec.Struct, rename="camel"):
+    url: str
+    title: str
+    page_type: str
+    element_count: int
+    top_sections: tuple[str, ...]
+    restless: bool
+    page_info: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_looked: Final = msgspec.json.Decoder(_Looked)
+
+
+def _future() -> "asyncio.Future[PageDownload]":
+    return asyncio.get_running_loop().create_future()
+
+
+class PlaywrightTab:
+    def __init__(self, home: TabHome, page: "Page", cdp: "CDPSession") -> None:
+        self._home = home
+        self._options = home.options
+        self._crashed = False
+        self._spent = False
+        self._restless = False
+        self._went = 0.0
+        self._committed = asyncio.Event()
+        self._download: asyncio.Future[PageDownload] = _future()
+        self.navigations = 0
+        self._attach(page, cdp)
+
+    def _attach(self, page: "Page", cdp: "CDPSession") -> None:
+        self._page = page
+        self._cdp = cdp
+        page.on("crash", self._on_crash)
+        page.on("framenavigated", self._on_navigated)
+        page.on("download", self._on_download)
+
+    @property
+    def url(self) -> str:
+        return self._page.url
+
+    @property
+    def is_usable(self) -> bool:
+        fit = not self._crashed and not self._spent and not self._page.is_closed()
+        return fit and self._home.is_alive
+
+    def discard(self) -> None:
+        """Close the page without waiting: a page that hangs takes its time."""
+        self._home.spawn(self._close())
+
+    async def visit(self, url: str, *, timeout_ms: int | None = None) -> None:
+        budget = self._options.navigation_ms if timeout_ms is None else timeout_ms
+        if not await self._go(url, soft_ms=min(self._options.soft_ms, budget), hard_ms=budget):
+            await self._stop()
+
+    async def read(self, url: str, options: ExtractOptions) -> Extract:
+        budget = self._options
+        loop = asyncio.get_running_loop()
+        try:
+            came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
+        except IsDownload:
+            return await self._downloaded()
+        if came:
+            left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
+            quiet_ms = min(budget.quiet_ms, int(left * 500))
+            with contextlib.suppress(TimeoutError):
+                return await self._look(options, quiet_ms=quiet_ms, within_s=left)
+        self._check_crash()
+        try:
+            await self._stop()
+            looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
+        except TimeoutError:
+            return await self._read_static(url, options)
+        return _marked(looked, Degraded.STOPPED)
+
+    async def extract(self, options: ExtractOptions) -> Extract:
+        budget = self._options
+        try:
+            return await self._look(
+                options, quiet_ms=budget.quiet_ms, within_s=budget.soft_ms / 1000
+            )
+        except TimeoutError:
+            await self._stop()
+        try:
+            looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
+        except TimeoutError as hung:
+            self._crashed = True  # nothing will come of this tab any more
+            raise PageCrashed("the page no longer answers") from hung
+        return _marked(looked, Degraded.STOPPED)
+
+    async def title(self) -> str:
+        return await self._ask(self._page.title())
+
+    async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
+        element = await self._find(locator, "field", timeout_ms)
+        tag = await self._ask(element.evaluate("element => element.tagName"))
+        if tag == "SELECT":
+            await self._ask(element.select_option(value))
+        else:
+            await self._ask(element.fill(value, timeout=timeout_ms))
+
+    async def click(self, locator: Locator, *, timeout_ms: int) -> None:
+        element = await self._find(locator, "target", timeout_ms)
+        await self._act(element.click(timeout=timeout_ms, no_wait_after=True))
+
+    async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
+        element = await self._find(locator, "any", timeout_ms)
+        await self._act(element.press(key, timeout=timeout_ms, no_wait_after=True))
+
+    async def _act(self, action: Awaitable[None]) -> None:
+        """Do it; where it sends the page elsewhere, wait until it is there."""
+        leaving = asyncio.Event()
+
+        def on_request(request: "Request") -> None:
+            if request.is_navigation_request() and request.frame == self._page.main_frame:
+                leaving.set()
+
+        self._committed.clear()
+        self._page.on("request", on_request)
+        try:
+            await self._ask(action)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await leaving.wait()
+                async with asyncio.timeout(self._options.navigation_ms / 1000):
+                    await self._committed.wait()
+        finally:
+            self._page.remove_listener("request", on_request)
+
+    async def has(self, locator: Locator) -> bool:
+        element = await self._look_for(locator, "any")
+        return (
+            element is not None
+            and await self._ask(element.is_visible())
+            and await self._ask(element.is_enabled())
+        )
+
+    async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            for locator in locators:
+                if await self.has(locator):
+                    return True
+            if loop.time() >= end:
+                return False
+            await asyncio.sleep(0.1)
+
+    async def wait_selector(self, selector: str, *, timeout_ms: int) -> bool:
+        return await self._comes(
+            self._page.wait_for_selector(selector, state="visible", timeout=timeout_ms)
+        )
+
+    async def wait_url(self, part: str, *, timeout_ms: int) -> bool:
+        return await self._comes(
+            self._page.wait_for_url(
+                lambda url: part in url, wait_until="commit", timeout=timeout_ms
+            )
+        )
+
+    async def wait_text(self, text: str, *, timeout_ms: int) -> bool:
+        return await self._comes(
+            self._page.wait_for_function(
+                "text => document.body && document.body.innerText.includes(text)",
+                arg=text,
+                timeout=timeout_ms,
+                polling=100,
+            )
+        )
+
+    async def wait_stable(self, *, timeout_ms: int) -> bool:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        before = None
+        while loop.time() < end:
+            with contextlib.suppress(PageError, TimeoutError):  # it may navigate meanwhile
+                await self._comes(
+                    self._page.wait_for_load_state(
+                        "domcontentloaded", timeout=max(1, (end - loop.time()) * 1000)
+                    )
+                )
+                async with asyncio.timeout(max(0.1, end - loop.time())):
+                    looked = await self._ask(
+                        self._page.evaluate(
+                            "[location.href, document.title, document.body ? document.body.innerText.length : 0]"
+                        )
+                    )
+                if looked == before:
+                    return True
+                before = looked
+            self._check_crash()
+            await asyncio.sleep(0.1)
+        return False
+
+    async def blank_fields(self) -> None:
+        with contextlib.suppress(PageError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._ask(
+                    self._page.evaluate(
+                        "() => document.querySelectorAll('input,textarea').forEach(field => { field.value = ''; })"
+                    )
+                )
+
+    async def screenshot(self, *, full_page: bool) -> bytes:
+        return await self._ask(
+            self._page.screenshot(full_page=full_page, timeout=self._options.soft_ms)
+        )
+
+    async def pdf(self) -> bytes:
+        return await self._ask(self._page.pdf(print_background=True))
+
+    async def cookie_count(self) -> int:
+        return len(await self._ask(self._home.context.cookies()))
+
+    async def _downloaded(self) -> Extract:
+        """The file that came instead of a page, unless it is too large or too slow."""
+        path = None
+        with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                download = await self._download
+                path = await download.path()
+        if path is None:
+            raise DownloadTooLarge(
+                f"the file is larger than {self._options.download_limit} bytes, or incomplete"
+            )
+        download = self._download.result()
+        content = await asyncio.to_thread(path.read_bytes)
+        await within(1, download.delete())
+        file = Download(download.suggested_filename, "application/octet-stream", content)
+        return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
+
+    async def _bound(self, download: "PageDownload") -> None:
+        """Stop a download that grows beyond the limit or takes too long, wanted or not."""
+        place = self._home.downloads
+        end = asyncio.get_running_loop().time() + self._options.navigation_ms / 1000
+        finished = asyncio.ensure_future(download.failure())
+        try:
+            while asyncio.get_running_loop().time() < end:
+                await asyncio.wait([finished], timeout=0.05)
+                largest = max((_size_of(file) for file in place.iterdir()), default=0)
+                if largest > self._options.download_limit:
+                    break
+                if finished.done():
+                    return
+            await within(2, download.cancel())
+        finally:
+            finished.cancel()
+
+    async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
+        """Navigate; whether DOM content came within the soft budget of the first byte."""
+        if self._restless:
+            await self._leave()
+        self._committed.clear()
+        self._download = _future()
+        self._restless = True
+        self.navigations += 1
+        self._went = asyncio.get_running_loop().time()
+        try:
+            answer = await self._goto(url, soft_ms)
+        except Exception as failed:
+            if not is_timeout(failed):
+                self._spent = True  # its error page is still to come
+                raise await self._explained(failed, url) from failed
+        else:
+            if answer is not None and answer.status == 403 and self._refused(url):
+                raise NavigationRefused("the guard refused this address")
+            return True
+        if not self._committed.is_set():
+            await self._wait_commit(url, max(0, hard_ms - soft_ms) / 1000)
+            self._went = asyncio.get_running_loop().time()
+            return await self._comes(
+                self._page.wait_for_load_state("domcontentloaded", timeout=soft_ms)
+            )
+        return False
+
+    async def _goto(self, url: str, soft_ms: int) -> "Response | None":
+        try:
+            return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
+        except Exception as failed:
+            if not is_interrupted(failed):
+                raise
+            return None  # it goes on by itself: read it wherever it is
+
+    async def _leave(self) -> None:
+        """Be rid of the page before: one that navigates by itself could pass for the next."""
+        try:
+            await self._page.goto("about:blank", timeout=1_000)
+        except Exception as failed:
+            if not (is_interrupted(failed) or is_timeout(failed)):
+                raise self._noted(failed) from failed
+            self._home.spawn(close_page(self._page))
+            self._attach(*await self._home.new_page())
+
+    async def _wait_commit(self, url: str, within_s: float) -> None:
+        """For a server that is slow to answer; the navigation goes on behind goto's back."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._committed.wait()
+        except TimeoutError:
+            self._check_crash()
+            if self._refused(url):
+                raise NavigationRefused("the guard refused this address") from None
+            await self._stop()
+            raise NavigationTimedOut("the server did not answer in time") from None
+
+    async def _explained(self, failed: Exception, url: str) -> PageError:
+        ours = self._noted(failed)
+        if "ERR_ABORTED" in str(failed) and await self._is_dead():
+            return PageCrashed("the page crashed")  # while loading, a crash looks like an abort
+        if not isinstance(ours, PageCrashed) and self._refused(url):
+            return NavigationRefused("the guard refused this address")
+        return ours
+
+    async def _is_dead(self) -> bool:
+        try:
+            async with asyncio.timeout(self._options.stop_ms / 1000):
+                await self._ask(self._page.evaluate("1"))
+        except (PageError, TimeoutError) as probed:
+            self._crashed = self._crashed or isinstance(probed, PageCrashed)
+        return self._crashed
+
+    async def _look(self, options: ExtractOptions, *, quiet_ms: int, within_s: float) -> Extract:
+        """One evaluate; again where the page went elsewhere meanwhile."""
+        argument = {
+            "pageInfo": options.page_info,
+            "content": options.content,
+            "sections": True,
+            "maxElements": options.max_elements,
+            "maxContentLength": options.max_content_length,
+            "quietMs": quiet_ms,
+        }
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    text = await self._page.evaluate(EXTRACTOR, argument)
+                except Exception as failed:
+                    if not is_gone_elsewhere(failed):
+                        raise self._noted(failed) from failed
+                else:
+                    if text:
+                        looked = _looked.decode(text)
+                        self._restless = looked.restless
+                        return _extract(looked)
+                await asyncio.sleep(0.02)
+
+    async def _stop(self) -> None:
+        """Stop the load and all scripts; works on a busy main thread. The tab is spent by it."""
+        self._spent = True
+        budget = self._options.stop_ms / 1000
+        off = {"value": True}
+        await within(budget, self._cdp.send("Runtime.terminateExecution"))
+        await within(budget / 4, self._cdp.send("Emulation.setScriptExecutionDisabled", off))
+        await within(budget / 4, self._cdp.send("Page.stopLoading"))
+
+    async def _read_static(self, url: str, options: ExtractOptions) -> Extract:
+        """The HTML as it came, no script run, in a tab of its own; the hung one is closed."""
+        self._crashed = True
+        context = self._home.context
+        page = None
+        try:
+            # No script runs in it, so it answers in the end, however large it is.
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                page = await context.new_page()
+                cdp = await context.new_cdp_session(page)
+                await cdp.send("Emulation.setScriptExecutionDisabled", {"value": True})
+                still = PlaywrightTab(self._home, page, cdp)
+                await page.goto(url, wait_until="commit")
+                # As much of it as comes in a moment: what came must be laid out in what is left.
+                moment = self._options.static_ms
+                await still._comes(page.wait_for_load_state("domcontentloaded", timeout=moment))
+                await cdp.send("Page.stopLoading")
+                looked = await still._look(
+                    options, quiet_ms=0, within_s=self._options.navigation_ms / 1000
+                )
+        except TimeoutError:
+            raise NavigationTimedOut("the page hangs, and so does its HTML") from None
+        except PageError:
+            raise
+        except Exception as failed:
+            raise translated(failed) from failed
+        finally:
+            if page is not None:
+                self._home.spawn(close_page(page))
+        return _marked(looked, Degraded.STATIC)
+
+    async def _find(self, locator: Locator, kind: str, timeout_ms: int) -> "ElementHandle":
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            element = await self._look_for(locator, kind)
+            if element is not None:
+                return element
+            if loop.time() >= end:
+                raise ElementAbsent(f"there is no element for {locator.mode} {locator.value!r}")
+            await asyncio.sleep(0.1)
+
+    async def _look_for(self, locator: Locator, kind: str) -> "ElementHandle | None":
+        try:
+            if locator.mode is LocatorMode.SELECTOR:
+                return await self._page.query_selector(locator.value)
+            handle = await self._page.evaluate_handle(
+                FINDER, {"query": locator.value, "kind": kind}
+            )
+            return handle.as_element()
+        except Exception as failed:
+            if is_gone_elsewhere(failed):
+                return None
+            raise self._noted(failed) from failed
+
+    async def _comes(self, waiting: Awaitable[Any]) -> bool:
+        try:
+            await waiting
+        except Exception as failed:
+            if is_timeout(failed):
+                return False
+            raise self._noted(failed) from failed
+        return True
+
+    async def _ask(self, asking: Awaitable[T]) -> T:
+        try:
+            return await asking
+        except Exception as failed:
+            raise self._noted(failed) from failed
+
+    def _noted(self, failed: Exception) -> PageError:
+        ours = translated(failed)
+        if isinstance(ours, PageCrashed):
+            self._crashed = True
+        return ours
+
+    def _refused(self, url: str) -> bool:
+        with contextlib.suppress(ValueError):
+            for address in {url, self._page.url}:
+                parts = urlsplit(address)
+                port = parts.port or (443 if parts.scheme in {"https", "wss"} else 80)
+                if parts.hostname and self._home.was_refused(parts.hostname, port):
+                    return True
+        return False
+
+    def _check_crash(self) -> None:
+        if not self._home.is_alive:
+            raise BrowserGone("the browser died")
+        if self._crashed:
+            raise PageCrashed("the page crashed")
+
+    async def _close(self) -> None:
+        await close_page(self._page)
+
+    def _on_crash(self, page: "Page") -> None:
+        if page is self._page:
+            self._crashed = True
+
+    def _on_navigated(self, frame: "Frame") -> None:
+        if frame.parent_frame is None and frame.page is self._page:
+            self._committed.set()
+
+    def _on_download(self, download: "PageDownload") -> None:
+        if self._download.done():
+            self._home.spawn(_cancel_download(download))  # one file per visit
+        else:
+            self._download.set_result(download)
+            self._home.spawn(self._bound(download))
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+async def _cancel_download(download: "PageDownload") -> None:
+    await within(2, download.cancel())
+
+
+async def close_page(page: "Page") -> None:
+    with contextlib.suppress(Exception):
+        await within(10, page.close())
+
+
+def _extract(looked: _Looked) -> Extract:
+    return Extract(
+        url=looked.url,
+        title=looked.title,
+        page_type=looked.page_type,
+        element_count=looked.element_count,
+        top_sections=looked.top_sections,
+        page_info=bytes(looked.page_info) or None,
+        content=bytes(looked.content) or None,
+    )
+
+
+def _marked(extract: Extract, degraded: Degraded) -> Extract:
+    return Extract(
+        extract.url,
+        extract.title,
+        extract.page_type,
+        extract.element_count,
+        extract.top_sections,
+        extract.page_info,
+        extract.content,
+        degraded,
+    )

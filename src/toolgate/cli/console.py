@@ -1,0 +1,43 @@
+"""`toolgate console`: a link that signs in to the console of a Toolgate that runs here."""
+
+import asyncio
+import json
+import webbrowser
+
+import aiohttp
+import click
+
+from toolgate import settings as table
+from toolgate.cli.options import with_settings
+from toolgate.domain.errors import Misconfigured, Unavailable
+
+
+async def _code(url: str, token: str) -> str:
+    headers = {"Authorization": f"Bearer {token}", "X-Toolgate-Console": "1"}
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(f"{url}/api/links") as answer,
+        ):
+            if answer.status != 200:
+                raise Unavailable(f"{url} answers {answer.status}: is this its home?")
+            return str((await answer.json())["code"])
+    except aiohttp.ClientError as failed:
+        raise Unavailable(f"{url} does not answer; `toolgate up` starts it") from failed
+
+
+@click.command()
+@click.option("--open", "is_opened", is_flag=True, help="Open it in this machine's browser.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@with_settings
+def command(settings: table.Settings, *, is_opened: bool, as_json: bool) -> None:
+    """Print a link that signs the operator in, once."""
+    kept = settings.home / "operator.token"
+    token = settings.operator_token.reveal() or (kept.read_text().strip() if kept.is_file() else "")
+    if not token:
+        raise Misconfigured(f"{kept} is not there: say with --home where Toolgate keeps its data")
+    url = f"http://{settings.host}:{settings.gateway_port}/console"
+    link = f"{url}#code={asyncio.run(_code(url, token))}"
+    click.echo(json.dumps({"link": link}) if as_json else link)
+    if is_opened:
+        webbrowser.open(link)

@@ -1,0 +1,78 @@
+"""`toolgate demo`, `doctor`, `console` and `completion`, as a user runs them."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import PROGRAM, environment, running
+
+
+def toolgate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=cwd,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def facts(output: str) -> list[tuple[str, str]]:
+    return [(one["fact"], one["value"]) for one in map(json.loads, output.splitlines())]
+
+
+def test_the_demo_plays_its_whole_story_on_a_toolgate_of_its_own(tmp_path: Path) -> None:
+    played = toolgate("demo", "--private", "--json", cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+    told = dict(facts(played.stdout))
+    assert "approved" in told
+    assert told["status"] == "succeeded"
+    assert "records" in told["verified"]
+    assert any("kept in the sandbox" in value for _, value in facts(played.stdout))
+    assert any("blocked" in value for _, value in facts(played.stdout))
+    assert not (tmp_path / ".toolgate").exists()
+
+
+async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as program:
+        ports = {
+            name: program.urls[url].rpartition(":")[2].removesuffix("/ws")
+            for name, url in {"WS_PORT": "ingress_ws", "GATEWAY_PORT": "gateway"}.items()
+        }
+        pairs = [f"--set={name}={port}" for name, port in ports.items()]
+        home = f"--home={program.home}"
+        played = await asyncio.to_thread(toolgate, "demo", "--json", home, *pairs, cwd=tmp_path)
+        assert played.returncode == 0, played.stderr
+        assert ("ingress", program.urls["ingress_ws"]) in facts(played.stdout)
+        linked = await asyncio.to_thread(toolgate, "console", home, *pairs, cwd=tmp_path)
+        assert linked.stdout.startswith(f"{program.urls['console']}#code=")
+
+
+def test_a_console_that_does_not_run_is_said_so_in_one_line(tmp_path: Path) -> None:
+    nowhere = toolgate("console", "--home", str(tmp_path), cwd=tmp_path)
+    assert nowhere.returncode == 2
+    assert len(nowhere.stderr.splitlines()) == 1
+
+
+def test_the_doctor_looks_at_everything_and_says_how_to_mend_it(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 9\n")
+    sick = toolgate("doctor", "--json", "-s", f"POLICY_FILE={policy}", cwd=tmp_path)
+    found = {one["name"]: one for one in json.loads(sick.stdout)}
+    assert sick.returncode == 1
+    assert not found["policy"]["ok"]
+    assert "policy check" in found["policy"]["hint"]
+    assert {"python", "chromium", "disk", "GATEWAY_PORT", "sandbox bwrap"} <= found.keys()
+    assert all(one["hint"] for one in found.values() if not one["ok"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(shell: str, tmp_path: Path) -> None:
+    printed = toolgate("completion", shell, cwd=tmp_path)
+    assert printed.returncode == 0
+    assert "_TOOLGATE_COMPLETE" in printed.stdout

@@ -1,0 +1,108 @@
+"""Every line of the READMEs' table of doors, run as it stands there; every link leads somewhere."""
+
+import asyncio
+import os
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.harness import Program, environment, running
+
+ROOT: Final = Path(__file__).parents[2]
+READMES: Final = ("README.md", "README.zh-CN.md")
+EXPECTED: Final = {  # what its answer must hold, by how a line begins
+    "toolgate chat": "42",
+    "python examples/": "Hello, brave new world",
+    "curl -s http://127.0.0.1:8081": "script",
+    "operator.token /runs": '"items"',
+    "executor.token": '"exit_code":0',
+    "operator.token /mcp": "toolgate-browser",
+    "toolgate console": "#code=",
+    "toolgate evidence": "verified",
+    "toolgate policy": "ask",
+    "toolgate doctor": "python",
+}
+
+
+def doors(readme: str) -> list[str]:
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    return re.findall(r"^\|.*\| `([^`]+)` \|$", text, re.MULTILINE)
+
+
+def expected(line: str) -> str:
+    for start, answer in EXPECTED.items():
+        if all(word in line for word in start.split()):
+            return answer
+    raise AssertionError(f"what does this answer? {line}")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
+    home = tmp_path_factory.mktemp("readme") / ".toolgate"
+    async with running(home) as started:
+        yield started
+
+
+async def run(line: str, program: Program) -> tuple[int | None, str]:
+    """As it stands, but for the ports, which here are any that are free."""
+    urls = program.urls
+    for port, door in {"8787": "gateway", "8081": "orchestrator", "8090": "ingress_ws"}.items():
+        at = urls[door].partition("://")[2].removesuffix("/ws")
+        line = line.replace(f"127.0.0.1:{port}", at)
+    ports = {
+        name: urls[door].removesuffix("/ws").rpartition(":")[2]
+        for name, door in {"WS_PORT": "ingress_ws", "GATEWAY_PORT": "gateway"}.items()
+    }
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        "-c",
+        line.replace("examples/", f"{shlex.quote(str(ROOT))}/examples/"),
+        cwd=program.home.parent,
+        env={**environment(ports), "PATH": here},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        stdin=asyncio.subprocess.DEVNULL,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, output.decode()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("line", doors("README.md"))
+async def test_each_door_of_the_readme_opens(line: str, program: Program) -> None:
+    code, output = await run(line, program)
+    assert expected(line) in output
+    assert code == 0
+
+
+def test_both_readmes_have_the_same_doors() -> None:
+    assert len(doors("README.md")) == len(EXPECTED)
+    assert doors("README.md") == doors("README.zh-CN.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *READMES,
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/README.md")),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md")),
+    ],
+)
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_examples_are_short(name: str) -> None:
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 40

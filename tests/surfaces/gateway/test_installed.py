@@ -1,0 +1,567 @@
+"""The gateway of a whole installation: the real pipeline, sandbox, guard, policy and evidence."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import aiohttp.web
+import pytest
+import pytest_asyncio
+
+from tests.surfaces.gateway.conftest import ALL, Answered
+from toolgate import settings as table
+from toolgate.bootstrap.roles import start_everything
+from toolgate.contracts.gateway_v1 import DEFAULT_PORT, ErrorCode
+from toolgate.execution.tools import exec as exec_tool
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OPERATOR = "operator-of-the-installed"
+SECRET = "sk-proj-Zk3vJ8qLw2Xr7TnB5mYc9PdF4hGs6AeU1oKi0RtVbN"
+POLICY = """
+version: 1
+name: test
+default: deny
+rules:
+  - id: commands
+    allow: exec
+    match: {command: ["ls *", "echo *", "printenv *", "printenv", "sleep *", "seq *", "cat *",
+                      "ln *", "pwd", "false", "touch *"]}
+    reason: For the tests
+  - {id: shells, ask: exec, match: {command: ["sh *"]}, reason: Runs anything}
+  - {id: web, allow: [web.fetch, http.fetch], match: any, reason: The guard decides}
+  - {id: small, allow: [echo, math.add, text.upper, web.search, "browser.*"], match: any, reason: Reads}
+  - {id: writes, ask: [kv.set], match: any, reason: It writes}
+  - {id: mcp, allow: "mcp.*", match: any, reason: Its own tools}
+  - {id: targets, allow: [bash.exec], match: any, reason: Its own tools}
+"""
+SERVER = Path(__file__).parents[2] / "adapters" / "mcp_servers" / "server.py"
+
+
+class Installed:
+    """What is running, and a device that may do everything."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, home: Path) -> None:
+        self.url = url
+        self.http = http
+        self.home = home
+        self.device: dict[str, str] = {}
+        self.keys = iter(range(10_000))
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answered:
+        async with (
+            asyncio.timeout(60),
+            self.http.request(method, self.url + path, json=body, headers=headers) as answer,
+        ):
+            content = await answer.read()
+            return Answered(answer.status, answer.headers, content, json.loads(content))
+
+    async def operator(self, method: str, path: str, body: Any = None) -> Answered:
+        return await self.ask(method, path, body, {"Authorization": f"Bearer {OPERATOR}"})
+
+    async def command(self, kind: str, payload: Any, **members: Any) -> Answered:
+        headers = {**self.device, "Idempotency-Key": f"k{next(self.keys)}"}
+        return await self.ask("POST", f"/command/{kind}", {"payload": payload, **members}, headers)
+
+    async def system(self, action: str, args: Any, **more: Any) -> Answered:
+        return await self.command("system", {"action": action, "args": args, **more})
+
+    async def exec(self, cmd: str, **more: Any) -> Answered:
+        return await self.system("exec", {"cmd": cmd}, **more)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installed]:
+    home = tmp_path_factory.mktemp("installed")
+    policy, schedules = home / "team.yaml", home / "schedules.yaml"
+    policy.write_text(POLICY)
+    schedules.write_text("- {id: tick, cron: '@every 1s', tool: echo, args: {text: tick}}\n")
+    mcp = home / "mcp.json"
+    mcp.write_text(
+        json.dumps(
+            {"mcpServers": {"test": {"command": sys.executable, "args": [str(SERVER), "stdio"]}}}
+        )
+    )
+    async with serving_search() as search:
+        settings = table.load(
+            {
+                "TOOLGATE_HOME": str(home / "home"),
+                **{f"{name}_PORT": "0" for name in ("WS", "HTTP", "ORCHESTRATOR", "GATEWAY")},
+                "OPERATOR_TOKEN": OPERATOR,
+                "POLICY_FILE": str(policy),
+                "SCHEDULE_FILE": str(schedules),
+                "HEARTBEAT": "@every 1s",
+                "MCP_FILE": str(mcp),
+                "SEARCH_PROVIDER": "searxng",
+                "SEARCH_URL": search,
+                "SEARCH_KEY": SECRET,
+                "GATEWAY_RATE": "100000",
+                "LOG_LEVEL": "warning",
+            },
+            environment={},
+        )
+        running = await start_everything(settings)
+        try:
+            async with aiohttp.ClientSession() as http:
+                one = Installed(running.urls["gateway"], http, home / "home")
+                await one.ask("GET", "/status", headers={"X-Device-Id": "dev"})
+                body = {"deviceId": "dev", "scope": ALL}
+                approved = await one.operator("POST", "/pairing/approve", body)
+                one.device = {
+                    "X-Device-Id": "dev",
+                    "X-Device-Token": approved.data["deviceToken"],
+                }
+                yield one
+        finally:
+            await running.stop()
+
+
+@contextlib.asynccontextmanager
+async def serving_search() -> AsyncIterator[str]:
+    """A SearXNG, as far as its answers go."""
+
+    async def search(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        assert request.query["format"] == "json"
+        hit = {"title": "Gate", "url": "https://example.com/", "content": request.query["q"]}
+        return aiohttp.web.json_response({"results": [hit, hit, "garbage"]})
+
+    app = aiohttp.web.Application()
+    app.router.add_get("/search", search)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.requirement("002/system/exec-cmd")
+@pytest.mark.requirement("002/system/exec-answer")
+@pytest.mark.requirement("002/system/payload")
+async def test_cmd_is_split_as_a_shell_would_and_read_by_none(installed: Installed) -> None:
+    answer = await installed.exec("echo 'a  b' $HOME `id` \"c;d\" && ls", sessionId="s", cwd="")
+    assert answer.status == 200, answer.json
+    assert answer.data == {
+        "exitCode": 0,
+        "signal": None,
+        "stdout": "a  b $HOME `id` c;d && ls\n",
+        "stderr": "",
+        "truncated": False,
+        "timedOut": False,
+        "durationMs": answer.data["durationMs"],
+    }
+    assert answer.data["durationMs"] >= 0
+    failed = await installed.exec("false")
+    assert (failed.status, failed.json["ok"], failed.data["exitCode"]) == (200, True, 1)
+    unclosed = await installed.exec("echo 'open")
+    assert (unclosed.status, unclosed.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/system/exec-command-params")
+async def test_command_with_params_is_run_as_it_is(installed: Installed) -> None:
+    answer = await installed.system("exec", {"command": "echo", "params": ["a b", "$(id)", "*"]})
+    assert answer.data["stdout"] == "a b $(id) *\n"
+
+
+@pytest.mark.requirement("002/system/exec-allow-list")
+async def test_a_command_that_the_policy_does_not_list_is_refused(installed: Installed) -> None:
+    for cmd in ("rm -rf /", "curl https://example.com", "/bin/ls"):
+        answer = await installed.exec(cmd)
+        assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED), cmd
+        assert answer.json["error"]["outcome"] == "not_started"
+
+
+@pytest.mark.requirement("002/system/exec-cwd")
+async def test_a_cwd_outside_the_workspace_is_refused_symlinks_resolved(
+    installed: Installed,
+) -> None:
+    linked = await installed.exec("ln -s /etc out", sessionId="cwd")
+    assert linked.data["exitCode"] == 0
+    for cwd in ("/etc", "..", "out", "a/../../..", "../../etc"):
+        answer = await installed.exec("pwd", sessionId="cwd", cwd=cwd)
+        assert answer.status in (403, 500), (cwd, answer.json)
+        assert answer.json["ok"] is False
+    inside = await installed.exec("pwd", sessionId="cwd", cwd=".")
+    assert inside.data["exitCode"] == 0
+
+
+@pytest.mark.requirement("002/system/exec-env")
+async def test_only_listed_variables_are_passed_and_never_a_secret(installed: Installed) -> None:
+    env = {
+        "LANG": "C.UTF-8",
+        "LC_TIME": "C",
+        "PATH": "/tmp/evil",
+        "LD_PRELOAD": "/tmp/evil.so",
+        "API_TOKEN": "x",
+        "TZ": SECRET,
+    }
+    printed = (await installed.exec("printenv", env=env)).data["stdout"]
+    assert "LANG=C.UTF-8" in printed
+    assert "LC_TIME=C" in printed
+    assert "evil" not in printed
+    assert "API_TOKEN" not in printed
+    assert SECRET not in printed
+
+
+@pytest.mark.requirement("002/system/exec-timeout")
+@pytest.mark.requirement("002/system/exec-group-killed")
+async def test_a_command_that_takes_too_long_is_killed_with_all_its_children(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exec_tool.TIMEOUT_S == 60
+    monkeypatch.setattr(exec_tool, "TIMEOUT_S", 1.0)
+    params = ["-c", "sleep 4242 & setsid sleep 4243 & echo begun; sleep 4244"]
+    asked = await installed.command(
+        "system",
+        {"action": "exec", "args": {"command": "sh", "params": params}, "sessionId": "slow"},
+        requestId="r-slow",
+    )
+    await installed.operator(
+        "POST", f"/approvals/{asked.data['approvalId']}/decide", {"decision": "approve"}
+    )
+    done = await installed.ask("GET", "/command/r-slow?wait=30", headers=installed.device)
+    data = done.data["answer"]["data"]
+    assert data["timedOut"] is True
+    assert data["exitCode"] is None
+    assert data["signal"] == "SIGKILL"
+    assert data["stdout"] == "begun\n"
+    monkeypatch.undo()
+    left = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if _read(path).startswith(b"sleep\x00424")
+    ]
+    assert left == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.requirement("002/system/exec-output-cap")
+async def test_output_beyond_the_cap_is_cut_and_marked(installed: Installed) -> None:
+    answer = await installed.exec("seq 1 200000")
+    assert answer.data["truncated"] is True
+    assert len(answer.data["stdout"]) <= 257 * 1024
+
+
+@pytest.mark.requirement("002/system/exec-level")
+@pytest.mark.requirement("002/system/web-fetch-level")
+@pytest.mark.requirement("002/system/web-search-level")
+@pytest.mark.requirement("002/system/unknown-action")
+async def test_the_levels_of_the_systems_actions(installed: Installed) -> None:
+    read = {"security": {"level": "read"}}
+    body = {"payload": {"action": "exec", "args": {"cmd": "ls"}}}
+    without_key = await installed.ask("POST", "/command/system", body, installed.device)
+    assert without_key.code == ErrorCode.INVALID_REQUEST
+    too_low = await installed.command("system", body["payload"], **read)
+    assert too_low.code == ErrorCode.PERMISSION_DENIED
+    for action, args in (
+        ("web.fetch", {"url": "http://10.0.0.1/"}),
+        ("web.search", {"query": "x"}),
+    ):
+        payload = {"payload": {"action": action, "args": args}, **read}
+        answer = await installed.ask("POST", "/command/system", payload, installed.device)
+        assert answer.status in (200, 403)
+        assert "level" not in str(answer.json.get("error"))
+    unknown = await installed.system("reboot", {})
+    assert (unknown.status, unknown.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
+@pytest.mark.requirement("002/system/fetch-schemes")
+@pytest.mark.requirement("002/system/fetch-methods")
+@pytest.mark.requirement("002/system/fetch-private")
+@pytest.mark.requirement("002/system/fetch-numeric")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1/",
+        "http://localhost/",
+        "http://10.0.0.1/",
+        "http://192.168.1.1/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://2130706433/",
+        "http://0x7f.1/",
+        "http://017700000001/",
+        "http://0/",
+        "file:///etc/passwd",
+        "ftp://example.com/",
+        "gopher://127.0.0.1/",
+    ],
+)
+async def test_an_address_of_the_inside_is_refused_in_every_form(
+    installed: Installed, url: str
+) -> None:
+    answer = await installed.system("web.fetch", {"url": url})
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED), answer.json
+
+
+async def test_other_methods_and_arguments_are_invalid(installed: Installed) -> None:
+    for args in (
+        {"url": "https://example.com/", "method": "DELETE"},
+        {"url": 7},
+        {},
+        {"url": "https://example.com/", "headers": {"a": 1}},
+    ):
+        answer = await installed.system("web.fetch", args)
+        assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST), args
+
+
+@pytest.mark.requirement("002/system/fetch-body-secrets")
+async def test_a_body_that_holds_a_secret_is_not_sent(installed: Installed) -> None:
+    args = {"url": "https://example.com/", "method": "POST", "body": f"key={SECRET}"}
+    answer = await installed.system("web.fetch", args)
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert "secret" in answer.json["error"]["message"]
+
+
+@pytest.mark.requirement("002/system/search-provider")
+async def test_web_search_asks_the_configured_provider(installed: Installed) -> None:
+    answer = await installed.system("web.search", {"query": "gates", "limit": 1})
+    assert answer.status == 200, answer.json
+    hit = {"title": "Gate", "url": "https://example.com/", "snippet": "gates"}
+    assert answer.data == {"provider": "searxng", "results": [hit]}
+
+
+@pytest.mark.requirement("002/audit/executor-row")
+async def test_the_executor_leaves_its_own_row(installed: Installed) -> None:
+    await installed.command("tool", {"name": "echo", "args": {"text": "x"}})
+    page = await installed.operator("GET", "/audit/query?action=tool.run&deviceId=dev&limit=1")
+    metadata = page.data["items"][0]["metadata"]
+    assert metadata["riskLevel"] == "read"
+    assert metadata["confirmation"] == "none"
+    assert metadata["result"]
+
+
+@pytest.mark.requirement("002/operator/audit-query")
+async def test_the_audit_log_is_paged_newest_first(installed: Installed) -> None:
+    for _ in range(3):
+        await installed.command("tool", {"name": "echo", "args": {"text": "x"}})
+    first = await installed.operator("GET", "/audit/query?action=command.tool&limit=1")
+    (row,) = first.data["items"]
+    assert row["action"] == "command.tool"
+    cursor = first.data["nextCursor"]
+    second = await installed.operator(
+        "GET", f"/audit/query?action=command.tool&limit=1&cursor={cursor}"
+    )
+    assert second.data["items"][0]["id"] < row["id"]
+    none = await installed.operator("GET", "/audit/query?action=no.such")
+    assert none.data == {"items": []}
+    wrong = await installed.operator("GET", "/audit/query?limit=x")
+    assert (wrong.status, wrong.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/operator/runs")
+async def test_runs_are_listed_newest_first(installed: Installed) -> None:
+    made = await installed.command("agent", {"agentId": "echo", "message": "hi"})
+    page = await installed.operator("GET", "/runs?limit=1")
+    assert page.data["items"][0]["runId"] == made.data["runId"]
+    assert page.data["items"][0]["status"] == "DONE"
+
+
+@pytest.mark.requirement("002/operator/approvals")
+@pytest.mark.requirement("002/operator/approvals-decide")
+async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
+    installed: Installed,
+) -> None:
+    args = {"name": "kv.set", "args": {"key": "a", "value": 1}}
+    waiting = await installed.command("tool", args, requestId="r-kv")
+    assert waiting.status == 202
+    approval_id = waiting.data["approvalId"]
+    listed = await installed.operator("GET", "/approvals?status=PENDING")
+    assert approval_id in [one["approvalId"] for one in listed.data["items"]]
+    by_asker = await installed.ask(
+        "POST", f"/approvals/{approval_id}/decide", {"decision": "approve"}, installed.device
+    )
+    assert (by_asker.status, by_asker.code) == (403, ErrorCode.PERMISSION_DENIED)
+    path = f"/approvals/{approval_id}/decide"
+    decided = await installed.operator("POST", path, {"decision": "APPROVE", "reason": "fine"})
+    assert (decided.data["status"], decided.data["decidedBy"]) == ("APPROVED", "operator")
+    again = await installed.operator("POST", path, {"decision": "reject"})
+    assert (again.status, again.code) == (400, ErrorCode.INVALID_REQUEST)
+    done = await installed.ask("GET", "/command/r-kv?wait=20", headers=installed.device)
+    assert done.data["answer"]["data"]["results"][0]["success"] is True
+    unknown = await installed.operator("POST", "/approvals/nope/decide", {"decision": "approve"})
+    assert (unknown.status, unknown.code) == (404, ErrorCode.INVALID_REQUEST)
+
+
+async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Installed) -> None:
+    tokens = {}
+    for name, level in (("reader", "read"), ("writer", "write")):
+        await installed.ask("GET", "/status", headers={"X-Device-Id": name})
+        scope = {"tools": level, "approve": True}
+        approved = await installed.operator(
+            "POST", "/pairing/approve", {"deviceId": name, "scope": scope}
+        )
+        tokens[name] = {"X-Device-Id": name, "X-Device-Token": approved.data["deviceToken"]}
+    args = {"name": "kv.set", "args": {"key": "b", "value": 1}}
+    waiting = await installed.command("tool", args, requestId="r-kv2")
+    path = f"/approvals/{waiting.data['approvalId']}/decide"
+    above = await installed.ask("POST", path, {"decision": "approve"}, tokens["reader"])
+    assert (above.status, above.code) == (403, ErrorCode.PERMISSION_DENIED)
+    enough = await installed.ask("POST", path, {"decision": "approve"}, tokens["writer"])
+    assert enough.data["decidedBy"] == "writer"
+
+
+@pytest.mark.requirement("002/operator/targets-put")
+@pytest.mark.requirement("002/operator/targets-read")
+@pytest.mark.requirement("002/operator/targets-delete")
+async def test_execution_targets_are_made_shown_without_tokens_and_removed(
+    installed: Installed,
+) -> None:
+    body = {
+        "tenantId": "t_other",
+        "kind": "docker-runner",
+        "endpoint": "http://127.0.0.1:1/execute",
+        "authToken": "runner-token-never-shown",
+        "config": {"timeoutMs": 100},
+    }
+    made = await installed.operator("PUT", "/execution-targets/t-1", body)
+    assert made.status == 200, made.json
+    assert (made.data["version"], made.data["hasAuthToken"]) == (1, True)
+    changed = await installed.operator("PUT", "/execution-targets/t-1", {"enabled": False})
+    assert (changed.data["version"], changed.data["enabled"]) == (2, False)
+    assert changed.data["endpoint"] == body["endpoint"]
+    one = await installed.operator("GET", "/execution-targets/t-1")
+    listed = await installed.operator("GET", "/execution-targets")
+    assert one.data in listed.data["items"]
+    for answer in (made, changed, one, listed):
+        assert b"runner-token-never-shown" not in answer.body
+    assert (await installed.operator("DELETE", "/execution-targets/t-1")).status == 200
+    gone = await installed.operator("GET", "/execution-targets/t-1")
+    assert (gone.status, gone.code) == (404, ErrorCode.INVALID_REQUEST)
+    wrong = await installed.operator("PUT", "/execution-targets/t-2", {"kind": "moon"})
+    assert (wrong.status, wrong.code) == (400, ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.requirement("002/operator/policy-read")
+@pytest.mark.requirement("002/operator/policy-simulate")
+@pytest.mark.requirement("002/operator/policy-write")
+async def test_a_policy_is_shown_simulated_and_replaced_if_it_is_sound(
+    installed: Installed,
+) -> None:
+    shown = await installed.operator("GET", "/policy")
+    assert shown.data["text"] == POLICY
+    made = await installed.command("tool", {"name": "text.upper", "args": {"text": "x"}})
+    assert made.status == 200
+    stricter = POLICY.replace("text.upper, ", "")
+    simulated = await installed.operator("POST", "/policy/simulate", {"text": stricter})
+    assert simulated.status == 200, simulated.json
+    changes = [one for one in simulated.data["changed"] if one["tool"] == "text.upper"]
+    assert simulated.data["checked"] > 0
+    assert (changes[0]["was"], changes[0]["wouldBe"]) == ("allow", "deny")
+    broken = await installed.operator("PUT", "/policy", {"text": "version: 1\nrules: ["})
+    assert (broken.status, broken.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert (await installed.operator("GET", "/policy")).data == shown.data
+    replaced = await installed.operator("PUT", "/policy", {"text": stricter})
+    assert replaced.data["version"] != shown.data["version"]
+    denied = await installed.command("tool", {"name": "text.upper", "args": {"text": "x"}})
+    assert (denied.status, denied.code) == (403, ErrorCode.PERMISSION_DENIED)
+    await installed.operator("PUT", "/policy", {"text": POLICY})
+
+
+@pytest.mark.requirement("002/operator/operator-only")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/execution-targets"),
+        ("GET", "/execution-targets/x"),
+        ("PUT", "/execution-targets/x"),
+        ("DELETE", "/execution-targets/x"),
+        ("GET", "/audit/query"),
+        ("GET", "/runs"),
+        ("GET", "/policy"),
+        ("PUT", "/policy"),
+        ("POST", "/policy/simulate"),
+    ],
+)
+async def test_the_operators_routes_are_the_operators_alone(
+    installed: Installed, method: str, path: str
+) -> None:
+    body: dict[str, str] | None = {} if method in ("PUT", "POST") else None
+    for headers in ({}, installed.device):
+        answer = await installed.ask(method, path, body, headers)
+        assert (answer.status, answer.code) == (401, ErrorCode.AUTH_REQUIRED)
+
+
+@pytest.mark.requirement("002/operator/target-tools")
+async def test_bash_exec_runs_on_the_execution_target(installed: Installed) -> None:
+    answer = await installed.command(
+        "tool", {"name": "bash.exec", "args": {"cmd": "echo $((6*7))"}}
+    )
+    assert answer.data["results"][0]["success"] is True, answer.json
+    assert "42" in json.dumps(answer.data)
+
+
+@pytest.mark.requirement("002/events/heartbeat-event")
+async def test_heartbeat_and_cron_make_events_and_show_in_status(installed: Installed) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            page = await installed.ask(
+                "GET", "/events/poll?since=0&limit=1000", headers=installed.device
+            )
+            kinds = {(event["type"], event["status"]) for event in page.json["events"]}
+            if {("heartbeat", "succeeded"), ("cron", "started"), ("cron", "succeeded")} <= kinds:
+                break
+            cursor = page.json["cursor"]
+            await installed.ask(
+                "GET", f"/events/poll?since={cursor}&wait=5", headers=installed.device
+            )
+    status = (await installed.ask("GET", "/status", headers=installed.device)).json
+    assert isinstance(status["heartbeat"]["lastAt"], int)
+    assert isinstance(status["cron"]["lastAt"], int)
+
+
+@pytest.mark.requirement("002/mcp/call")
+async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
+    installed: Installed,
+) -> None:
+    payload = {"capabilityId": "mcp.test", "action": "echo", "args": {"text": "through"}}
+    answer = await installed.command("mcp", payload)
+    assert answer.status == 200, answer.json
+    assert answer.data["content"] == [{"type": "text", "text": "through"}]
+    died = await installed.command("mcp", {**payload, "action": "die", "args": {}})
+    assert (died.status, died.code) == (500, ErrorCode.INTERNAL)
+    assert died.json["error"]["outcome"] == "may_have_executed"
+    healed = await installed.command("mcp", payload)
+    assert healed.data["content"] == answer.data["content"]
+
+
+@pytest.mark.requirement("002/mcp/browser")
+async def test_mcp_browser_is_our_own_browser_tasks(installed: Installed) -> None:
+    answer = await installed.command("mcp", {"capabilityId": "mcp.browser", "action": "list_runs"})
+    listed = await installed.ask("GET", "/capabilities", headers=installed.device)
+    assert "mcp.browser" in [one["capabilityId"] for one in listed.data["items"]]
+    assert answer.status in (200, 403), answer.json
+    unknown = await installed.command("mcp", {"capabilityId": "mcp.browser", "action": "fly"})
+    assert (unknown.status, unknown.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
+@pytest.mark.requirement("002/operator/default-port")
+async def test_the_gateway_listens_on_loopback_8787_unless_told_otherwise() -> None:
+    defaults = table.Settings()
+    assert (defaults.host, defaults.gateway_port) == ("127.0.0.1", 8787)
+    assert DEFAULT_PORT == 8787
+
+
+async def test_no_secret_of_the_settings_reaches_the_disk(installed: Installed) -> None:
+    await installed.command("tool", {"name": "echo", "args": {"text": f"my key is {SECRET}"}})
+    await installed.exec(f"echo {SECRET}")
+    for path in installed.home.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in _read(path), path
