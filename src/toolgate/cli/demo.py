@@ -231,7 +231,10 @@ async def _browse(settings: Settings, tell: Teller) -> None:
     except ToolgateError as missing:
         tell.fact("skipped", f"{missing}; `toolgate doctor` says how to get it", style="yellow")
         return
-    with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home, pages_on_this_machine() as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home,
+        pages_on_this_machine() as site,
+    ):
         async with browser_parts(settings, [Path(home)]) as toolset:
             urls = [site + path for path in PAGES]
             arguments = {"templateId": "batch_extract_pages", "inputs": {"urls": urls}}
