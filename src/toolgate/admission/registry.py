@@ -106,6 +106,11 @@ class Registry:
     def services(self) -> Sequence[Service]:
         return list(self._services.values())
 
+    def service(self, name: str) -> Service:
+        if name not in self._services:
+            raise NotFound("service token", name)
+        return self._services[name]
+
     def check_gateway_token(self, given: str) -> None:
         if not self._gateway_hash:
             return
@@ -183,8 +188,7 @@ class Registry:
         return token
 
     async def remove_service(self, name: str) -> None:
-        if name not in self._services:
-            raise NotFound("service token", name)
+        self.service(name)
         del self._services[name]
         self._cut(f"service:{name}")
         await self._journal.commit(Delete(SERVICES, name))

@@ -1,94 +1,18 @@
 """`toolgate runner`: tools of other installations, run in sandboxes of this machine."""
 
 import asyncio
-import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import click
 import uvloop
 
-from toolgate import asgi
 from toolgate import settings as table
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
-from toolgate.adapters.machine_usage import machine_usage
-from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL, make_sandbox
-from toolgate.adapters.sandbox_egress import SandboxEgress
-from toolgate.adapters.sandbox_sessions import Sessions
-from toolgate.adapters.web_guard import Guard, GuardedWeb
+from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL
 from toolgate.bootstrap.installation import configure_logs
+from toolgate.bootstrap.runner import MOCK, Backend, serving
 from toolgate.cli.options import with_settings
-from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.errors import Misconfigured
-from toolgate.ports.engine import Engine
-from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
-
-MOCK = "mock"
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    name: str
-    unsafe: bool
-    docker_url: str
-    image: str
-    runtime: str
-    egress: tuple[str, ...] = ()
-
-
-@contextlib.asynccontextmanager
-async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[dict[str, object]]:
-    """The runner, from its self-test to its last sandbox; yields what is said when it is ready."""
-    if not settings.on_loopback and not settings.runner_auth_token:
-        raise Misconfigured(
-            f"HOST is {settings.host} and RUNNER_AUTH_TOKEN is not set; anyone could run commands "
-            "here. Set a token, or bind 127.0.0.1"
-        )
-    async with contextlib.AsyncExitStack() as stack:
-        clock = SystemClock()
-        engine: Engine = MockEngine()
-        isolation = MOCK
-        if backend.name != MOCK:
-            guard = Guard()
-            web = await stack.enter_async_context(GuardedWeb(guard))
-            sessions = Sessions(
-                make_sandbox(
-                    backend.name,
-                    unsafe=backend.unsafe,
-                    docker_url=backend.docker_url,
-                    image=backend.image,
-                    runtime=backend.runtime,
-                ),
-                clock=clock,
-                egress=SandboxEgress(guard, hosts_for=lambda _: backend.egress),
-            )
-            stack.push_async_callback(sessions.close)
-            await sessions.start()
-            engine = SandboxEngine(sessions, http=guarded_http(web))
-            isolation = sessions.isolation
-        app = RunnerApp(
-            engine,
-            options=Options(backend.name, isolation, settings.runner_auth_token.reveal()),
-            clock=clock,
-            usage=lambda: usage_of(*machine_usage(Path("/"))),
-        )
-        bound = asgi.bind(settings.host, settings.runner_port, setting="RUNNER_PORT")
-        listener = asgi.Listener(app, bound)
-        await listener.start()
-        stack.push_async_callback(listener.stop)
-        host, port = bound.getsockname()[:2]
-        yield {
-            "ready": True,
-            "urls": {"runner": f"http://{host}:{port}/execute"},
-            "backend": backend.name,
-            "isolation": isolation,
-            "time": to_iso_ms(clock.now_ms()),
-        }
 
 
 async def _serve(settings: table.Settings, backend: Backend) -> None:

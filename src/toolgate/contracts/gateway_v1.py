@@ -556,6 +556,26 @@ class PairingRevoked(CamelWire):
     revoked: bool
 
 
+class ServiceTokenMake(CamelWire):
+    """Ours: a token for a script of the operator's, under a name."""
+
+    name: Id
+    scope: Scope | UnsetType = UNSET
+
+
+class ServiceToken(CamelWire):
+    """The token itself is in the answer that makes it, and nowhere else."""
+
+    name: str
+    scope: Scope
+    made_at: UnixMs
+    token: str | UnsetType = UNSET
+
+
+class ServiceTokens(CamelWire):
+    items: list[ServiceToken]
+
+
 class RateLimit(CamelWire):
     limit: Positive
     window_ms: Positive = 60_000

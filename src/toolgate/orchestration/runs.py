@@ -72,9 +72,6 @@ class Runs:
 
     async def invoke(self, invocation: Invocation) -> str:
         await self.agents.find(invocation.agent_id)
-        known = await self._known_request(invocation)
-        if known:
-            return known
         now = self.clock.now_ms()
         run_id = self.new_id("run")
         started = RunStarted(
@@ -105,7 +102,7 @@ class Runs:
             )
         try:
             await self.journal.commit(*operations)
-        except Conflict:
+        except Conflict:  # asked before: most are not, so that looking first would cost a read
             known = await self._known_request(invocation)
             if not known:
                 raise

@@ -47,12 +47,12 @@ class FakePipeline:
     ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
-        answer = await self._decide(request)
+        answer = await self._decide(request, started)
         if not isinstance(answer, Pending):
             self._answers[request.request_id] = answer
         return answer
 
-    async def _decide(self, request: ToolRequest) -> Answer:
+    async def _decide(self, request: ToolRequest, started: Started) -> Answer:
         found = self._tools.get(request.tool)
         if found is None or request.tool in self.denied:
             return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
@@ -64,6 +64,7 @@ class FakePipeline:
                 return Pending(approval_id, f"run {request.tool}", "a person decides", FAR_AWAY)
             if not decided:
                 return Denied("rejected", "approval", "a person said no")
+        await started()
         self.ran.append(request)
         return Ran(await function(request.args))
 

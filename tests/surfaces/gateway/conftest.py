@@ -25,9 +25,11 @@ from toolgate.domain.redaction import Redactor
 from toolgate.execution.audit import AuditLog, AuditQuery
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import Runs
 from toolgate.orchestration.session_tools import SessionTools
+from toolgate.ports.agents import Agent
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Journal
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
@@ -77,7 +79,7 @@ class Paired:
         return await self.door.ask("POST", path, body=body, headers=sent)
 
     async def tool(
-        self, name: str, args: Mapping[str, Any] | None = None, *, key: str = "", **more: Any
+        self, name: str, args: Mapping[str, Any] | None = None, /, *, key: str = "", **more: Any
     ) -> Answered:
         body = {"payload": {"name": name, "args": args or {}}, **more}
         return await self.post("/command/tool", body, key=key)
@@ -122,7 +124,7 @@ class Door:
                 known = await answer.json() if "json" in answer.content_type else None
                 return Answered(answer.status, answer.headers, content, known)
 
-    async def pair(self, device_id: str = "laptop", **scope: Any) -> Paired:
+    async def pair(self, device_id: str = "laptop", /, **scope: Any) -> Paired:
         """A device that knocked and was let in."""
         await self.ask("GET", "/status", headers={"X-Device-Id": device_id})
         wanted: dict[str, Any] = {"deviceId": device_id}
@@ -136,7 +138,11 @@ class Door:
         return (await self.audit.query(AuditQuery(limit=500, **wanted))).items
 
 
-ALL = {"tools": "sign", "system": True, "mcp": True, "agent": True}
+ALL: dict[str, Any] = {"tools": "sign", "system": True, "mcp": True, "agent": True}
+
+
+def _nowhere(*_: object) -> Agent:
+    raise AssertionError("no agent here is elsewhere")
 
 
 @contextlib.asynccontextmanager
@@ -160,14 +166,15 @@ async def open_door(
     upstreams = FakeUpstreams()
     dispatcher = LocalDispatcher(journal, clock)
     tools = SessionTools(journal)
-    agents = {"echo": EchoAgent(), "script": ScriptAgent()}
+    builtin: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
+    agents = Agents(journal, builtin, _nowhere)
     runs = Runs(
         journal=journal,
         dispatcher=dispatcher,
         pipeline=pipeline,
         clock=clock,
         new_id=RandomIds(clock),
-        knows_agent=agents.__contains__,
+        agents=agents,
         session_tools=tools,
     )
     audit = AuditLog(journal, redactor=Redactor(lambda _text: []))
@@ -189,8 +196,9 @@ async def open_door(
         Options(operator_token=OPERATOR, version="1.2.3", rate=Rate(rate), **options),
     )
     await parts.load()
+    runs.watch_approvals(bus)
     dispatcher.start(
-        Advance(runs, agents.__getitem__, tools, Conversations(journal)),
+        Advance(runs, tools, Conversations(journal)),
         {
             records.OPEN_RUNS: runs.on_agent_deadline,
             records.CALLS: runs.on_call_deadline,

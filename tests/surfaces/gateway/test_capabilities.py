@@ -11,6 +11,7 @@ from toolgate.contracts.gateway_v1 import (
     CapabilityRegister,
     ErrorCode,
 )
+from toolgate.contracts.gateway_v1 import Level as WireLevel
 from toolgate.domain.capabilities import Health
 from toolgate.domain.devices import Scope
 from toolgate.domain.tools import Level, Tool
@@ -200,7 +201,10 @@ async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door)
 @pytest.mark.requirement("002/capabilities/playwright")
 def test_the_playwright_capability_goes_by_the_seeds_names() -> None:
     assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
-    assert CapabilityRegister(PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, "write").status == "healthy"
+    assert (
+        CapabilityRegister(PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, WireLevel.WRITE).status
+        == "healthy"
+    )
 
 
 @pytest.mark.requirement("002/system/capabilities")

@@ -100,7 +100,8 @@ async def test_nul_and_control_signs_are_refused_in_ids_and_kept_in_texts(door: 
     device = await door.pair()
     for member in ("requestId", "idempotencyKey"):
         for sign in ("\x00", "\n", "\x1f", "\x7f"):
-            answer = await device.tool("echo", **{member: f"a{sign}b"})
+            members: dict[str, Any] = {member: f"a{sign}b"}
+            answer = await device.tool("echo", **members)
             assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
     assert (await device.tool("ec\x00ho")).status == 400
     kept = await device.tool("echo", {"text": "a\x00b"})

@@ -493,7 +493,7 @@ async def test_a_policy_is_shown_simulated_and_replaced_if_it_is_sound(
 async def test_the_operators_routes_are_the_operators_alone(
     installed: Installed, method: str, path: str
 ) -> None:
-    body = {} if method in ("PUT", "POST") else None
+    body: dict[str, str] | None = {} if method in ("PUT", "POST") else None
     for headers in ({}, installed.device):
         answer = await installed.ask(method, path, body, headers)
         assert (answer.status, answer.code) == (401, ErrorCode.AUTH_REQUIRED)

@@ -19,14 +19,12 @@ from toolgate.testing.clock import FakeClock
 async def test_sixty_commands_a_minute_and_then_429(frozen: Door) -> None:
     assert isinstance(frozen.clock, FakeClock)
     device = await frozen.pair()
-    left = []
-    for _ in range(RATE_PER_MINUTE):
-        answer = await device.tool("echo", {"text": "x"})
-        assert answer.status == 200
-        assert answer.headers["X-RateLimit-Limit"] == "60"
-        left.append(int(answer.headers["X-RateLimit-Remaining"]))
+    answers = [await device.tool("echo", {"text": "x"}) for _ in range(RATE_PER_MINUTE)]
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.headers["X-RateLimit-Limit"] for answer in answers} == {"60"}
+    left = [int(answer.headers["X-RateLimit-Remaining"]) for answer in answers]
     assert left == list(range(59, -1, -1))
-    assert int(answer.headers["X-RateLimit-Reset"]) == 60
+    assert int(answers[-1].headers["X-RateLimit-Reset"]) == 60
     refused = await device.tool("echo", {"text": "x"})
     assert (refused.status, refused.code) == (429, ErrorCode.RATE_LIMITED)
     assert refused.headers["X-RateLimit-Remaining"] == "0"

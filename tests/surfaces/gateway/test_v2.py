@@ -52,7 +52,7 @@ async def connected(device: Paired) -> AsyncIterator[Socket]:
         yield socket
 
 
-async def ask(socket: Socket, method: str, *, key: str = "", **params: Any) -> Any:
+async def ask(socket: Socket, method: str, /, *, key: str = "", **params: Any) -> Any:
     """The answer of a request; events that come meanwhile are passed over."""
     frame = {"type": "req", "id": f"q-{method}", "method": method, "params": params}
     if key:
@@ -169,7 +169,7 @@ async def test_every_command_is_served_under_the_same_rules(door: Door) -> None:
         assert system["error"]["code"] == ErrorCode.PERMISSION_DENIED
         mcp = await ask(socket, "command.mcp", payload={"capabilityId": "no", "action": "x"})
         assert mcp["error"]["code"] == ErrorCode.PERMISSION_DENIED
-        write = {"payload": {"name": "kv.set", "args": {"text": "y"}}}
+        write: dict[str, Any] = {"payload": {"name": "kv.set", "args": {"text": "y"}}}
         without = await ask(socket, "command.tool", **write)
         assert without["error"]["code"] == ErrorCode.INVALID_REQUEST
         first = await ask(socket, "command.tool", key="k", **write)

@@ -1,23 +1,40 @@
 """Who hears what, and what becomes of a session that nobody is connected to."""
 
 import asyncio
+import json
 
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.domain.deliveries import DELTA, TOOL_REQUEST
 from toolgate.ports.journal import Event
-from toolgate.surfaces.ingress.hub import Hub
+from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.testing.clock import FakeClock
 
 
 class Ear:
+    """Live from the start, unless it is told to lag."""
+
     def __init__(self) -> None:
         self.heard: list[int] = []
+        self.missed: list[int] = []
+        self.fell_behind = 0
+        self.channel: Channel | None = None
 
-    def deliver(self, event: Event, data: bytes) -> None:
-        assert data.startswith(b"{")
-        self.heard.append(event.seq)
+    def listen(self, channel: Channel, *, cursor: int = 0) -> None:
+        self.channel = channel
+        assert channel.go_live(self, cursor, self._write)
+
+    def _write(self, data: bytes) -> None:
+        self.heard.append(json.loads(data)["seq"])
+
+    def miss(self, event: Event, data: bytes) -> None:
+        self.missed.append(event.seq)
+
+    def fall_behind(self) -> None:
+        assert self.channel is not None
+        self.channel.live.pop(self)
+        self.fell_behind += 1
 
 
 def event(seq: int, *, session: str = "s", kind: str = DELTA) -> Event:
@@ -33,12 +50,25 @@ def a_hub(window_ms: int = 0) -> tuple[Hub, LocalBus]:
 async def test_an_event_reaches_the_connections_of_its_session_alone() -> None:
     hub, bus = a_hub()
     one, two, other = Ear(), Ear(), Ear()
-    hub.join("s", "u", one)
-    hub.join("s", "u", two)
-    hub.join("t", "u", other)
+    for ear, session in ((one, "s"), (two, "s"), (other, "t")):
+        ear.listen(hub.join(session, "u", ear))
     bus.publish([event(1), event(2), event(1, session="t")])
     assert (one.heard, two.heard, other.heard) == ([1, 2], [1, 2], [1])
     assert (hub.count("s"), hub.count_of_user("u"), hub.delivered) == (2, 3, 5)
+    hub.close()
+
+
+async def test_who_is_not_live_misses_and_a_gap_or_a_repeat_reaches_nobody() -> None:
+    hub, bus = a_hub()
+    live, late = Ear(), Ear()
+    live.listen(hub.join("s", "u", live), cursor=4)
+    channel = hub.join("s", "u", late)
+    assert not channel.go_live(late, 3, late._write), "it lacks number 4"
+    bus.publish([event(5), event(5), event(4)])
+    assert (live.heard, late.missed) == ([5], [5])
+    bus.publish([event(7)])  # 6 was lost on the way
+    assert (live.heard, live.fell_behind) == ([5], 1)
+    assert live.missed == late.missed[1:] == [7]
     hub.close()
 
 

@@ -33,7 +33,7 @@ from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import OPEN, STATES, Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events
-from toolgate.surfaces.gateway.pairing import PairingRoutes
+from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import StatusRoutes
@@ -181,6 +181,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
+            *TokenRoutes(registry, on.journal, trail).routes(),
             *CommandRoutes(commands).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,

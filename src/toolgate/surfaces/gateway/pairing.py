@@ -1,12 +1,16 @@
-"""`/pairing/*`: for the operator alone."""
+"""`/pairing/*` and `/tokens`: who may come in. For the operator alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
+from toolgate.admission.audit import Trail
 from toolgate.admission.pairing import Pairing
+from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Scope, Service
+from toolgate.ports.journal import Journal
 from toolgate.surfaces.gateway.answers import Extra, Result
 from toolgate.surfaces.gateway.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Route
@@ -70,3 +74,73 @@ class PairingRoutes:
         device_id = check_id("deviceId", wanted.device_id)
         await self.pairing.revoke(device_id, by=call.caller.name)
         return Result(wire.PairingRevoked(device_id=device_id, revoked=True))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRoutes:
+    """Service tokens, for scripts."""
+
+    registry: Registry
+    journal: Journal
+    trail: Trail
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/tokens",
+                Access.OPERATOR,
+                "The service tokens that there are, without themselves.",
+                self._list,
+                wire.ServiceTokens,
+            ),
+            Route(
+                "POST",
+                "/tokens",
+                Access.OPERATOR,
+                "Make a service token, or another in the place of one.",
+                self._make,
+                wire.ServiceToken,
+                takes=wire.ServiceTokenMake,
+            ),
+            Route(
+                "DELETE",
+                "/tokens/{name}",
+                Access.OPERATOR,
+                "End a service token, at once.",
+                self._end,
+                wire.ServiceToken,
+                statuses=(200, 404),
+            ),
+        )
+
+    async def _list(self, _: Call) -> Result:
+        return Result(wire.ServiceTokens(items=[_token(one) for one in self.registry.services]))
+
+    async def _make(self, call: Call) -> Result:
+        wanted: wire.ServiceTokenMake = call.body
+        name = check_id("name", wanted.name)
+        scope = Scope() if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
+        token = await self.registry.add_service(name, scope)
+        await self._note("token.made", call, name)
+        return Result(_token(self.registry.service(name), token))
+
+    async def _end(self, call: Call) -> Result:
+        name = check_id("name", call.path["name"])
+        ended = _token(self.registry.service(name))
+        await self.registry.remove_service(name)
+        await self._note("token.ended", call, name)
+        return Result(ended)
+
+    async def _note(self, action: str, call: Call, name: str) -> None:
+        note = self.trail.note(action, actor=call.caller.name, resource=("token", name))
+        await self.journal.commit(*note)
+
+
+def _token(service: Service, token: str = "") -> wire.ServiceToken:
+    return wire.ServiceToken(
+        name=service.name,
+        scope=scope_out(service.scope),
+        made_at=service.made_at,
+        token=token or UNSET,
+    )

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -95,7 +96,6 @@ class Connection(WSListener):
         self._reader: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
         self._cursor = 0  # the number of the last event this reader was given
-        self._live = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._deadline: asyncio.TimerHandle | None = None
@@ -138,7 +138,7 @@ class Connection(WSListener):
 
     def pause_writing(self) -> None:
         """The socket is full: what comes now waits in the journal, for a bounded time."""
-        self._live = False
+        self.fall_behind()
         self._writable.clear()
         self._missed = self._missed_bytes = 0
         self._missed_run = ""
@@ -152,14 +152,22 @@ class Connection(WSListener):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if self._channel is not None and (self._reader is None or self._reader.done()):
-            self._reader = asyncio.create_task(self._catch_up(lagging=True))
+        if self._channel is not None and not self._closing:
+            self._read_on(lagging=True)
 
-    def deliver(self, event: Event, data: bytes) -> None:
-        if self._live and event.seq == self._cursor + 1:
-            self._cursor = event.seq
-            self._write(data)
-        elif not self._writable.is_set():
+    def _read_on(self, *, lagging: bool) -> None:
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._catch_up(lagging=lagging))
+
+    def fall_behind(self) -> None:
+        channel = self._channel
+        if channel is not None and channel.live.pop(self, None) is not None:
+            self._cursor = channel.last_seq  # what was written, a full socket included
+            if self._writable.is_set() and not self._closing:
+                self._read_on(lagging=True)
+
+    def miss(self, event: Event, data: bytes) -> None:
+        if not self._writable.is_set():
             self._count_missed(event, data)
 
     def ping(self, now: float) -> None:
@@ -174,7 +182,7 @@ class Connection(WSListener):
             return
         self._closing = True
         self._conversation.state = ConnectionState.CLOSED
-        self._live = False
+        self.fall_behind()
         for task in (self._reader, self._worker):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -320,10 +328,9 @@ class Connection(WSListener):
         if opening.snapshot:
             for delivery in await parts.orchestrator.snapshot(opening.session_id):
                 self._write(snapshot_frame(delivery, now=now))
-        if opening.last_seq == opening.after == 0 and self._channel.last_seq == 0:
-            self._live = True  # a new session: there is nothing to catch up with
-        else:
-            self._reader = asyncio.create_task(self._catch_up(lagging=False))
+        new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
+        if not (new and self._writable.is_set() and self._go_live()):
+            self._read_on(lagging=False)
 
     async def _catch_up(self, *, lagging: bool) -> None:
         """Read on from the cursor until there is nothing left, then go live.
@@ -333,15 +340,22 @@ class Connection(WSListener):
         assert self._channel is not None
         stream = stream_of(self._conversation.session_id)
         while self._transport is not None:
+            await self._writable.wait()
             events = await self._parts.journal.read(stream, after=self._cursor, limit=PAGE)
-            if not events and self._channel.last_seq <= self._cursor:
-                self._live = True
+            if not events and self._writable.is_set() and self._go_live():
                 return
             frames = joined(events) if lagging else single(events)
             for number, data in frames:
                 await self._writable.wait()
                 self._cursor = number
                 self._write(data)
+
+    def _go_live(self) -> bool:
+        assert self._channel is not None
+        if self._transport is None:
+            return False
+        write = partial(self._transport.send, WSMsgType.TEXT)
+        return self._channel.go_live(self, self._cursor, write)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

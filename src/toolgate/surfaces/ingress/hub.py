@@ -27,16 +27,49 @@ Gone = Callable[[str], Awaitable[None]]  # a session that did not come back
 Undelivered = Callable[[str, Event], Awaitable[None]]  # a tool request that nobody could take
 
 
+Write = Callable[[bytes], None]
+
+
 class Listener(Protocol):
     """A connection, as the hub sees it."""
 
-    def deliver(self, event: Event, data: bytes) -> None: ...
+    def miss(self, event: Event, data: bytes) -> None:
+        """There is an event that it was not given: it will read it from the journal."""
+        ...
+
+    def fall_behind(self) -> None:
+        """It was live, and events were missed: from now on it reads the journal."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
+    """The connections of one session. Those that are live have been given all up to `last_seq`."""
+
     connections: set[Listener] = field(default_factory=set)
-    last_seq: int = 0  # the highest number the bus has told of since the channel was made
+    live: dict[Listener, Write] = field(default_factory=dict)
+    last_seq: int = 0  # the highest number that was told of since the channel was made
+
+    def go_live(self, connection: Listener, cursor: int, write: Write) -> bool:
+        """Whether it has all there is, so that what comes next may be written to it at once."""
+        if cursor < self.last_seq:
+            return False
+        self.last_seq = cursor
+        self.live[connection] = write
+        return True
+
+    def deliver(self, event: Event, data: bytes) -> None:
+        if self.live and event.seq != self.last_seq + 1:
+            if event.seq <= self.last_seq:
+                return  # told before
+            for connection in tuple(self.live):
+                connection.fall_behind()
+        self.last_seq = event.seq
+        for write in tuple(self.live.values()):
+            write(data)
+        if len(self.live) < len(self.connections):
+            for connection in self.connections - self.live.keys():
+                connection.miss(event, data)
 
 
 class Hub:
@@ -74,6 +107,7 @@ class Hub:
         if channel is None or connection not in channel.connections:
             return
         channel.connections.discard(connection)
+        channel.live.pop(connection, None)
         self._users[user_id] -= 1
         if not self._users[user_id]:
             del self._users[user_id]
@@ -123,11 +157,8 @@ class Hub:
         for event in events:
             channel = self._channels.get(event.stream)
             if channel is not None:
-                data = frame(event)
-                channel.last_seq = event.seq
                 self.delivered += len(channel.connections)
-                for connection in tuple(channel.connections):
-                    connection.deliver(event, data)
+                channel.deliver(event, frame(event))
             elif event.type == TOOL_REQUEST and event.stream.startswith(SESSION_PREFIX):
                 self._wait_for_taker(event)
 

@@ -1,0 +1,32 @@
+"""`toolgate events`: what happens, as it happens."""
+
+import json
+
+import click
+
+from toolgate.cli.operator import Operator, as_operator
+
+
+@click.command()
+@click.option("--since", type=click.IntRange(min=0), help="From after this one; else what comes.")
+@click.option("--follow/--no-follow", default=True, help="Go on until Ctrl-C.")
+@as_operator
+def command(operator: Operator, *, since: int | None, follow: bool, as_json: bool) -> None:
+    """Show events, one a line."""
+    if not follow:
+        page = operator.ask("GET", f"/events/poll?limit=1000&since={since or 0}")
+        for event in page["events"]:
+            _print(event, as_json=as_json)
+        return
+    path = "/events/stream" if since is None else f"/events/stream?since={since}"
+    for line in operator.lines(path):
+        if line.startswith("data: "):
+            _print(json.loads(line.removeprefix("data: ")), as_json=as_json)
+
+
+def _print(event: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(event))
+        return
+    took = f" {event['durationMs']} ms" if "durationMs" in event else ""
+    click.echo(f"{event['id']} {event['type']} {event['source']}: {event['message']}{took}")

@@ -1,0 +1,103 @@
+"""How commands speak to a running gateway, as its operator."""
+
+import functools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from toolgate.cli.options import with_settings
+from toolgate.domain.errors import Misconfigured, Refused, Unavailable
+from toolgate.settings import Settings
+
+TIMEOUT_S: Final = 40.0
+TOKEN_FILE: Final = "operator.token"  # noqa: S105 - a file's name
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    url: str
+    token: str
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The whole answer; raises Refused with the gateway's own words, Unavailable."""
+        try:
+            request = self._request(method, path, body)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
+                return json.loads(got.read())
+        except urllib.error.HTTPError as refused:
+            with refused:
+                answer = json.loads(refused.read())
+            raise Refused(answer["error"]["message"]) from refused
+        except (OSError, ValueError) as silent:
+            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+
+    def data(self, method: str, path: str, body: Any = None) -> Any:
+        return self.ask(method, path, body)["data"]
+
+    def lines(self, path: str) -> Iterator[str]:
+        """A stream, line by line, until it ends."""
+        try:
+            with urllib.request.urlopen(self._request("GET", path, None)) as got:  # noqa: S310 - too
+                for line in got:
+                    yield line.decode().rstrip("\n")
+        except OSError as silent:
+            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+
+    def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        return urllib.request.Request(  # noqa: S310 - the operator's own URL
+            self.url + path, data=content, headers=headers, method=method
+        )
+
+
+def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the operator's way to the gateway of these settings, and `--json`."""
+
+    @click.option("--url", help="The gateway's address, where it is not that of the settings.")
+    @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+    @with_settings
+    @functools.wraps(command)
+    def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
+        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+        address = url or f"http://{host}:{settings.gateway_port}"
+        operator = Operator(address.rstrip("/"), _token(settings))
+        return command(*args, operator=operator, **kwargs)
+
+    return wrapped
+
+
+def _token(settings: Settings) -> str:
+    if settings.operator_token:
+        return settings.operator_token.reveal()
+    path: Path = settings.home / TOKEN_FILE
+    try:
+        return path.read_text().strip()
+    except OSError as unreadable:
+        raise Misconfigured(
+            f"no operator token: set OPERATOR_TOKEN, or --home to where {TOKEN_FILE} is"
+        ) from unreadable
+
+
+def show(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(list(rows)))
+        return
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console(markup=False).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)

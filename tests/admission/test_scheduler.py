@@ -1,0 +1,145 @@
+"""The scheduler: each time once, across restarts and between processes."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler
+from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.ports.journal import Append, NewEvent, Operation
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+
+def tell(kind: str, name: str, *, status: str, duration_ms: int | None) -> Operation:
+    return Append("told", [NewEvent(f"{kind} {name} {status}", b"{}")])
+
+
+class Times:
+    """A clock, a journal, and a job that remembers when it ran."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.journal = MemoryJournal(clock=self.clock, bus=LocalBus())
+        self.ran: list[str] = []
+        self.fails = False
+
+    async def job(self, job_id: str) -> bool:
+        if self.fails:
+            raise Unavailable("not now")
+        self.ran.append(job_id)
+        return True
+
+    async def scheduler(self, line: str = "@every 60s", kind: str = CRON) -> Scheduler:
+        entry = Entry("tick", kind, line, self.job)
+        made = Scheduler(self.journal, self.clock, tell, [entry], lambda _due: None)
+        await made.load()
+        return made
+
+    async def fire(self, scheduler: Scheduler) -> None:
+        for row in await self.journal.due(until=self.clock.now_ms()):
+            assert row.collection == SCHEDULES
+            await scheduler.on_due(row)
+        await self.until(lambda: not scheduler._tasks)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not true():
+                await asyncio.sleep(0)
+
+    async def told(self) -> list[str]:
+        return [event.type for event in await self.journal.read("told")]
+
+
+async def test_a_job_runs_at_its_times_and_tells_of_it() -> None:
+    times = Times()
+    scheduler = await times.scheduler()
+    await times.fire(scheduler)
+    assert times.ran == []
+    assert scheduler.last_at(CRON) is None
+    for _ in range(2):
+        times.clock.advance(60_000)
+        await times.fire(scheduler)
+    assert len(set(times.ran)) == 2
+    assert scheduler.last_at(CRON) == times.clock.now_ms()
+    assert await times.told() == ["cron tick started", "cron tick succeeded"] * 2
+
+
+async def test_what_was_missed_is_made_up_for_once() -> None:
+    times = Times()
+    scheduler = await times.scheduler()
+    times.clock.advance(3_600_000)
+    await times.fire(scheduler)
+    await times.fire(scheduler)
+    assert len(times.ran) == 1
+
+
+async def test_of_two_processes_one_takes_the_time() -> None:
+    times = Times()
+    first, second = await times.scheduler(), await times.scheduler()
+    times.clock.advance(60_000)
+    (row,) = await times.journal.due(until=times.clock.now_ms())
+    await first.on_due(row)
+    await second.on_due(row)
+    await times.until(lambda: not first._tasks and not second._tasks)
+    assert len(times.ran) == 1
+
+
+async def test_a_restart_keeps_the_next_time_and_the_last() -> None:
+    times = Times()
+    scheduler = await times.scheduler()
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    times.clock.advance(30_000)
+    again = await times.scheduler()
+    assert again.last_at(CRON) == times.clock.now_ms() - 30_000
+    assert await times.journal.next_due() == times.clock.now_ms() + 30_000
+
+
+async def test_a_job_that_was_interrupted_is_gone_on_with_under_the_same_id() -> None:
+    times = Times()
+    scheduler = await times.scheduler()
+    times.clock.advance(60_000)
+    (row,) = await times.journal.due(until=times.clock.now_ms())
+    hanging = asyncio.Event()
+
+    async def never(job_id: str) -> bool:
+        times.ran.append(job_id)
+        await hanging.wait()
+        return True
+
+    scheduler._plans["tick"] = (
+        Entry("tick", CRON, "@every 60s", never),
+        scheduler._plans["tick"][1],
+    )
+    await scheduler.on_due(row)
+    await times.until(lambda: bool(times.ran))
+    await scheduler.stop()
+    again = await times.scheduler()
+    await times.until(lambda: not again._tasks)
+    assert len(times.ran) == 2
+    assert len(set(times.ran)) == 1
+
+
+async def test_a_job_that_fails_is_told_and_comes_again() -> None:
+    times = Times()
+    scheduler = await times.scheduler(kind=HEARTBEAT)
+    times.fails = True
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert await times.told() == ["heartbeat tick failed"]
+    times.fails = False
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert len(times.ran) == 1
+
+
+async def test_a_changed_line_counts_from_now_and_a_wrong_one_is_invalid() -> None:
+    times = Times()
+    await times.scheduler("@every 60s")
+    await times.scheduler("@every 10s")
+    assert await times.journal.next_due() == times.clock.now_ms() + 10_000
+    with pytest.raises(Invalid):
+        await times.scheduler("whenever")

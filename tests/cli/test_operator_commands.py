@@ -1,0 +1,84 @@
+"""The operator's commands, against a running installation."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.e2e.harness import running
+from toolgate.cli.main import main
+
+
+def run(*args: str) -> str:
+    result = CliRunner().invoke(main, list(args), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def knock(url: str, device_id: str) -> None:
+    request = urllib.request.Request(f"{url}/status", headers={"X-Device-Id": device_id})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    refused.value.close()
+
+
+@pytest.mark.requirement("002/pairing/operator-token-made")
+async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with running(home, HEARTBEAT="@every 1s") as program:
+        token_file = home / "operator.token"
+        token = token_file.read_text()
+        assert token_file.stat().st_mode & 0o777 == 0o600
+        assert program.log.read_text().count(token) == 1  # shown once
+        url = program.urls["gateway"]
+        at = ("--home", str(home), "--url", url)
+
+        def all_of_it() -> None:
+            knock(url, "phone")
+            (waiting,) = json.loads(run("pair", *at, "--json"))
+            assert waiting["deviceId"] == "phone"
+            assert waiting["code"] in run("pair", *at)
+            device_token = run("pair", "phone", "--tools", "write", "--agent", *at).strip()
+            request = urllib.request.Request(
+                f"{url}/status", headers={"X-Device-Id": "phone", "X-Device-Token": device_token}
+            )
+            with urllib.request.urlopen(request) as answer:
+                assert answer.status == 200
+            (device,) = json.loads(run("devices", *at, "--json"))
+            assert device["scope"]["tools"] == "write"
+            assert device["scope"]["agent"] is True
+            assert "revoked" in run("devices", "--revoke", "phone", *at)
+            assert json.loads(run("devices", *at, "--json")) == []
+            made = run("token", "make", "ci", "--tools", "read", *at).strip()
+            assert made.startswith("svc_")
+            assert made not in run("token", "list", *at)
+            assert "ended" in run("token", "end", "ci", *at)
+            run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
+            listed = json.loads(run("capabilities", "list", *at, "--json"))
+            assert "mcp.docs" in [one["capabilityId"] for one in listed]
+            refused = CliRunner().invoke(main, ["devices", "--revoke", "nobody", *at])
+            assert refused.exit_code == 1
+            assert "nobody" in refused.stderr
+            nowhere = CliRunner().invoke(
+                main, ["devices", "--home", str(home), "--url", "http://127.0.0.1:9"]
+            )
+            assert nowhere.exit_code == 1
+
+        await asyncio.to_thread(all_of_it)
+        async with asyncio.timeout(20):
+            while "heartbeat" not in await asyncio.to_thread(run, "events", "--no-follow", *at):
+                await asyncio.sleep(0.1)
+        await program.stop()
+        again = await program.start()
+        assert program.log.read_text().count(token) == 1
+        assert again.urls["gateway"]
+
+
+def test_without_a_token_the_commands_say_where_it_is(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["devices", "--home", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "OPERATOR_TOKEN" in result.stderr

@@ -1,0 +1,51 @@
+"""Pairing requests and scopes, without any door."""
+
+import pytest
+
+from toolgate.domain.devices import (
+    CODE_ALPHABET,
+    MAX_PENDING,
+    PENDING_MS,
+    Contact,
+    Kind,
+    Pending,
+    Scope,
+    TooManyPending,
+    ask,
+    code_of,
+)
+from toolgate.domain.tools import Level
+
+
+def waiting(number: int, *, ip: str = "10.0.0.1") -> Pending:
+    return Pending(f"d{number}", "AAAAAA", 0, PENDING_MS, f"{ip}{number}", "")
+
+
+def test_a_request_is_made_once_and_ends_by_itself() -> None:
+    first = ask(Contact("d", "10.0.0.1", "x" * 1000), [], now=0, chance=12345)
+    assert (first.expires_at, len(first.user_agent)) == (PENDING_MS, 256)
+    assert ask(Contact("d", "10.0.0.2"), [first], now=PENDING_MS - 1, chance=9) is first
+    assert ask(Contact("d", "10.0.0.2"), [first], now=PENDING_MS, chance=9) is not first
+
+
+@pytest.mark.requirement("002/pairing/pending-limited")
+def test_no_more_wait_than_there_is_room_for() -> None:
+    crowd = [waiting(number) for number in range(MAX_PENDING)]
+    with pytest.raises(TooManyPending) as full:
+        ask(Contact("one-more", "10.9.9.9"), crowd, now=1000, chance=1)
+    assert full.value.retry_ms == PENDING_MS - 1000
+
+
+def test_a_code_is_six_letters_that_no_one_mistakes() -> None:
+    assert len(code_of(0)) == 6
+    assert {code_of(n) for n in range(100)} != {code_of(0)}
+    assert not set("IO01") & set(CODE_ALPHABET)
+
+
+def test_a_scope_grants_tools_to_a_level_and_kinds_by_name() -> None:
+    scope = Scope(Level.WRITE, system=True)
+    assert scope.refusal(Kind.TOOL, Level.WRITE) == ""
+    assert scope.refusal(Kind.TOOL, Level.SIGN)
+    assert scope.refusal(Kind.SYSTEM, Level.WRITE) == ""
+    assert scope.refusal(Kind.MCP, Level.READ)
+    assert scope.refusal(Kind.AGENT, Level.READ)
