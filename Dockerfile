@@ -14,8 +14,6 @@ RUN useradd --create-home --uid 10001 toolgate && install -d -o toolgate -m 0700
 USER toolgate
 ENV TOOLGATE_HOME=/data HOST=0.0.0.0 LOG_FORMAT=json
 VOLUME /data
-EXPOSE 8090 8787
-HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8787/health', timeout=2)"]
+EXPOSE 8081 8090 8091 8787
 ENTRYPOINT ["toolgate"]
 CMD ["up"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from typing import Final
 
 from toolgate.adapters.evidence_check import ClosedHome, check_log
 from toolgate.bootstrap.execution import Execution
@@ -14,8 +13,6 @@ from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verifica
 from toolgate.surfaces.console.server import Console
 from toolgate.surfaces.console.sign_in import SignIn
 from toolgate.surfaces.gateway.assembly import Assembled
-
-AGENTS: Final = ("script", "echo")  # those that the console's chat offers
 
 
 async def open_console(
@@ -58,7 +55,7 @@ async def open_console(
         journal=core.journal,
         bus=core.bus,
         clock=core.clock,
-        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal(), AGENTS),
+        chat=ChatDoor(clients.getsockname()[1], settings.api_key.reveal()),
         learn=core.patterns.learn,
         admission=Admission(door.registry, door.pairing, door.capabilities),
         tasks=execution.tasks,

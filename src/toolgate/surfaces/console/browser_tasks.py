@@ -10,6 +10,7 @@ from starlette.responses import Response
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.task_runs import Trust
 from toolgate.surfaces.console.parts import Answer, Parts, body_of, whole
+from toolgate.tasks.artifacts import Artifact
 from toolgate.tasks.toolset import Asker, Call, Toolset
 
 # A page is a stranger: what came from one is never shown as a document of ours.
@@ -66,25 +67,27 @@ class TaskPages:
         return await self._tools().call("cancel_task_run", arguments, AS_OPERATOR)
 
     async def artifact(self, request: Request) -> Answer:
-        artifact_id = request.path_params["id"]
         artifacts = self._tools().runtime.artifacts
-        artifact = await artifacts.get(artifact_id)
-        is_image = artifact.mime_type in IMAGES
-        kind = artifact.mime_type if is_image else "application/octet-stream"
-        suffix = artifact.mime_type.rpartition("/")[2] or "bin"
-        name = "".join(c for c in artifact.name if c.isascii() and (c.isalnum() or c in "._-"))
-        disposition = "inline" if is_image else "attachment"
-        return Response(
-            await artifacts.read(artifact_id),
-            media_type=kind,
-            headers={
-                "Content-Disposition": f'{disposition}; filename="{name or f"artifact.{suffix}"}"',
-                "Content-Security-Policy": SANDBOX,
-                "Cache-Control": "no-store",
-            },
-        )
+        artifact = await artifacts.get(request.path_params["id"])
+        return file_answer(artifact, await artifacts.read(artifact.artifact_id))
 
     def _tools(self) -> Toolset:
         if self.parts.tasks is None:
             raise Unavailable("no browser runs here; `toolgate doctor` says what is missing")
         return self.parts.tasks
+
+
+def file_answer(artifact: Artifact, content: bytes) -> Response:
+    """What a page left, as something to save; only an image is shown, and nothing in it runs."""
+    is_image = artifact.mime_type in IMAGES
+    safe = "".join(c for c in artifact.name if c.isascii() and (c.isalnum() or c in "._-"))
+    disposition = "inline" if is_image else "attachment"
+    return Response(
+        content,
+        media_type=artifact.mime_type if is_image else "application/octet-stream",
+        headers={
+            "Content-Disposition": f'{disposition}; filename="{safe or "artifact"}"',
+            "Content-Security-Policy": SANDBOX,
+            "Cache-Control": "no-store",
+        },
+    )

@@ -81,11 +81,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class ChatDoor:
-    """Where clients of this installation connect, and as whom."""
+    """Where clients of this installation connect, and with which key."""
 
     port: int
     api_key: str = field(repr=False)
-    agents: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from toolgate.surfaces.console.targets import TargetPages
 
 BASE: Final = "/console"
 API: Final = "/console/api"
+FIRST_AGENT: Final = "script"  # what the chat offers first: it needs no model
 
 
 class Proof(msgspec.Struct):
@@ -143,10 +144,12 @@ class Console:
         return answer
 
     async def _me(self, _: Request) -> Answer:
-        chat = self.parts.chat
+        chat, agents = self.parts.chat, self.parts.runs.agents
+        external = [agent.agent_id for agent in await agents.external()]
+        names = sorted(agents.builtin, key=lambda name: (name != FIRST_AGENT, name))
         return {
             "version": self.parts.version,
-            "chat": {"port": chat.port, "api_key": chat.api_key, "agents": list(chat.agents)},
+            "chat": {"port": chat.port, "api_key": chat.api_key, "agents": [*names, *external]},
             "has_devices": self.parts.admission is not None,
             "has_tasks": self.parts.tasks is not None,
             "now": self.parts.clock.now_ms(),

@@ -1,0 +1,64 @@
+"""What ships to run it elsewhere: no container engine is needed to see that it fits the program."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from toolgate import settings
+from toolgate.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+
+def services() -> dict[str, dict[str, object]]:
+    found = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_every_service_starts_a_command_with_settings_that_there_are(name: str) -> None:
+    service = services()[name]
+    assert service.get("command", "up") in COMMANDS
+    known = {entry.name for entry in settings.table()}
+    environment = service["environment"]
+    assert isinstance(environment, dict)
+    assert environment.keys() <= known
+
+
+def test_compose_has_the_seeds_shape() -> None:
+    ingress = services()["ingress"]
+    environment = ingress["environment"]
+    assert isinstance(environment, dict)
+    assert environment["ORCHESTRATOR_URL"] == "http://orchestrator:8081"
+    assert ingress["depends_on"] == ["orchestrator"]
+    ports = ingress["ports"]
+    assert isinstance(ports, list)
+    assert [port.rpartition(":")[2] for port in ports] == ["8090", "8091"]
+
+
+def test_no_port_is_published_beyond_this_machine() -> None:
+    for service in services().values():
+        ports = service.get("ports", [])
+        assert isinstance(ports, list)
+        assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_image_does_not_run_as_root_and_sets_what_there_is() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^USER toolgate$", text, re.MULTILINE)
+    line = re.search(r"^ENV (.*)$", text, re.MULTILINE)
+    assert line is not None
+    names = {pair.partition("=")[0] for pair in line[1].split()}
+    assert names <= {entry.name for entry in settings.table()}
+
+
+def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "toolgate.service")
+    assert unit["Service"]["ExecStart"].split()[1] in COMMANDS
+    assert unit["Service"]["User"] == "toolgate"
