@@ -34,6 +34,7 @@ def test_the_command_line_comes_before_everything() -> None:
     "001/settings/log-level",
     "001/settings/loopback",
     "001/offline/window-default",
+    "001/orchestrator/default-port",
 )
 def test_the_defaults_are_the_contract_s() -> None:
     defaults = {entry.name: entry.default for entry in table()}

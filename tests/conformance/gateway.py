@@ -159,7 +159,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/codes/not-implemented",
         source="spec gateway.md, ERR_AUTH_REQUIRED",
         behaviour="ERR_NOT_IMPLEMENTED is 501.",
-        issue=5,
     ),
     Requirement(
         id="002/codes/internal",
@@ -540,7 +539,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/mcp/playwright",
         source="spec gateway.md, mcp",
         behaviour="`mcp.playwright` is Playwright's server.",
-        issue=5,
     ),
     Requirement(
         id="002/mcp/browser",
@@ -741,7 +739,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/pairing/token-constant-time",
         source="spec gateway.md, GET /pairing/pending",
         behaviour="Tokens are compared in constant time.",
-        issue=5,
     ),
     Requirement(
         id="002/pairing/auto-approve-off",
@@ -757,7 +754,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/pairing/operator-token-made",
         source="spec gateway.md, The operator's token",
         behaviour="The operator's token is made on first start and shown once.",
-        issue=5,
     ),
     Requirement(
         id="002/pairing/operator-always",
@@ -948,13 +944,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/fetch-pinned",
         source="spec gateway.md, web.fetch",
         behaviour="The address that was checked is the one connected to.",
-        issue=5,
     ),
     Requirement(
         id="002/system/fetch-redirects",
         source="spec gateway.md, web.fetch",
         behaviour="Every redirect is checked again.",
-        issue=5,
     ),
     Requirement(
         id="002/system/fetch-body-secrets",
@@ -965,19 +959,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/fetch-timeout",
         source="spec gateway.md, web.fetch",
         behaviour="web.fetch ends after 15 s.",
-        issue=5,
     ),
     Requirement(
         id="002/system/fetch-cap",
         source="spec gateway.md, web.fetch",
         behaviour="A body beyond 512 KiB is cut and answered with truncated.",
-        issue=5,
     ),
     Requirement(
         id="002/system/fetch-answer",
         source="spec gateway.md, web.fetch",
         behaviour="web.fetch answers url, status, headers, bodyText, truncated and durationMs.",
-        issue=5,
     ),
     Requirement(
         id="002/system/search-provider",
@@ -988,7 +979,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/system/search-none",
         source="spec gateway.md, web.fetch",
         behaviour="web.search without a provider is ERR_NOT_IMPLEMENTED.",
-        issue=5,
     ),
     Requirement(
         id="002/tool/calls",

@@ -429,7 +429,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/events/error",
         source="seed 001, type ErrorEvent",
         behaviour="`error` has a code and a message.",
-        issue=4,
     ),
     Requirement(
         id="001/events/done",
@@ -510,7 +509,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/handshake/no-key-loopback-only",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY the server refuses to start on anything but loopback.",
-        issue=4,
     ),
     Requirement(
         id="001/handshake/no-key-says-so",
@@ -986,13 +984,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/orchestrator/default-port",
         source="spec README.md, Default ports",
         behaviour="The orchestrator listens on 8081 by default.",
-        issue=2,
     ),
     Requirement(
         id="001/orchestrator/health",
         source="seed 001, Docker Compose",
         behaviour="`GET /health` of the orchestrator answers.",
-        issue=2,
     ),
     Requirement(
         id="001/reconnect/backoff",
@@ -1198,7 +1194,6 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/states/approval-moves",
         source="spec ingress.md, Tool call",
         behaviour="An approval goes from PENDING to APPROVED, REJECTED or EXPIRED and nowhere else.",
-        issue=2,
     ),
     Requirement(
         id="001/states/compare-and-set",

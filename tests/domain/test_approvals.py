@@ -32,6 +32,7 @@ ASKED = Approval(
 )
 
 
+@pytest.mark.requirement("001/states/approval-moves")
 def test_only_a_pending_approval_can_change() -> None:
     ends = {status for status, after in TRANSITIONS.items() if not after}
     assert ends == set(ApprovalStatus) - {ApprovalStatus.PENDING}

@@ -82,7 +82,7 @@ async def test_sigterm_says_goodbye_and_exits_with_0(tmp_path: Path) -> None:
         assert client.socket.close_code == 1001
 
 
-@pytest.mark.requirement("001/status/health")
+@pytest.mark.requirement("001/status/health", "001/orchestrator/health")
 async def test_every_listener_answers_health_and_metrics(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as program, aiohttp.ClientSession() as http:
         ws = program.urls["ingress_ws"].replace("ws://", "http://").removesuffix("/ws")
@@ -110,6 +110,7 @@ async def test_the_ready_line_is_the_only_thing_on_stdout(tmp_path: Path) -> Non
         assert await program.process.stdout.read() == b""
 
 
+@pytest.mark.requirement("001/handshake/no-key-loopback-only")
 async def test_without_a_key_it_refuses_to_listen_beyond_loopback(tmp_path: Path) -> None:
     program = Program(tmp_path / "home", {"HOST": "0.0.0.0"})
     with pytest.raises(AssertionError, match="API_KEY"):
@@ -118,9 +119,22 @@ async def test_without_a_key_it_refuses_to_listen_beyond_loopback(tmp_path: Path
     assert await program.process.wait() == 2
 
 
+@pytest.mark.requirement("001/events/error")
+async def test_an_error_has_a_code_and_a_message_and_names_the_request(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as program:
+        client = await Client.connect(program.urls["ingress_ws"])
+        await client.invoke("hi", agent="nobody", request_id="r9")
+        error = await client.hear()
+        assert error["type"] == "error"
+        assert error["code"]
+        assert "nobody" in error["message"]
+        assert error["request_id"] == "r9"
+
+
 async def test_the_json_log_is_json(tmp_path: Path) -> None:
     async with running(tmp_path / "home", LOG_FORMAT="json") as program:
         await program.stop()
         lines = program.log.read_text().splitlines()
     assert lines
-    assert all({"at", "level", "message"} <= json.loads(line).keys() for line in lines)
+    told = [json.loads(line) for line in lines]
+    assert all({"at", "level", "message"} <= one.keys() or one.keys() == {"notice"} for one in told)

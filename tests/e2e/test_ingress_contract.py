@@ -168,6 +168,7 @@ async def test_client_meta_may_hold_anything(running: Running, meta: Any) -> Non
     "001/codes/invalid-message",
     "001/codes/uniform",
     "001/m4/errors-uniform",
+    "001/events/error",
 )
 @pytest.mark.parametrize("text", ["", "{", "nonsense", "[]", "5", "null", '"hello"', "{}"])
 async def test_what_is_no_message_is_told_and_the_connection_stays(

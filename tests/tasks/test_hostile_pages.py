@@ -198,7 +198,7 @@ async def test_a_bad_certificate_and_a_dead_port_fail_their_items(
 async def test_a_browser_killed_in_mid_run_is_started_again_and_no_run_is_lost(
     tmp_path: Path, site: Site
 ) -> None:
-    browser = PlaywrightBrowser(BrowserOptions(soft_ms=3_000, navigation_ms=4_000))
+    browser = PlaywrightBrowser()
     try:
         async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
             urls = [site.url(f"/n/{n}") for n in range(25)]

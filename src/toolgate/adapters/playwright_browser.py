@@ -258,7 +258,7 @@ class PlaywrightSession:
 
     @asynccontextmanager
     async def tab(self, *, run_id: str) -> AsyncIterator["PlaywrightTab"]:
-        async with self._room, self.owner.slots.slot(run_id):
+        async with self._room, self.owner.slots.slot(run_id), self._told_of_death():
             if not self.is_alive:
                 raise BrowserGone("the session's browser is gone")
             tab = self._idle.pop() if self._idle else PlaywrightTab(self, *await self.new_page())
@@ -271,6 +271,18 @@ class PlaywrightSession:
                 tab.discard()  # stopped in the middle of something
                 raise
             self._keep(tab)
+
+    @asynccontextmanager
+    async def _told_of_death(self) -> AsyncIterator[None]:
+        """Calls fail a moment before the browser is known to be dead: whoever retries must know."""
+        try:
+            yield
+        except BrowserGone:
+            for _ in range(10):
+                if not self.is_alive:
+                    break
+                await asyncio.sleep(0.05)
+            raise
 
     async def close(self) -> None:
         if self._closed:

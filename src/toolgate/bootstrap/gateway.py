@@ -1,6 +1,5 @@
 """The gateway with its memory loaded, its schedules and its operator."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from toolgate.adapters.signatures import verify_ed25519
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.admission.scheduler import Entry as ScheduleEntry
 from toolgate.bootstrap.execution import Execution
-from toolgate.bootstrap.installation import VERSION, Core, Installation, token
+from toolgate.bootstrap.installation import VERSION, Core, Installation, tell, token
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration.runs import Runs
@@ -95,6 +94,7 @@ async def open_gateway(
     installation.keep_running(door.housekeeping())
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.commands.stop)
+    installation.on_stop_soon(door.events.close)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
@@ -134,5 +134,5 @@ def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
     made = token(settings, "operator", patterns)
     if is_new:
-        sys.stderr.write(f"operator token (shown once; kept in operator.token): {made}\n")
+        tell(settings, f"operator token (shown once; kept in operator.token): {made}")
     return made

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import resource
 import secrets
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -95,6 +97,13 @@ def configure_logs(settings: Settings) -> SecretPatterns:
         redactor=patterns.redactor(),
     )
     return patterns
+
+
+def tell(settings: Settings, text: str) -> None:
+    """Say something to the person at the terminal that must not be in a log: a token, a link."""
+    as_json = settings.log_format == "json"
+    sys.stderr.write((json.dumps({"notice": text}) if as_json else text) + "\n")
+    sys.stderr.flush()
 
 
 async def open_core(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.installation import Installation, tell
 from toolgate.settings import Settings
 
 
@@ -28,7 +28,6 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
     sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
     sys.stdout.flush()
     if installation.console_link:
-        sys.stderr.write(f"Console, signed in once by this link: {installation.console_link}\n")
-        sys.stderr.flush()
+        tell(settings, f"Console, signed in once by this link: {installation.console_link}")
     await stopped.wait()
     await installation.stop()

@@ -80,6 +80,7 @@ async def test_what_the_operator_opened_is_that_host_and_port_only(
         "http://user@127.0.0.1:{port}/", "file:///etc/passwd", "gopher://127.0.0.1:{port}/",
     ],
 )  # fmt: skip
+@pytest.mark.requirement("002/system/fetch-redirects")
 async def test_a_redirect_to_the_inside_is_not_followed(
     inside: Inside, open_web: GuardedWeb, status: int, location: str
 ) -> None:
@@ -99,6 +100,7 @@ async def test_redirects_end_at_their_limit(inside: Inside, open_web: GuardedWeb
     assert len(inside.heads) == FAST.redirects + 1
 
 
+@pytest.mark.requirement("002/system/fetch-pinned")
 async def test_a_name_that_changes_its_address_after_the_check_is_never_asked_twice(
     inside: Inside,
 ) -> None:
@@ -249,6 +251,7 @@ async def test_a_damaged_answer_is_unavailable(
 @pytest.mark.parametrize(
     ("size", "cut"), [(999, False), (1000, False), (1001, True), (70_000, True)]
 )
+@pytest.mark.requirement("002/system/fetch-cap")
 async def test_a_body_is_cut_at_the_limit(
     inside: Inside, open_web: GuardedWeb, size: int, cut: bool
 ) -> None:
@@ -257,6 +260,7 @@ async def test_a_body_is_cut_at_the_limit(
     assert (len(answer.body), answer.truncated) == (min(size, 1000), cut)
 
 
+@pytest.mark.requirement("002/system/fetch-timeout")
 async def test_an_answer_that_never_ends_is_given_up_in_time(inside: Inside, liar: Liar) -> None:
     inside.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
     hang = asyncio.Event()

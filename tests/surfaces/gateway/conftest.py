@@ -216,6 +216,7 @@ async def open_door(
                 url, http, parts, pipeline, upstreams, journal, clock, audit, dispatcher, runs
             )
     finally:
+        parts.events.close()
         await listener.stop()
         await parts.commands.stop()
         await dispatcher.drain(seconds=1)

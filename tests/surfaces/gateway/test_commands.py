@@ -425,3 +425,12 @@ async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> 
         state = await again.get("/command/r?wait=20")
         assert state.data["answer"]["data"]["results"][0]["data"] == {"wrote": "x"}
         assert len(pipeline.ran) == 1
+
+
+@pytest.mark.requirement("002/system/search-none")
+@pytest.mark.requirement("002/codes/not-implemented")
+async def test_web_search_without_a_provider_is_not_implemented(door: Door) -> None:
+    device = await door.pair(**ALL)
+    payload = {"action": "web.search", "args": {"query": "x"}}
+    answer = await device.post("/command/system", {"payload": payload})
+    assert (answer.status, answer.code) == (501, ErrorCode.NOT_IMPLEMENTED)

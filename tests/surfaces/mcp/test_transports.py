@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 
 from tests.surfaces.mcp.conftest import Connect, Served, call, stdio_server
 from tests.tasks.runtimes import until
@@ -150,8 +150,18 @@ async def test_the_sse_endpoint_names_its_session_as_the_contract_spells_it(
 @pytest.mark.requirement("004/transports/stdio")
 @pytest.mark.requirement("004/transports/stdio-clean")
 @pytest.mark.requirement("004/profile/trust-local")
-async def test_the_tools_work_over_stdio(site: Site, tmp_path: Path) -> None:
-    async with Client(stdio_server(tmp_path)) as client:
+async def test_the_tools_work_over_stdio_as_the_docs_configure_it(
+    site: Site, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/browser.md").read_text(encoding="utf-8")
+    block = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    configured = block["mcpServers"]["browser"]
+    server = StdioServerParameters(
+        command=str(Path(sys.executable).with_name(configured["command"])),
+        args=configured["args"],
+        env={**os.environ, "TOOLGATE_HOME": str(tmp_path)},
+    )
+    async with Client(server) as client:
         await exercise(client, site.url("/n/1"), remote=False)
 
 

@@ -62,6 +62,8 @@ class McpPlanner:
         capability = self.capabilities.get(capability_id)
         if capability is None:
             raise Forbidden(f"there is no capability {capability_id[:80]}")
+        if capability_id in wire.ACTION_LEVELS:
+            raise Forbidden(f"{capability_id} is a system action: see /command/system")
         # Before the server is asked for anything: an expired or offline one is not spoken to.
         if refusal := capability.refusal(self.clock.now_ms()):
             raise Forbidden(refusal)

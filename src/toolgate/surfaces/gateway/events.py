@@ -83,11 +83,17 @@ class Events:
     _first: int = 1
     _last: int = 0
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def load(self) -> None:
         self.bus.subscribe(STREAM, self._hear)
         head = await self.journal.head(STREAM)
         self._first, self._last = head.first, max(head.last, self._last)
+
+    def close(self) -> None:
+        """The process is about to end: whoever waits is answered, and streams end."""
+        self._closing.set()
+        self._moved.set()
 
     @property
     def cursor(self) -> int:
@@ -137,7 +143,7 @@ class Events:
             cutting = asyncio.ensure_future(cut.wait())
             try:
                 async with asyncio.timeout(wait):
-                    while self._last <= since and not cut.is_set():
+                    while not (self._last > since or cut.is_set() or self._closing.is_set()):
                         moving = asyncio.ensure_future(self._moved.wait())
                         await asyncio.wait({moving, cutting}, return_when=asyncio.FIRST_COMPLETED)
                         moving.cancel()
@@ -181,14 +187,15 @@ class Events:
             ) as batches:
                 coming = asyncio.ensure_future(anext(batches))
                 cutting = asyncio.ensure_future(cut.wait())
+                closing = asyncio.ensure_future(self._closing.wait())
                 try:
                     while not cut.is_set():
                         done, _ = await asyncio.wait(
-                            {coming, cutting},
+                            {coming, cutting, closing},
                             timeout=SILENCE_S,
                             return_when=asyncio.FIRST_COMPLETED,
                         )
-                        if cutting in done:
+                        if cutting in done or closing in done:
                             return
                         if coming in done:
                             yield [event_of(event) for event in coming.result()]
@@ -197,6 +204,7 @@ class Events:
                             yield []
                 finally:
                     cutting.cancel()
+                    closing.cancel()
                     coming.cancel()
                     with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
                         await coming

@@ -1,7 +1,7 @@
 """The gateway's OpenAPI 3.1 document, made from the wire's models and the table of routes."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -49,9 +49,11 @@ def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     models = _models(routes)
     schemas, components = msgspec.json.schema_components(models, ref_template=REF)
     by_model = dict(zip(models, schemas, strict=True))
+    known = {operation_id(route) for route in routes}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_model)
+        operation = _operation(route, by_model, known)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -80,14 +82,14 @@ def _models(routes: Sequence[Route]) -> list[Any]:
     return models
 
 
-def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+def _operation(route: Route, schemas: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": operation_id(route),
         "summary": route.summary,
         "tags": [route.path.split("/")[1]],
         "parameters": _parameters(route),
         "responses": {
-            str(status): _response(route, status, schemas) for status in _statuses(route)
+            str(status): _response(route, status, schemas, known) for status in _statuses(route)
         },
         "security": _SECURITY[route.access],
     }
@@ -119,7 +121,9 @@ def _statuses(route: Route) -> list[int]:
     return sorted(found | {500})
 
 
-def _response(route: Route, status: int, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+def _response(
+    route: Route, status: int, schemas: Mapping[Any, Any], known: Collection[str]
+) -> dict[str, Any]:
     answer = schemas[wire.Answer]
     data = schemas[route.answers] if route.answers is not None else {}
     if status >= 400:
@@ -137,7 +141,9 @@ def _response(route: Route, status: int, schemas: Mapping[Any, Any]) -> dict[str
     headers = _response_headers(route, status)
     if headers:
         response["headers"] = headers
-    links = _links(route, status)
+    links = {
+        name: link for name, link in _links(route, status).items() if link["operationId"] in known
+    }
     if links:
         response["links"] = links
     return response

@@ -3,11 +3,13 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
 from toolgate.surfaces.gateway.answers import Code, Problem, Result
+
+LONGEST_WAIT_S: Final = float(wire.MAX_WAIT_S)
 
 
 class Access(StrEnum):
@@ -87,4 +89,4 @@ def seconds(query: Mapping[str, str], name: str = "wait") -> float:
         value = -1.0
     if not 0 <= value < float("inf"):
         raise Problem(Code.INVALID_REQUEST, f"{name} must be a number of seconds")
-    return min(value, float(wire.MAX_WAIT_S))
+    return min(value, LONGEST_WAIT_S)

@@ -3,8 +3,10 @@
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
 from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.devices import Device, Pending, Scope
+from toolgate.domain.errors import Invalid
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Level
 
@@ -49,22 +51,24 @@ def pending_out(pending: Pending) -> wire.PendingDevice:
     )
 
 
-def capability_in(given: wire.CapabilityRegister, *, now: int) -> Capability:
+def capability_in(wanted: wire.CapabilityRegister, *, now: int) -> Capability:
     return Capability(
-        capability_id=given.capability_id,
-        scope=given.scope,
-        level=Level(given.level),
+        capability_id=wanted.capability_id,
+        scope=wanted.scope,
+        level=Level(wanted.level),
         updated_at=now,
-        rate=_rate(given.rate_limit),
-        version=given.version,
-        owner=given.owner,
-        expires_at=given.expires_at,
-        status=Health(given.status),
-        server=None if isinstance(given.server, UnsetType) else server_in(given.server),
+        rate=_rate(wanted.rate_limit),
+        version=wanted.version,
+        owner=wanted.owner,
+        expires_at=wanted.expires_at,
+        status=Health(wanted.status),
+        server=None if isinstance(wanted.server, UnsetType) else server_in(wanted.server),
     )
 
 
 def server_in(server: wire.McpServer) -> Server:
+    if not given(server.command, "") and not given(server.url, ""):
+        raise Invalid("an MCP server has a command or a URL", field="server")
     return Server(
         command="" if isinstance(server.command, UnsetType) else server.command,
         args=() if isinstance(server.args, UnsetType) else tuple(server.args),
@@ -91,14 +95,14 @@ def capability_out(capability: Capability) -> wire.Capability:
     )
 
 
-def _rate(given: int | wire.RateLimit | None) -> Rate | None:
-    match given:
+def _rate(limit: int | wire.RateLimit | None) -> Rate | None:
+    match limit:
         case None:
             return None
         case int():
-            return Rate(given)
+            return Rate(limit)
         case _:
-            return Rate(given.limit, given.window_ms)
+            return Rate(limit.limit, limit.window_ms)
 
 
 def or_unset(text: str) -> str | UnsetType:
