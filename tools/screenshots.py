@@ -15,7 +15,7 @@ import aiohttp
 from playwright.async_api import Browser, Page, async_playwright
 
 from toolgate.adapters.chromium import find_chromium
-from toolgate.cli.browser import browser_parts
+from toolgate.bootstrap.browser import browser_alone
 from toolgate.cli.demo import pages_on_this_machine
 from toolgate.client.sessions import Session, connect
 from toolgate.contracts.ingress_v1 import ApprovalRequired, RunStarted
@@ -51,7 +51,7 @@ DEPLOY = 'Ready. [[tool:shell {"command": "make release VERSION=2026.11 && git p
 
 async def play_tasks(home: Path) -> None:
     """Two browser tasks, so that the console has some to show."""
-    async with browser_parts(load({"TOOLGATE_HOME": str(home)}), [home]) as toolset:
+    async with browser_alone(load({"TOOLGATE_HOME": str(home)}), [home]) as toolset:
         with pages_on_this_machine() as site:
             call = Call(Asker(Trust.LOCAL))
             urls = [f"{site}/", f"{site}/policy", f"{site}/evidence"]

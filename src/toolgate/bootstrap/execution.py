@@ -1,7 +1,6 @@
 """The tool pipeline and everything a tool call may reach."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,19 +8,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
-from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.engine_builtin import BuiltInEngine
 from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.policy_file import PolicyFile, load_policy
-from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
 from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
@@ -29,6 +24,7 @@ from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.adapters.web_guard import Guard, GuardedWeb
 from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
+from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.tools import Caller, Level, Tool
@@ -44,14 +40,11 @@ from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import TargetEngine, Targets
 from toolgate.settings import Settings
 from toolgate.tasks.agent_tools import BrowserEngine
-from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
 
 log = logging.getLogger(__name__)
 
-TABS_PER_CORE: Final = 4
 NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
 
 
@@ -119,8 +112,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
     installation.keep_running(policy.watch())
     policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
-    web = await GuardedWeb(Guard()).__aenter__()
-    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    web = await installation.enter(GuardedWeb(Guard()))
     sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock)
     sandboxes.start_soon()
     installation.on_stop(sandboxes.close)
@@ -140,7 +132,9 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     on_targets = TargetEngine(targets, local=local, remote=runners.engine)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
-    tasks = await open_browser_tasks(settings, installation, core, blobs)
+    tasks = await installation.enter(
+        browser_tasks(settings, journal=journal, blobs=blobs, clock=clock, new_id=core.new_id)
+    )
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(
         [
@@ -186,35 +180,6 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
 
 
-async def open_browser_tasks(
-    settings: Settings, installation: Installation, core: Core, blobs: DiskBlobs
-) -> Toolset:
-    """The browser itself starts with the first task."""
-    refused = RefusedHosts()
-    proxy = await EgressProxy(Guard(), decided=refused.note).__aenter__()
-    installation.on_stop(lambda: proxy.__aexit__(None, None, None))
-    browser = PlaywrightBrowser(
-        BrowserOptions(
-            executable=settings.chromium,
-            proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
-            slots=TABS_PER_CORE * (os.cpu_count() or 1),
-        ),
-        was_refused=refused.has,
-    )
-    installation.on_stop(browser.close)
-    runtime = TaskRuntime(
-        journal=core.journal,
-        blobs=blobs,
-        browser=browser,
-        clock=core.clock,
-        new_id=core.new_id,
-        templates=load_templates(),
-    )
-    installation.on_stop(runtime.close)
-    await runtime.start()
-    return Toolset(runtime, clock=core.clock)
-
-
 async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:
     """`web.search`, where the operator has named a provider; its own host may be private."""
     if not settings.search_provider:
@@ -222,8 +187,7 @@ async def _search(settings: Settings, installation: Installation) -> list[ToolRo
     opened = (
         frozenset({urlsplit(settings.search_url).netloc}) if settings.search_url else frozenset()
     )
-    web = await GuardedWeb(Guard(allow_private=opened)).__aenter__()
-    installation.on_stop(lambda: web.__aexit__(None, None, None))
+    web = await installation.enter(GuardedWeb(Guard(allow_private=opened)))
     engine = WebSearch(
         web,
         provider=settings.search_provider,

@@ -10,9 +10,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -34,6 +35,8 @@ from toolgate.settings import Settings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 VERSION: Final = version("toolgate")
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
 TOKEN_BYTES: Final = 32
@@ -49,6 +52,12 @@ class Installation:
 
     def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
         self._stops.append(stop)
+
+    async def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enter now, and leave when the installation stops."""
+        entered = await context.__aenter__()
+        self.on_stop(lambda: context.__aexit__(None, None, None))
+        return entered
 
     def on_stop_soon(self, stop: Callable[[], None]) -> None:
         async def stopped() -> None:

@@ -22,8 +22,8 @@ from rich.text import Text
 
 from toolgate import settings as table
 from toolgate.adapters.chromium import find_chromium
+from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.roles import start_everything
-from toolgate.cli.browser import browser_parts
 from toolgate.cli.options import with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -235,7 +235,7 @@ async def _browse(settings: Settings, tell: Teller) -> None:
         tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home,
         pages_on_this_machine() as site,
     ):
-        async with browser_parts(settings, [Path(home)]) as toolset:
+        async with browser_alone(settings, [Path(home)]) as toolset:
             urls = [site + path for path in PAGES]
             arguments = {"templateId": "batch_extract_pages", "inputs": {"urls": urls}}
             call = Call(Asker(Trust.LOCAL, client="demo"))

@@ -1,0 +1,85 @@
+"""Browser tasks: beside everything else, or alone."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.egress_proxy import EgressProxy
+from toolgate.adapters.ids import RandomIds
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
+from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.web_guard import Guard
+from toolgate.domain.errors import Misconfigured
+from toolgate.ports.blobs import Blobs
+from toolgate.ports.clock import Clock
+from toolgate.ports.ids import NewId
+from toolgate.ports.journal import Journal
+from toolgate.settings import Settings
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.toolset import Toolset
+
+TABS_PER_CORE: Final = 4
+
+
+@asynccontextmanager
+async def browser_tasks(
+    settings: Settings, *, journal: Journal, blobs: Blobs, clock: Clock, new_id: NewId
+) -> AsyncIterator[Toolset]:
+    """The runs and their tools; the browser itself starts with the first task."""
+    async with AsyncExitStack() as stack:
+        refused = RefusedHosts()
+        proxy = await stack.enter_async_context(EgressProxy(Guard(), decided=refused.note))
+        browser = PlaywrightBrowser(
+            BrowserOptions(
+                executable=settings.chromium,
+                proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
+                slots=TABS_PER_CORE * (os.cpu_count() or 1),
+            ),
+            was_refused=refused.has,
+        )
+        stack.push_async_callback(browser.close)
+        runtime = TaskRuntime(
+            journal=journal,
+            blobs=blobs,
+            browser=browser,
+            clock=clock,
+            new_id=new_id,
+            templates=load_templates(),
+        )
+        stack.push_async_callback(runtime.close)
+        await runtime.start()
+        yield Toolset(runtime, clock=clock)
+
+
+@asynccontextmanager
+async def browser_alone(settings: Settings, homes: Sequence[Path]) -> AsyncIterator[Toolset]:
+    """The same without the rest, on the first of these homes that no other process has."""
+    clock = SystemClock()
+    journal, home = await _open_journal(homes, clock)
+    try:
+        async with browser_tasks(
+            settings,
+            journal=journal,
+            blobs=DiskBlobs(home / "blobs"),
+            clock=clock,
+            new_id=RandomIds(clock),
+        ) as toolset:
+            yield toolset
+    finally:
+        await journal.close()
+
+
+async def _open_journal(homes: Sequence[Path], clock: Clock) -> tuple[SqliteJournal, Path]:
+    for home in homes:
+        with contextlib.suppress(Misconfigured):  # another process has it
+            return await SqliteJournal.open(home / "journal.db", clock=clock, bus=LocalBus()), home
+    raise Misconfigured(f"{homes[-1]} and all like it are in use; set TOOLGATE_HOME to another")
