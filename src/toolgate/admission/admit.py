@@ -6,7 +6,7 @@ the operations, and whoever runs the command commits them.
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -174,7 +174,17 @@ class Keys:
 
     def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Operation]:
         expires_at = self.clock.now_ms() + KEPT_MS
-        known = replace(claim.known, done=True, status=status, body=body, expires_at=expires_at)
+        first = claim.known
+        known = Known(
+            request_hash=first.request_hash,
+            command_id=first.command_id,
+            request_id=first.request_id,
+            at=first.at,
+            expires_at=expires_at,
+            done=True,
+            status=status,
+            body=body,
+        )
         value = self.seal.close(_encode_known(known))
         self._used.add(claim.slot)
         return known, Put(KEYS, claim.slot, value, due=expires_at)

@@ -7,7 +7,7 @@ run its plan, write down how it ended, answer. Each of the two writings is one c
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -387,7 +387,7 @@ class Commands:
             ended.append(Delete(OPEN, entered.command_id))
         await self.journal.commit(*ended)
         self._forget(entered.command_id)
-        return known, replace(reply, headers=(*headers, *reply.headers))
+        return known, Reply(reply.status, reply.body, (*headers, *reply.headers))
 
     async def _wait(
         self,
