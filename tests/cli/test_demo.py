@@ -49,9 +49,13 @@ async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> 
         }
         pairs = [f"--set={name}={port}" for name, port in ports.items()]
         home = f"--home={program.home}"
-        played = await asyncio.to_thread(toolgate, "demo", "--json", home, *pairs, cwd=tmp_path)
+        no_browser = "--set=CHROMIUM=/nowhere/chromium"
+        played = await asyncio.to_thread(
+            toolgate, "demo", "--json", home, no_browser, *pairs, cwd=tmp_path
+        )
         assert played.returncode == 0, played.stderr
         assert ("ingress", program.urls["ingress_ws"]) in facts(played.stdout)
+        assert "skipped" in dict(facts(played.stdout))
         checked = await asyncio.to_thread(
             toolgate, "evidence", "verify", str(program.home), "--json", cwd=tmp_path
         )
