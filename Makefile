@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 
-.PHONY: help setup system run test check bench map docs format lock clean
+.PHONY: help setup system run test check bench map docs pictures format lock clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -49,6 +49,9 @@ docs: setup  ## Draw the pages that come from the code
 	$(BIN)/python tools/conformance.py --settle
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/arch_map.py
+
+pictures: setup system  ## Take the pictures in docs/images from a running Toolgate
+	$(BIN)/python tools/screenshots.py
 
 format: setup  ## Format and fix what can be fixed
 	$(BIN)/ruff format .

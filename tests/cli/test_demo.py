@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import PROGRAM, environment, running
+from tests.engines import need
 
 
 def toolgate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -27,6 +28,7 @@ def facts(output: str) -> list[tuple[str, str]]:
 
 
 def test_the_demo_plays_its_whole_story_on_a_toolgate_of_its_own(tmp_path: Path) -> None:
+    need("bwrap")
     played = toolgate("demo", "--private", "--json", cwd=tmp_path)
     assert played.returncode == 0, played.stderr
     told = dict(facts(played.stdout))
@@ -39,6 +41,7 @@ def test_the_demo_plays_its_whole_story_on_a_toolgate_of_its_own(tmp_path: Path)
 
 
 async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> None:
+    need("bwrap")
     async with running(tmp_path / "home") as program:
         ports = {
             name: program.urls[url].rpartition(":")[2].removesuffix("/ws")
@@ -46,9 +49,17 @@ async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> 
         }
         pairs = [f"--set={name}={port}" for name, port in ports.items()]
         home = f"--home={program.home}"
-        played = await asyncio.to_thread(toolgate, "demo", "--json", home, *pairs, cwd=tmp_path)
+        no_browser = "--set=CHROMIUM=/nowhere/chromium"
+        played = await asyncio.to_thread(
+            toolgate, "demo", "--json", home, no_browser, *pairs, cwd=tmp_path
+        )
         assert played.returncode == 0, played.stderr
         assert ("ingress", program.urls["ingress_ws"]) in facts(played.stdout)
+        assert "skipped" in dict(facts(played.stdout))
+        checked = await asyncio.to_thread(
+            toolgate, "evidence", "verify", str(program.home), "--json", cwd=tmp_path
+        )
+        assert json.loads(checked.stdout)["ok"] is True
         linked = await asyncio.to_thread(toolgate, "console", home, *pairs, cwd=tmp_path)
         assert linked.stdout.startswith(f"{program.urls['console']}#code=")
 

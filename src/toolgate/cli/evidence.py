@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -74,19 +75,26 @@ def export(what: str | None, everything: bool, output: Path, home: Path | None) 
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="An older checkpoint, of which this log must be a continuation.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Say it in JSON.")
 @_home
-def verify(path: Path | None, key: str, since: Path | None, home: Path | None) -> None:
+def verify(
+    path: Path | None, key: str, since: Path | None, *, as_json: bool, home: Path | None
+) -> None:
     """Check a proof file, a log's directory or a home; exit 1 where anything was changed."""
     with _answering():
         path = path or _resolved(home)
         if path.is_file():
-            _verify_proof(path, key)
+            _verify_proof(path, key, as_json=as_json)
         else:
-            _verify_directory(path, key, since)
+            _verify_directory(path, key, since, as_json=as_json)
 
 
-def _verify_proof(path: Path, key: str) -> None:
+def _verify_proof(path: Path, key: str, *, as_json: bool) -> None:
     proven = check_proof(path.read_bytes(), key=_parse_key(key) if key else None)
+    if as_json:
+        found = {"index": proven.index, "size": proven.checkpoint.size, "key": str(proven.key)}
+        click.echo(json.dumps({"ok": True, **found, "record": proven.record}))
+        return
     click.echo(
         f"verified: record {proven.index} of {proven.checkpoint.size}"
         f" ({proven.record['kind']}), {len(proven.artifacts)} artifacts"
@@ -96,7 +104,7 @@ def _verify_proof(path: Path, key: str) -> None:
         click.echo("the key came with the file: compare it, or give it with --key", err=True)
 
 
-def _verify_directory(path: Path, key: str, since: Path | None) -> None:
+def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool) -> None:
     older = since.read_bytes().decode() if since else ""
     if (path / JOURNAL_FILE).is_file():
         with ClosedHome(path) as closed:
@@ -108,7 +116,8 @@ def _verify_directory(path: Path, key: str, since: Path | None) -> None:
                     since=older,
                     read_artifact=closed.artifact,
                     journal=closed.records(),
-                )
+                ),
+                as_json=as_json,
             )
         return
     root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
@@ -121,10 +130,25 @@ def _verify_directory(path: Path, key: str, since: Path | None) -> None:
     )
     if not with_artifacts:
         report.notes.append("there are no artifacts here to check")
-    _report(report)
+    _report(report, as_json=as_json)
 
 
-def _report(report: LogReport) -> None:
+def _report(report: LogReport, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "ok": not report.problems,
+                    "records": report.size,
+                    "artifacts": report.artifacts,
+                    "problems": report.problems,
+                    "notes": report.notes,
+                }
+            )
+        )
+        if report.problems:
+            sys.exit(1)
+        return
     for note in report.notes:
         click.echo(note, err=True)
     for problem in report.problems:

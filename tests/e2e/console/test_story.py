@@ -10,6 +10,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
 from tests.e2e.harness import Program
+from tests.engines import need
 
 AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -160,6 +161,23 @@ async def test_what_a_hostile_agent_says_is_text_and_breaks_nothing(
     assert await page.evaluate(OVERFLOW) <= 0
     await page.goto(f"{program.urls['console']}/runs")
     await expect(page.get_by_role("row").nth(1)).to_be_visible()
+    assert await page.evaluate(OVERFLOW) <= 0
+
+
+async def test_a_line_without_end_is_cut_for_the_eye_and_kept_in_the_evidence(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    need("bwrap")
+    flood = "head -c 1000000 /dev/zero | tr '\\0' x"
+    client = await ask(f"[[tool:shell {json.dumps({'command': flood})}]]")
+    heard = await client.hear_until("done", "error")
+    await page.goto(f"{program.urls['console']}/runs/{heard[0]['run_id']}")
+    output = page.get_by_label("Output", exact=True)
+    await expect(output).to_contain_text("xxxx")
+    assert len(await output.inner_text()) < 5_000
+    assert await page.evaluate(OVERFLOW) <= 0
+    await page.get_by_role("button", name=re.compile("Show all")).first.click()
+    assert len(await output.inner_text()) > 50_000
     assert await page.evaluate(OVERFLOW) <= 0
 
 
