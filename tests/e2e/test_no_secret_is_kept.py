@@ -4,6 +4,8 @@ import base64
 import json
 from pathlib import Path
 
+import aiohttp
+
 from tests.e2e.harness import Client, running
 
 KEY = "sk-proj-a8Kd02mXq71LzR5vWc93TnYb64HsJu"
@@ -46,3 +48,34 @@ async def test_secrets_in_messages_arguments_and_results_do_not_reach_the_disk(
     for form in FORMS:
         assert form not in log
         assert [path.name for path, content in written.items() if form in content] == []
+
+
+async def test_tokens_that_must_be_sent_as_they_are_lie_sealed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    tokens = ["runner token 7c41a90be2", "agent token 55d0e7f1c3"]
+    async with running(home) as program, aiohttp.ClientSession() as http:
+        operator = {"Authorization": f"Bearer {(home / 'operator.token').read_text()}"}
+        url = f"{program.urls['gateway']}/execution-targets/far"
+        target = {
+            "tenantId": "t_default",
+            "kind": "docker-runner",
+            "endpoint": "http://127.0.0.1:9/execute",
+            "authToken": tokens[0],
+        }
+        put = await http.put(url, json=target, headers=operator)
+        assert put.status == 200, await put.text()
+        assert tokens[0] not in await put.text()
+        agent = {"agent_id": "far", "endpoint": "http://127.0.0.1:9", "auth_token": tokens[1]}
+        posted = await http.post(f"{program.urls['orchestrator']}/internal/agents", json=agent)
+        assert posted.status == 201, await posted.text()
+        await program.stop()
+        await program.start()
+        listed = await (await http.get(f"{program.urls['orchestrator']}/internal/agents")).text()
+        assert '"far"' in listed
+        assert tokens[1] not in listed
+        await program.stop()
+        log = program.log.read_bytes()
+    for token in tokens:
+        assert token.encode() not in log
+        found = [p for p in home.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
+        assert found == []

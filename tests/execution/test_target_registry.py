@@ -12,6 +12,7 @@ from toolgate.execution.targets import TargetEngine, Targets, public, tokens
 from toolgate.ports.engine import Update, no_update
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
 
 RUNNER = Change("t_1", "w_1", "docker-runner", "http://127.0.0.1:1/execute", "secret-token")
 
@@ -19,7 +20,7 @@ RUNNER = Change("t_1", "w_1", "docker-runner", "http://127.0.0.1:1/execute", "se
 @pytest.fixture
 def targets() -> Targets:
     clock = FakeClock()
-    return Targets(MemoryJournal(clock=clock, bus=LocalBus()), clock=clock)
+    return Targets(MemoryJournal(clock=clock, bus=LocalBus()), clock=clock, seal=PlainSeal())
 
 
 class Recorder:

@@ -31,6 +31,7 @@ from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
+from toolgate.testing.seal import PlainSeal
 
 requirement = pytest.mark.requirement
 POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
@@ -95,7 +96,7 @@ class House:
             pipeline=self.pipeline,
             clock=self.clock,
             new_id=self.new_id,
-            agents=Agents(self.journal, self.builtin, self._reach),
+            agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
             session_tools=tools,
             limits=Limits(tool_ms=60_000, agent_ms=300_000),
         )

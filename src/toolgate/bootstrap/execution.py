@@ -126,7 +126,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     installation.on_stop(sandboxes.close)
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
-    targets = Targets(journal, clock=clock)
+    targets = Targets(journal, clock=clock, seal=core.seal)
     built_in = BuiltInEngine(
         journal=journal,
         web=web,

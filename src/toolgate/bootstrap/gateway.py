@@ -7,7 +7,6 @@ from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
 from toolgate.adapters.mcp_file import read_servers
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.adapters.schedule_file import CronEntry, read_schedules
-from toolgate.adapters.seal_aesgcm import AesGcmSeal
 from toolgate.adapters.signatures import verify_ed25519
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.admission.scheduler import Entry as ScheduleEntry
@@ -63,7 +62,7 @@ async def open_gateway(
             bus=core.bus,
             clock=clock,
             new_id=core.new_id,
-            seal=AesGcmSeal.in_file(settings.home / "seal.key"),
+            seal=core.seal,
             audit=execution.audit,
             pipeline=execution.pipeline,
             level_of=level_of,

@@ -27,6 +27,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.metrics import Metrics
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
+from toolgate.adapters.seal_aesgcm import AesGcmSeal
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.redaction import Redactor
 from toolgate.settings import Settings
@@ -86,6 +87,7 @@ class Core:
     journal: SqliteJournal
     patterns: SecretPatterns
     redactor: Redactor
+    seal: AesGcmSeal
 
 
 def configure_logs(settings: Settings) -> SecretPatterns:
@@ -112,7 +114,8 @@ async def open_core(
     clock, bus = SystemClock(), LocalBus()
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
-    return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor())
+    seal = AesGcmSeal.in_file(settings.home / "seal.key")
+    return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor(), seal)
 
 
 async def serve(

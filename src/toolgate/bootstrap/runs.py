@@ -82,7 +82,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
         "script": ScriptAgent(),
         "assistant": assistant,
     }
-    agents = Agents(core.journal, builtin, reach.agent)
+    agents = Agents(core.journal, builtin, reach.agent, core.seal)
     await agents.load()
     return agents
 

@@ -22,6 +22,7 @@ from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.seal import Seal
 
 COLLECTION: Final = "execution_targets"
 ATTEMPTS: Final = 5
@@ -48,16 +49,14 @@ _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(_Row)
 
 
-def _decode(value: bytes) -> Target:
-    return Target(**msgspec.structs.asdict(_rows.decode(value)))
-
-
 class Targets:
     """Upsert, list, delete, choose. A token goes in and is used; `public` never shows it."""
 
-    def __init__(self, journal: Journal, *, clock: Clock) -> None:
+    def __init__(self, journal: Journal, *, clock: Clock, seal: Seal) -> None:
+        """A row holds a token that must be sent as it is, so rows are closed with the seal."""
         self._journal = journal
         self._clock = clock
+        self._seal = seal
         self._one_at_a_time = asyncio.Lock()
 
     async def upsert(self, target_id: str, change: Change) -> Target:
@@ -68,14 +67,19 @@ class Targets:
     async def _upsert(self, target_id: str, change: Change) -> Target:
         for attempt in range(ATTEMPTS):
             row = await self._journal.get(COLLECTION, target_id)
-            before = None if row is None else _decode(row.value)
+            before = None if row is None else self._opened(row.value)
             after = upsert(target_id, before, change, now_ms=self._clock.now_ms())
             others = displaced(after, await self.list())
             try:
                 await self._journal.commit(
-                    Put(COLLECTION, target_id, _encode(after), expected=row.version if row else 0),
+                    Put(
+                        COLLECTION,
+                        target_id,
+                        self._closed(after),
+                        expected=row.version if row else 0,
+                    ),
                     *(
-                        Put(COLLECTION, other.id, _encode(self._no_default(other)))
+                        Put(COLLECTION, other.id, self._closed(self._no_default(other)))
                         for other in others
                     ),
                 )
@@ -86,6 +90,12 @@ class Targets:
             return after
         raise AssertionError("unreachable")
 
+    def _closed(self, target: Target) -> bytes:
+        return self._seal.close(_encode(target))
+
+    def _opened(self, closed: bytes) -> Target:
+        return Target(**msgspec.structs.asdict(_rows.decode(self._seal.open(closed))))
+
     def _no_default(self, target: Target) -> Target:
         change = Change(is_default=False)
         return upsert(target.id, target, change, now_ms=self._clock.now_ms())
@@ -93,7 +103,7 @@ class Targets:
     async def get(self, target_id: str) -> Target:
         row = await self._journal.get(COLLECTION, target_id)
         if row is not None:
-            return _decode(row.value)
+            return self._opened(row.value)
         if target_id == LOCAL_DEFAULT:
             return BUILT_IN
         raise NotFound("execution target", target_id)
@@ -103,7 +113,7 @@ class Targets:
         found = {LOCAL_DEFAULT: BUILT_IN}
         after = ""
         while rows := await self._journal.scan(COLLECTION, after=after, limit=PAGE):
-            found |= {row.key: _decode(row.value) for row in rows}
+            found |= {row.key: self._opened(row.value) for row in rows}
             after = rows[-1].key
         return [
             each

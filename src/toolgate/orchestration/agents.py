@@ -10,6 +10,7 @@ import msgspec
 from toolgate.domain.errors import Conflict, Invalid, NotFound
 from toolgate.ports.agents import Agent
 from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.seal import Seal
 
 AGENTS: Final = "agents"
 
@@ -31,6 +32,7 @@ class Agents:
     journal: Journal
     builtin: Mapping[str, Agent]
     reach: Callable[[External], Agent]
+    seal: Seal  # rows hold tokens that must be sent as they are
     _known: dict[str, External] = field(default_factory=dict)
 
     async def load(self) -> None:
@@ -51,7 +53,7 @@ class Agents:
             row = await self.journal.get(AGENTS, agent_id)
             if row is None:
                 raise NotFound("agent", agent_id)
-            known = _decode(row.value)
+            known = self._opened(row.value)
         return self.reach(known)
 
     async def register(self, agent: External) -> None:
@@ -61,7 +63,9 @@ class Agents:
         parts = urlsplit(agent.endpoint)
         if parts.scheme not in {"http", "https"} or not parts.netloc:
             raise Invalid("endpoint must be an http or https URL", field="endpoint")
-        await self.journal.commit(Put(AGENTS, agent.agent_id, msgspec.json.encode(agent)))
+        await self.journal.commit(
+            Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))
+        )
         self._known[agent.agent_id] = agent
 
     async def remove(self, agent_id: str) -> None:
@@ -74,6 +78,9 @@ class Agents:
         found: list[External] = []
         after = ""
         while rows := await self.journal.scan(AGENTS, after=after):
-            found += [_decode(row.value) for row in rows]
+            found += [self._opened(row.value) for row in rows]
             after = rows[-1].key
         return found
+
+    def _opened(self, closed: bytes) -> External:
+        return _decode(self.seal.open(closed))

@@ -67,7 +67,9 @@ def api(program: Program) -> str:
 async def context(
     browser: Browser, session: aiohttp.ClientSession, program: Program
 ) -> AsyncIterator[BrowserContext]:
-    made = await browser.new_context(viewport={"width": 1280, "height": 800})
+    made = await browser.new_context(
+        viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
+    )
     cookies = session.cookie_jar.filter_cookies(URL(api(program)))
     cookie = cookies["toolgate_console"]
     await made.add_cookies(

@@ -99,6 +99,18 @@ async def test_what_happens_is_told_live_and_from_where_a_reader_was(
                 seen += await stream.content.readany()
 
 
+async def test_signing_out_ends_what_was_still_listening(program: Program, ask: Ask) -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar, headers=MARK) as http:
+        await status_of(http, "POST", f"{api(program)}/sign-in", json={"token": TOKEN})
+        async with http.get(f"{api(program)}/live") as stream:
+            await stream.content.readany()
+            assert await status_of(http, "POST", f"{api(program)}/sign-out") == 200
+            await ask("nobody may hear this")
+            async with asyncio.timeout(PATIENCE):
+                assert b"nobody" not in await stream.content.read()
+
+
 async def test_an_open_stream_does_not_hold_up_the_end(
     program: Program, session: aiohttp.ClientSession
 ) -> None:

@@ -36,6 +36,7 @@ from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, 
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.pipeline import FakePipeline
+from toolgate.testing.seal import PlainSeal
 from toolgate.testing.upstreams import FakeUpstreams
 
 OPERATOR = "operator-token-of-the-tests"
@@ -167,7 +168,7 @@ async def open_door(
     dispatcher = LocalDispatcher(journal, clock)
     tools = SessionTools(journal)
     builtin: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
-    agents = Agents(journal, builtin, _nowhere)
+    agents = Agents(journal, builtin, _nowhere, PlainSeal())
     runs = Runs(
         journal=journal,
         dispatcher=dispatcher,

@@ -6,7 +6,7 @@ run that is being watched; and the names of what else was touched.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ QUIET: Final = b": still here\n\n"
 @dataclass(slots=True)
 class Live:
     parts: Parts
+    may: Callable[[Request], bool]  # whether the reader's session still goes on
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
     _readers: int = 0
 
@@ -48,9 +49,9 @@ class Live:
         watched = request.query_params.get("run", "")
         if self._readers >= MAX_READERS:
             return Response(status_code=503, headers={"Retry-After": "5"})
-        return asgi.event_stream(self._messages(after, watched))
+        return asgi.event_stream(self._messages(request, after, watched))
 
-    async def _messages(self, after: int, watched: str) -> AsyncIterator[bytes]:
+    async def _messages(self, request: Request, after: int, watched: str) -> AsyncIterator[bytes]:
         self._readers += 1
         try:
             yield b"retry: 1000\n: hello\n\n"
@@ -58,6 +59,8 @@ class Live:
                 follow(self.parts.journal, self.parts.bus, None, after=after)
             ) as batches:
                 async for message in self._told(batches, watched):
+                    if not self.may(request):
+                        return
                     yield message
         finally:
             self._readers -= 1

@@ -41,9 +41,9 @@ class Console:
     def __init__(self, parts: Parts, sign_in: SignIn) -> None:
         self.parts = parts
         self.sign_in = sign_in
-        self.live = Live(parts)
-        self._pages = Pages(chat_port=parts.chat.port)
         self._guard = Guard(sign_in)
+        self.live = Live(parts, self._guard.is_operator)
+        self._pages = Pages(chat_port=parts.chat.port)
 
     def link(self, url: str) -> str:
         """An address that signs in once. The code is behind `#`, so that no log gets it."""

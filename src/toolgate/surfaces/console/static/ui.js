@@ -128,7 +128,7 @@ export function tableRow(columns, row, onRow = null) {
 // A table that becomes a list of cards where there is no room for columns.
 export function table(columns, rows, { label = "", onRow = null } = {}) {
   const body = h("tbody", null, rows.map((row) => tableRow(columns, row, onRow)));
-  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class || null }, column.name))));
+  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class || null }, column.name || h("span", { class: "hidden" }, t("Actions"))))));
   return h("div", { class: "table-box" }, h("table", { "aria-label": label || null }, head, body));
 }
 

@@ -7,7 +7,7 @@ export async function show(context) {
   let data = await get("/policy");
   const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
-  const rules = h("div", { class: "rules" });
+  const rules = h("div", { class: "rules", tabindex: "0", role: "region", "aria-label": t("Rules in force") });
   const about = h("p", { class: "hint" });
   const draw = () => {
     put(about, t("{rules} rules, {tests} tests, version {version}", { rules: data.rule_count, tests: data.test_count, version: data.version.slice(0, 19) }));
