@@ -210,6 +210,7 @@ class Writer(threading.Thread):
             return self._waiting.get()
 
     def _close(self) -> None:
+        self._remember()
         try:
             if self._damage is None:
                 self._roll_back()
