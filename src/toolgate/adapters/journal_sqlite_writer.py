@@ -29,7 +29,7 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.0001  # seconds
+PAUSE: Final = 0.001  # seconds; shorter, and the writer gets ready while the callers need the core
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
