@@ -177,7 +177,8 @@ class Pipeline:
         return decided.request_id
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
-        return [tool for tool in self._routing.tools(caller) if self._policies.may_pass(tool.name)]
+        offered = self._routing.tools(caller)
+        return [tool for tool in offered if self._policies.may_pass(tool, caller)]
 
     async def recover(self) -> int:
         """At start: whatever was started and has no result gets its outcome; how many there were."""

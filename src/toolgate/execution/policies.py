@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from toolgate.domain.policy.decide import FindPolicy, decide_by_ref
-from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect, EffectRules
+from toolgate.domain.policy.decide import FindPolicy, decide_by_ref, may_pass
+from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.shell import ParseShell
-from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.tools import Caller, Level, Tool, ToolRequest
 from toolgate.domain.urls import Url, parse_url
 
 LevelOf = Callable[[ToolRequest], Level]
@@ -34,14 +34,7 @@ class Policies:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW
 
-    def may_pass(self, tool: str) -> bool:
-        """Whether some rule allows or asks about this tool; what its conditions say is left open."""
+    def may_pass(self, tool: Tool, caller: Caller) -> bool:
+        """Whether some call of this tool by this caller could be allowed or asked about."""
         policy = self.find(ACTIVE_POLICY)
-        if policy is None:
-            return False
-        candidates = policy.candidates(tool)
-        return _speaks(candidates.allow) or _speaks(candidates.ask)
-
-
-def _speaks(rules: EffectRules) -> bool:
-    return bool(rules.plain or rules.hosted)
+        return policy is not None and may_pass(policy, tool.name, caller=caller, level=tool.level)

@@ -28,9 +28,10 @@ async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
     asked = 0
 
     def granted(url: Url) -> bool:
+        """The first URL too, as it was read here: the policy may have read it in another way."""
         nonlocal asked
         asked += 1
-        return asked == 1 or context.permits(context.request, url)
+        return context.permits(context.request, url)
 
     request = WebRequest(
         args.url, method=args.method, headers=args.headers, body=args.body.encode()
