@@ -37,6 +37,7 @@ from toolgate.execution.policies import Policies
 from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
+from toolgate.execution.target_health import TargetHealths
 from toolgate.execution.targets import TargetEngine, Targets
 from toolgate.settings import Settings
 from toolgate.tasks.agent_tools import BrowserEngine
@@ -85,6 +86,7 @@ class Execution:
     audit: AuditLog
     evidence: EvidenceLog
     targets: Targets
+    target_health: TargetHealths
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
@@ -119,6 +121,14 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
+    target_health = TargetHealths(
+        targets,
+        clock=clock,
+        local=lambda _: sandboxes.health(),
+        remote=runners.health,
+        is_held_back=lambda target: runners.breaker(target).is_open,
+    )
+    installation.keep_running(target_health.watch())
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -171,6 +181,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         audit,
         evidence,
         targets,
+        target_health,
         executor,
         routing.known_level,
         upstreams,
