@@ -31,6 +31,7 @@ from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
@@ -38,7 +39,9 @@ from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
 from toolgate.execution.target_health import TargetHealths
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 from toolgate.execution.targets import TargetEngine, Targets
+from toolgate.execution.transfers import Transfers
 from toolgate.settings import Settings
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
@@ -139,7 +142,10 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         holds_secret=lambda text: redactor.text(text) != text,
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
-    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
+    files = FileArtifacts(
+        blobs, journal, clock=clock, holds_secret=lambda text: redactor.text(text) != text
+    )
+    on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
@@ -148,7 +154,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(
         [
-            on_target(lambda _: on_targets),
+            on_target(lambda _: on_targets, offers=TARGET_TOOLS),
             named_tools(in_browser, in_browser.tools()),
             upstreams.route(),
             *await _search(settings, installation),
@@ -166,7 +172,9 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     await pipeline.recover()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
-    executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
+    executor = LocalExecutor(
+        pipeline, evidence, journal, clock, whoever_has_the_token, VERSION, files
+    )
     simulation = Simulation(
         journal,
         evidence,
