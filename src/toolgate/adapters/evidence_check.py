@@ -52,6 +52,13 @@ ReadArtifact = Callable[[str, str], bytes]
 """(ref, digest) -> content; raises NotFound."""
 
 
+Told = Callable[[int, int], None]
+
+
+def untold(_done: int, _total: int) -> None:
+    """For whoever does not want to hear how far it is."""
+
+
 class Proof(msgspec.Struct, forbid_unknown_fields=True):
     artifacts: dict[str, str]
     checkpoint: str
@@ -127,10 +134,12 @@ def check_log(
     since: str = "",
     read_artifact: ReadArtifact | None = None,
     journal: Iterator[bytes] | None = None,
+    told: Told = untold,
 ) -> LogReport:
     """Every byte of a log against its checkpoint; its artifacts and journal where given.
 
-    `since` is an older checkpoint of the same log, which this one must only have added to.
+    `since` is an older checkpoint of the same log, which this one must only have added to; `told`
+    hears how many of how many records were looked at.
     """
     report = LogReport()
     files = TileFiles(root)
@@ -142,7 +151,7 @@ def check_log(
         return report
     report.size = checkpoint.size
     walk = _Walk(files, checkpoint, report, read_artifact, journal, older, key)
-    walk.records()
+    walk.records(told)
     walk.upper_tiles()
     walk.other_files()
     return report
@@ -172,13 +181,14 @@ class _Walk:
         self._rows: dict[int, list[bytes]] = {}  # levels above 0, whole
         self._checked: set[str] = set()
 
-    def records(self) -> None:
+    def records(self, told: Told) -> None:
         older = self._older
         if older is not None and older.size > self._checkpoint.size:
             self._wrong(CHECKPOINT, f"it has fewer records than the {older.size} before")
         for tile in checkpoints.tiles_of(self._checkpoint.size):
             if tile.level == ENTRIES:
                 self._bundle(tile)
+                told(self._tree.size, self._checkpoint.size)
         if self._tree.size == self._checkpoint.size and self._tree.root() != self._checkpoint.root:
             self._wrong(CHECKPOINT, "the records do not lead to its root")
         self._rest_of_journal()

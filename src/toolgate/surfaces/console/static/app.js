@@ -63,10 +63,11 @@ function frame() {
   showWaiting();
 }
 
+let here = "";
 function showWaiting() {
   const node = document.getElementById("waiting");
   if (node) { node.hidden = !waiting; node.textContent = String(waiting); node.setAttribute("aria-label", t("{n} waiting", { n: waiting })); }
-  document.title = (waiting ? `(${waiting}) ` : "") + "Toolgate";
+  document.title = `${waiting ? `(${waiting}) ` : ""}${here ? `${here} · ` : ""}Toolgate`;
 }
 
 async function countWaiting() {
@@ -97,6 +98,9 @@ async function show() {
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
   await guarded(main, async () => (await import(`./views/${name}.js`)).show(context, id), context.isHere);
+  if (!context.isHere()) return;
+  here = main.querySelector("h1")?.textContent || "";
+  showWaiting();
 }
 
 function go(path) { history.pushState(null, "", path); scrollTo(0, 0); show().then(() => main.querySelector("h1")?.focus()); }

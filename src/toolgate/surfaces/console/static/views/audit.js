@@ -19,7 +19,7 @@ export async function show(context) {
       { name: t("Decision"), show: (row) => (row.metadata.decision ? badge(row.metadata.decision) : "–") },
       { name: t("Run"), show: (row) => (row.metadata.runId?.startsWith("run_") && !row.metadata.runId.startsWith("run_cmd_") ? link(`/console/runs/${row.metadata.runId}`, shortId(row.metadata.runId)) : "–") },
       { name: "", class: "end", show: (row) => button(t("Details"), () => { const shown = dialog(`${row.action} #${row.id}`, json(row), button(t("Close"), () => shown.close(), { tone: "quiet" })); }, { tone: "quiet", small: true }) },
-    ], data.items, { label: t("Audit") }) : empty(t("No rows match.")),
+    ], data.items, { label: t("Audit") }) : empty(t("No rows match."), t("Take a filter away, or widen the time.")),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.nextCursor ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = data.nextCursor; return load(); }, { tone: "quiet" }) : null));
   };
   const set = (name, value) => { query[name] = value; query.cursor = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); };
