@@ -260,15 +260,19 @@ class Pipeline:
             raise Invalid("an id or a name in the request is no text", field="ctx")
         if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
-        shown = {**content, "args": self._redactor.value(content["args"])}
+        args = content["args"]
+        clean = self._redactor.value(args)
+        evidence = self._ledger.evidence
         try:
-            fingerprint = self._ledger.evidence.commitment(content)
+            shown = whole = evidence.canonical(content)
+            if clean is not args:
+                shown = evidence.canonical({**content, "args": clean})
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
             raise Invalid("args cannot be written as JSON", field="args") from unreadable
         return Call(
             request,
-            shown=shown,
-            fingerprint=fingerprint,
+            shown,
+            fingerprint=evidence.commitment(whole),
             engine_ref=self._routing.engine_for(request).ref,
             level=self._routing.level_of(request),
         )
