@@ -60,9 +60,7 @@ class FakePipeline:
             self._answers[request.request_id] = answer
         return answer
 
-    async def _decide(
-        self, request: ToolRequest, started: Started, rider: Rider | None
-    ) -> Answer:
+    async def _decide(self, request: ToolRequest, started: Started, rider: Rider | None) -> Answer:
         found = self._tools.get(request.tool)
         if found is None or request.tool in self.denied:
             return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
