@@ -141,6 +141,10 @@ class AuditLog:
         self._journal = journal
         self._redactor = redactor
 
+    def is_clean(self, text: str) -> bool:
+        """Whether there is nothing in it to be masked."""
+        return self._redactor.text(text) == text
+
     def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
         """The operations that write the row, redacted, unless the caller has done so already."""
         text = _as_it_is if redacted else self._redactor.text
