@@ -322,11 +322,12 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     if not isinstance(ok, bool):
         raise Unreadable("the runner's answer is no result: `ok` must be a boolean")
     stderr, isolation = _text(result, "stderr"), f"runner:{_text(result, 'isolation')[:32]}"
+    cut = result.get("truncated") is True
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))
         if not isinstance(output, str):
             raise Unreadable("the runner's answer is no result: `output` must be a string")
-        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation)
+        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation, truncated=cut)
     error = result.get("error")
     told = error if isinstance(error, dict) else {}
     code, message = _text(told, "code"), _text(told, "message")
@@ -344,6 +345,7 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
         stdout=_text(result, "stdout"),
         stderr=stderr,
         isolation=isolation,
+        truncated=cut,
     )
 
 
@@ -356,6 +358,7 @@ def failure(
     stdout: str = "",
     stderr: str = "",
     isolation: str = "runner:",
+    truncated: bool = False,
 ) -> ToolOutput:
     error: JsonValue = {"code": str(code), "message": message}
     return ToolOutput(
@@ -365,6 +368,7 @@ def failure(
         data={"error": error},
         outcome=outcome,
         isolation=isolation,
+        truncated=truncated,
     )
 
 

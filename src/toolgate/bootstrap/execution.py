@@ -31,13 +31,17 @@ from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
 from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
+from toolgate.execution.target_health import TargetHealths
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 from toolgate.execution.targets import TargetEngine, Targets
+from toolgate.execution.transfers import Transfers
 from toolgate.settings import Settings
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
@@ -85,6 +89,7 @@ class Execution:
     audit: AuditLog
     evidence: EvidenceLog
     targets: Targets
+    target_health: TargetHealths
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
@@ -119,6 +124,14 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
+    target_health = TargetHealths(
+        targets,
+        clock=clock,
+        local=lambda _: sandboxes.health(),
+        remote=runners.health,
+        is_held_back=lambda target: runners.breaker(target).is_open,
+    )
+    installation.keep_running(target_health.watch())
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -129,7 +142,10 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         holds_secret=lambda text: redactor.text(text) != text,
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
-    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
+    files = FileArtifacts(
+        blobs, journal, clock=clock, holds_secret=lambda text: redactor.text(text) != text
+    )
+    on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
@@ -138,7 +154,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(
         [
-            on_target(lambda _: on_targets),
+            on_target(lambda _: on_targets, offers=TARGET_TOOLS),
             named_tools(in_browser, in_browser.tools()),
             upstreams.route(),
             *await _search(settings, installation),
@@ -156,7 +172,9 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     await pipeline.recover()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
-    executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
+    executor = LocalExecutor(
+        pipeline, evidence, journal, clock, whoever_has_the_token, VERSION, files
+    )
     simulation = Simulation(
         journal,
         evidence,
@@ -171,6 +189,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         audit,
         evidence,
         targets,
+        target_health,
         executor,
         routing.known_level,
         upstreams,

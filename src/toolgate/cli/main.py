@@ -13,6 +13,8 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "demo": ("demo", "Play the whole story, step by step."),
     "console": ("console", "Print a link that signs in to the console."),
     "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
+    "targets": ("targets", "List execution targets, set one, remove one."),
+    "artifact": ("artifact", "Put files where tools can have them, and get what they kept."),
     "browser": ("browser", "Serve browser tasks over MCP."),
     "policy": ("policy", "Check, test, explain and simulate policies."),
     "ingress": ("ingress", "Start the door for clients alone."),

@@ -5,7 +5,7 @@ moves on only from the version that was read, and a ref that is taken conflicts.
 here has been redacted by the pipeline.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,6 +40,12 @@ APPROVAL_ARTIFACT: Final = "approval"
 AUDIT_ACTION: Final = "tool.run"
 REQUEST_ID_CONFLICT: Final = "request_id_conflict"
 
+Also = Callable[[wire.RunToolResponse], Sequence[Operation]]  # goes with the response's commit
+
+
+def nothing(_: wire.RunToolResponse) -> Sequence[Operation]:
+    return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -72,7 +78,12 @@ class Ledger:
         )
 
     async def refuse(
-        self, call: Call, decision: Decision, *, approval: Approval | None = None
+        self,
+        call: Call,
+        decision: Decision,
+        *,
+        approval: Approval | None = None,
+        also: Also = nothing,
     ) -> wire.RunToolResponse:
         """Denied: the evidence of it, and the response for whoever asks again."""
         artifacts = await self._decided_after(call, decision, approval)
@@ -89,6 +100,7 @@ class Ledger:
             self._entry(call, State.ENDED, response=response),
             *self._record("decision", call, decision, artifacts),
             *self._ended(call, response, approval),
+            *also(response),
         )
         return response
 
@@ -165,6 +177,7 @@ class Ledger:
         *,
         approval: Approval | None = None,
         kind: str = "result",
+        also: Also = nothing,
     ) -> wire.RunToolResponse:
         """The tool has ended, and `output` holds no secret."""
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
@@ -187,6 +200,7 @@ class Ledger:
             Delete(EXECUTING, call.id),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, approval),
+            *also(response),
         )
         return response
 
