@@ -3,7 +3,7 @@
 import { h, s, put } from "./dom.js";
 import { get, post, live, onSignedOut } from "./api.js";
 import { t, language, languages, loadLanguage, setLanguage } from "./lang.js";
-import { dialog, button, guarded, setNow, toast } from "./ui.js";
+import { button, dialog, empty, guarded, page, setNow, toast } from "./ui.js";
 
 const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-3H4z", runs: "M5 6h14M5 12h14M5 18h9", approvals: "M12 3l7 3v6c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6zM9 12l2.2 2.2L15.5 10",
@@ -86,8 +86,8 @@ async function show() {
     const here = node.dataset.view === name || (name === "run" && node.dataset.view === "runs") || (name === "task" && node.dataset.view === "tasks");
     if (here) node.setAttribute("aria-current", "page"); else node.removeAttribute("aria-current");
   }
-  if (!name) { put(main, h("div", { class: "page" }, h("h1", null, t("There is no such page")), h("p", null, h("a", { href: "/console" }, t("Overview"))))); return; }
   live.open(name === "run" ? match[1] : "");
+  if (!name) { put(main, page(t("There is no such page"), null, empty(t("The address may be mistyped."), h("a", { href: "/console" }, t("Overview"))))); return; }
   const context = {
     me, go,
     isHere: () => mine === visit,

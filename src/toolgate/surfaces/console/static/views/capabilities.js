@@ -53,8 +53,8 @@ export async function show(context) {
     if (!context.isHere()) return;
     const drop = (one) => confirm(t("Remove {name}?", { name: one.id }), t("Calls of its tools will be refused."), t("Remove"), async () => { await remove(`/capabilities/${encodeURIComponent(one.id)}`); await load(); });
     put(box, data.items.length ? table([
-      { name: t("Capability"), show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => badge(one.status) }, { name: t("Level"), show: (one) => badge(one.level) },
-      { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip", show: (one) => (one.server ? h("code", { title: plain(one.server) }, plain(one.server)) : "–") },
+      { name: t("Capability"), class: "clip", show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => badge(one.status) }, { name: t("Level"), show: (one) => badge(one.level) },
+      { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip wide", show: (one) => (one.server ? h("code", { title: plain(one.server) }, plain(one.server)) : "–") },
       { name: t("Rate"), class: "num", show: (one) => (one.rate ? t("{n} a minute", { n: one.rate }) : "–") },
       { name: t("Changed"), class: "num", show: (one) => (one.updated_at ? ago(one.updated_at) : t("built in")) },
       { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.updated_at ? button(t("Remove"), () => drop(one), { tone: "danger", small: true }) : null) },
