@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import (
-    HEAD,
+    LAST,
     OpenFile,
     from_sqlite,
     mark_clean,
@@ -377,10 +377,10 @@ class Writer(threading.Thread):
     def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(HEAD, {"stream": name}).fetchone()
+            found = self._connection.execute(LAST, (name,)).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
-            state = StreamState(*found[1:])
+            state = StreamState(*found)
             self._streams.keep({name: state})
         return state
 
