@@ -67,6 +67,7 @@ Decided = Callable[[EgressDecision], Awaitable[None] | None]  # awaited before a
 
 ANYONE: Final = Client()
 DEFAULT_LIMITS: Final = ProxyLimits()
+NO_PAGES: Final[Mapping[str, str]] = {}
 
 
 def unnoted(_: EgressDecision) -> None:
@@ -125,13 +126,16 @@ class EgressProxy:
         default: Client = ANYONE,
         decided: Decided = unnoted,
         limits: ProxyLimits = DEFAULT_LIMITS,
+        pages: Mapping[str, str] = NO_PAGES,
     ) -> None:
-        """`clients` maps a token (the password of Proxy-Authorization: Basic) to who has it."""
+        """`clients` maps a token (the password of Proxy-Authorization: Basic) to who has it;
+        `pages` are addresses that are answered here, with this HTML, and lead nowhere."""
         self._guard = guard
         self._clients = clients
         self._default = default
         self._decided = decided
         self._limits = limits
+        self._pages = pages
         self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.Task[None]] = set()
 
@@ -187,6 +191,10 @@ class EgressProxy:
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await self._read_head(reader)
         client = self._identify(head)
+        if head.method == "GET" and head.target in self._pages:
+            writer.write(_reply("200 OK", "text/html", self._pages[head.target]))
+            await writer.drain()
+            return
         host, port, onward = _plan(head)
         upstream_reader, upstream = await self._reach(client, head.method, host, port)
         try:
@@ -405,9 +413,14 @@ _PHRASES: Final = {
 
 
 def _status(status: int, reason: str, headers: str = "") -> bytes:
-    body = f"toolgate: {reason}\n".encode()
+    line = f"{status} {_PHRASES[status]}"
+    return _reply(line, "text/plain", f"toolgate: {reason}\n", headers)
+
+
+def _reply(status: str, kind: str, text: str, headers: str = "") -> bytes:
+    body = text.encode()
     return (
-        f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{headers}"
-        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status}\r\n{headers}"
+        f"Content-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     ).encode() + body

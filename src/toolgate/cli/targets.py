@@ -8,7 +8,15 @@ import click
 
 from toolgate.cli.operator import Operator, as_operator, show
 
-COLUMNS = ("targetId", "kind", "endpoint", "tenantId", "workspaceId", "isDefault", "enabled")
+COLUMNS = {
+    "target": "targetId",
+    "kind": "kind",
+    "endpoint": "endpoint",
+    "tenant": "tenantId",
+    "workspace": "workspaceId",
+    "default": "isDefault",
+    "enabled": "enabled",
+}
 
 
 @click.group()

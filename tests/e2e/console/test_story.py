@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -11,8 +10,6 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
 from tests.e2e.harness import Program
 from tests.engines import need
-
-AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -292,16 +289,3 @@ async def test_every_page_fits_at_desktop_and_phone_width_in_both_languages(
             await page.set_viewport_size({"width": width, "height": 800})
             assert await page.evaluate(OVERFLOW) <= 0, (path, width)
         assert await page.evaluate(NAMELESS) == [], path
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="npm install --no-save axe-core")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_axe_finds_no_serious_violation(page: Page, program: Program, theme: str) -> None:
-    await page.add_init_script(f"localStorage.setItem('toolgate.theme', '{theme}')")
-    for path in VIEWS:
-        await page.goto(program.urls["console"] + path)
-        await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        await page.evaluate(AXE.read_text())
-        found = await page.evaluate("axe.run().then((result) => result.violations)")
-        serious = [one["id"] for one in found if one["impact"] in {"serious", "critical"}]
-        assert not serious, path
