@@ -70,7 +70,7 @@ class Commitments:
         return cls(keep_secret(home / "keys" / COMMITMENT_KEY))
 
     def __call__(self, value: bytes) -> str:
-        return "hmac-sha256:" + hmac.new(self._key, value, hashlib.sha256).hexdigest()
+        return "hmac-sha256:" + hmac.digest(self._key, value, "sha256").hex()
 
 
 def default_name(public: bytes) -> str:

@@ -215,6 +215,22 @@ class FileList(CamelWire):
     limit: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_FILE_LIST_LIMIT
 
 
+class FileGet(CamelWire):
+    """Ours: a piece of a file, as `{"content": <base64>}`. A file that is kept travels so."""
+
+    path: str
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: Positive | UnsetType = UNSET
+
+
+class FilePut(CamelWire):
+    """Ours: base64 into a file; the output is `{"size": <of the file afterwards>}`."""
+
+    path: str
+    content: str
+    append: bool = False
+
+
 class HttpRequest(CamelWire):
     url: str
     method: str = "GET"
@@ -242,6 +258,8 @@ TOOLS: Final[dict[str, type[CamelWire]]] = {
     "file.read": FileRead,
     "file.write": FileWrite,
     "file.list": FileList,
+    "file.get": FileGet,
+    "file.put": FilePut,
     "http.request": HttpRequest,
     "echo": Echo,
     "math.add": MathAdd,

@@ -46,7 +46,7 @@ from toolgate.execution.recovery import may_run_again, recover
 from toolgate.execution.routing import Routing
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Operation
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,9 @@ class Settled:
 class _Running:
     """One run that equal requests share. It can be stopped while its tool runs, and then only."""
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: Started, rider: Rider) -> None:
         self.started = started
+        self.rider = rider
         self.task: asyncio.Task[Settled | Waiting]
         self.waiting = 0
         self.in_tool = False
@@ -115,9 +116,14 @@ class Pipeline:
         self._running: dict[tuple[str, str], _Running] = {}
 
     async def run(
-        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        rider: Rider | None = None,
     ) -> Answer:
-        return _answer(await self.settle(request, update=update, started=started))
+        return _answer(await self.settle(request, update=update, started=started, rider=rider))
 
     async def check(self, request: ToolRequest) -> Answer:
         return _answer(await self.settle(request, released=True))
@@ -139,13 +145,14 @@ class Pipeline:
         update: Update = no_update,
         started: Started = not_told,
         released: bool = False,
+        rider: Rider | None = None,
     ) -> Settled | Waiting:
         """Equal requests that arrive together share one run; the last to leave stops it."""
         call = self._take(request)
         key = (call.id, call.fingerprint)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running(started)
+            running = self._running[key] = _Running(started, rider or Rider())
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
@@ -214,16 +221,34 @@ class Pipeline:
             if approval.status is ApprovalStatus.PENDING and decision.effect is not Effect.DENY:
                 return Waiting(call, approval)
             decision, use = await self._heed(call, decision, approval)
+        rider = running.rider
         if decision.effect is Effect.DENY:
-            return Settled(await self._ledger.refuse(call, decision, approval=approval))
+            refused = await self._ledger.refuse(
+                call, decision, approval=approval, also=lambda told: _both(rider, told)
+            )
+            rider.began = True
+            rider.ended = rider.end is not None
+            return Settled(refused)
         if released:
             await self._ledger.release(call, decision, approval=approval, operations=use)
             return _released(call)
         call = await self._ledger.start(
-            call, decision, approval=approval, operations=use, again=is_interrupted(known)
+            call,
+            decision,
+            approval=approval,
+            operations=use if rider.began else (*use, *rider.begin),
+            again=is_interrupted(known),
         )
+        rider.began = True
         output = await self._execute(call, running, update)
-        response = await self._ledger.finish(call, decision, output, approval=approval)
+        response = await self._ledger.finish(
+            call,
+            decision,
+            output,
+            approval=approval,
+            also=lambda told: _end(rider, Settled(told, output.isolation)),
+        )
+        rider.ended = rider.end is not None
         return Settled(response, output.isolation)
 
     def _take(self, request: ToolRequest) -> Call:
@@ -235,15 +260,19 @@ class Pipeline:
             raise Invalid("an id or a name in the request is no text", field="ctx")
         if self._redactor.text(names) != names:
             raise Invalid("an id or a name in the request holds a secret", field="ctx")
-        shown = {**content, "args": self._redactor.value(content["args"])}
+        args = content["args"]
+        clean = self._redactor.value(args)
+        evidence = self._ledger.evidence
         try:
-            fingerprint = self._ledger.evidence.commitment(content)
+            shown = whole = evidence.canonical(content)
+            if clean is not args:
+                shown = evidence.canonical({**content, "args": clean})
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
             raise Invalid("args cannot be written as JSON", field="args") from unreadable
         return Call(
             request,
-            shown=shown,
-            fingerprint=fingerprint,
+            shown,
+            fingerprint=evidence.commitment(whole),
             engine_ref=self._routing.engine_for(request).ref,
             level=self._routing.level_of(request),
         )
@@ -420,6 +449,15 @@ def _not_yet(call: Call, approval: Approval) -> wire.RunToolResponse:
         step_id=call.request.step_id,
         outcome=wire.Outcome.NOT_STARTED,
     )
+
+
+def _end(rider: Rider, settled: Settled) -> Sequence[Operation]:
+    return rider.end(_answer(settled)) if rider.end is not None else ()
+
+
+def _both(rider: Rider, response: wire.RunToolResponse) -> Sequence[Operation]:
+    """Of a call that is refused, which begins and ends in one commit."""
+    return (*(() if rider.began else rider.begin), *_end(rider, Settled(response)))
 
 
 def _answer(settled: Settled | Waiting) -> Answer:

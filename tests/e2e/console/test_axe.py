@@ -1,5 +1,7 @@
 """axe-core (npm) on every page, with something on it, in both themes, languages and widths."""
 
+from typing import Literal
+
 import aiohttp
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -66,7 +68,7 @@ async def test_axe_finds_no_serious_violation(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_axe_finds_no_serious_violation_where_one_signs_in(
-    browser: Browser, program: Program, theme: str
+    browser: Browser, program: Program, theme: Literal["light", "dark"]
 ) -> None:
     stranger = await browser.new_context(color_scheme=theme, reduced_motion="reduce")
     page = await stranger.new_page()

@@ -62,7 +62,7 @@ class AgentPlanner:
             return await self._until_it_rests(run_id)
 
         # What the agent then does is policed call by call; the command itself changes nothing.
-        return Plan(level=Level.READ, name=agent_id, capabilities=(f"agent.{agent_id}",), run=run)
+        return Plan(Level.READ, agent_id, (f"agent.{agent_id}",), run, rides=False)
 
     async def _until_it_rests(self, run_id: str) -> Done | Waiting:
         moved = asyncio.Event()

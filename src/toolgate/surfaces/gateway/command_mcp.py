@@ -78,13 +78,13 @@ class McpPlanner:
             caller = caller_of(
                 identity, level=granted_level(identity, Kind.MCP, level), session=session
             )
-            output = await run_one(
-                self.pipeline, ToolRequest(call_id(ticket, 0), name, args, caller)
-            )
-            if isinstance(output, Waiting):
-                return output
-            degraded = capability.status is Health.DEGRADED
-            return _done(capability_id, payload.action, output, degraded=degraded)
+            request = ToolRequest(call_id(ticket, 0), name, args, caller)
+
+            def done(output: ToolOutput) -> Done:
+                degraded = capability.status is Health.DEGRADED
+                return _done(capability_id, payload.action, output, degraded=degraded)
+
+            return await run_one(self.pipeline, request, ticket, done)
 
         return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
 

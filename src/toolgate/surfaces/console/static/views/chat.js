@@ -25,7 +25,7 @@ export async function show(context) {
 
   const keep = () => sessionStorage.setItem(KEPT, JSON.stringify({ session, epoch, agent: agent.value, said: kept.said }));
   const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
-  const show = (node) => { log.querySelector(".chips")?.remove(); log.append(node); bottom(); return node; };
+  const show = (node) => { log.querySelector(".welcome")?.remove(); log.append(node); bottom(); return node; };
   const aside = (...words) => show(h("div", { class: "aside" }, words));
   const say = (type, members) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
 
@@ -98,8 +98,9 @@ export async function show(context) {
   };
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); if (input.value.trim() && send(input.value)) input.value = ""; } } }, input, h("button", { type: "submit" }, t("Send")));
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
-  put(log, h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true }))));
+  const welcome = () => put(log, h("div", { class: "welcome" }, h("p", null, t("Say something to an agent. The script agent needs no model: it calls the tools that its message spells out.")), h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true })))));
+  welcome();
   connect();
   context.onLeave(() => { left = true; socket?.close(); });
-  return h("div", { class: "chat" }, h("header", { class: "page-head" }, h("h1", { tabindex: "-1" }, t("Chat")), state, agent, button(t("New conversation"), () => { session = ""; seq = 0; kept.said = {}; runs.clear(); put(log); sessionStorage.removeItem(KEPT); socket?.close(); }, { tone: "quiet" })), log, form);
+  return h("div", { class: "chat" }, h("header", { class: "page-head" }, h("h1", { tabindex: "-1" }, t("Chat")), state, agent, button(t("New conversation"), () => { session = ""; seq = 0; kept.said = {}; runs.clear(); welcome(); sessionStorage.removeItem(KEPT); socket?.close(); }, { tone: "quiet" })), log, form);
 }
