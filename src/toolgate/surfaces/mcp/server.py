@@ -40,7 +40,9 @@ class BrowserTools:
 
     def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
         # At its debug level the SDK logs whole messages, and with them what is typed into logins.
+        # One that it cannot read it logs in part, as an error: its sender was told so.
         logging.getLogger("mcp").setLevel(logging.WARNING)
+        logging.getLogger("mcp.server.sse").setLevel(logging.CRITICAL)
         self._toolset = toolset
         self._trust = trust
         self._stdio = stdio
