@@ -1,6 +1,7 @@
 """A pipeline that runs functions: tools with a level, denials by name, approvals by hand.
 
-It keeps its promise: the same request again gives the same answer and runs nothing twice.
+It keeps its promises: the same request again gives the same answer and runs nothing twice, and a
+rider's beginning is in the journal before the tool runs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
+from toolgate.ports.journal import Journal
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
@@ -25,6 +27,7 @@ class FakePipeline:
     ran: list[ToolRequest] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     asks: set[str] = field(default_factory=set)
+    journal: Journal | None = None  # without one nothing is taken along
     _tools: dict[str, tuple[Level, Function]] = field(default_factory=dict)
     _answers: dict[str, Answer] = field(default_factory=dict)
     _approvals: dict[str, tuple[ToolRequest, bool | None]] = field(default_factory=dict)
@@ -43,16 +46,21 @@ class FakePipeline:
         return name in self._tools
 
     async def run(
-        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        rider: Rider | None = None,
     ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
-        answer = await self._decide(request, started)
+        answer = await self._decide(request, started, rider)
         if not isinstance(answer, Pending):
             self._answers[request.request_id] = answer
         return answer
 
-    async def _decide(self, request: ToolRequest, started: Started) -> Answer:
+    async def _decide(self, request: ToolRequest, started: Started, rider: Rider | None) -> Answer:
         found = self._tools.get(request.tool)
         if found is None or request.tool in self.denied:
             return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
@@ -64,6 +72,9 @@ class FakePipeline:
                 return Pending(approval_id, f"run {request.tool}", "a person decides", FAR_AWAY)
             if not decided:
                 return Denied("rejected", "approval", "a person said no")
+        if rider is not None and not rider.began and self.journal is not None:
+            await self.journal.commit(*rider.begin)
+            rider.began = True
         await started()
         self.ran.append(request)
         return Ran(await function(request.args))
