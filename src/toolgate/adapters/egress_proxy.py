@@ -13,14 +13,14 @@ import hmac
 import logging
 import re
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from toolgate.adapters.web_guard import Guard, connect
 from toolgate.domain.addresses import Host
-from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.domain.errors import Invalid, ToolgateError, Unavailable
 from toolgate.domain.urls import parse_url, split_authority
 from toolgate.ports.web import Blocked
 
@@ -63,7 +63,7 @@ class EgressDecision:
     reason: str = ""
 
 
-Decided = Callable[[EgressDecision], None]
+Decided = Callable[[EgressDecision], Awaitable[None] | None]  # awaited before a byte goes out
 
 ANYONE: Final = Client()
 DEFAULT_LIMITS: Final = ProxyLimits()
@@ -246,13 +246,27 @@ class EgressProxy:
                 raise Blocked(f"{host.name}:{port}", "not a host that was granted")
             sock = await connect(self._guard, host, port, timeout_s=self._limits.connect_s)
         except Blocked as blocked:
-            self._decided(replace(decision, allowed=False, reason=blocked.reason))
+            await self._tell(replace(decision, allowed=False, reason=blocked.reason))
             raise _Answer(403, str(blocked)) from None
         except (Unavailable, TimeoutError) as unavailable:
-            self._decided(replace(decision, reason="unreachable"))
+            await self._tell(replace(decision, reason="unreachable"))
             raise _Answer(502, str(unavailable) or f"{host.name}:{port} is too slow") from None
-        self._decided(decision)
+        try:
+            await self._tell(decision)
+        except BaseException:
+            sock.close()
+            raise
         return await _streams(sock)
+
+    async def _tell(self, decision: EgressDecision) -> None:
+        """What cannot be recorded does not happen."""
+        try:
+            told = self._decided(decision)
+            if told is not None:
+                await told
+        except ToolgateError as unrecorded:
+            log.warning("egress_unrecorded error=%s", type(unrecorded).__name__)
+            raise _Answer(503, "the connection could not be recorded") from None
 
     async def _tunnel(
         self,

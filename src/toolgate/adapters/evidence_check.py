@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 import msgspec
 
 from toolgate.adapters.evidence_log import (
-    ARTIFACTS,
     PROOF_FORMAT,
     artifacts_of,
     check_content,
-    decode_row,
+    find_artifact,
+    subject_of,
 )
 from toolgate.adapters.evidence_tiles import (
     CHECKPOINT,
@@ -40,7 +40,7 @@ from toolgate.domain.checkpoints import (
     VerifierKey,
 )
 from toolgate.domain.errors import Invalid, NotFound, ToolgateError
-from toolgate.ports.evidence import STREAM
+from toolgate.ports.evidence import STREAM, record_of
 
 LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"
@@ -330,26 +330,25 @@ class ClosedHome:
         return TileFiles(self.home / LOG_DIRECTORY)
 
     def records(self) -> Iterator[bytes]:
-        return (event.data for event in self._journal.events(STREAM))
+        return (record_of(event.data) for event in self._journal.events(STREAM))
 
     def about(self, subject: str) -> list[tuple[int, bytes]]:
         """The records about something (a request): index and text."""
         found = self._journal.events(STREAM, subject=subject)
-        return [(event.seq - 1, event.data) for event in found]
+        return [(event.seq - 1, record_of(event.data)) for event in found]
 
     def at(self, index: int) -> bytes:
         for event in self._journal.events(STREAM, after=index, limit=1):
-            return event.data
+            return record_of(event.data)
         raise NotFound("record", str(index))
 
     def artifact(self, ref: str, digest: str) -> bytes:
-        value = self._journal.row(ARTIFACTS, ref)
-        if value is None:
-            raise NotFound("artifact", ref)
-        stored, content = decode_row(ref, value)
-        if stored != digest:
-            raise Invalid(f"artifact {ref} is kept as another", field="ref")
-        return content if content is not None else self._blob(ref, digest)
+        subject = subject_of(ref)
+        for event in self._journal.events(STREAM, subject=subject) if subject else ():
+            if (found := find_artifact(event.data, ref, digest)) is not None:
+                _, content = found
+                return content if content is not None else self._blob(ref, digest)
+        raise NotFound("artifact", ref)
 
     def _blob(self, ref: str, digest: str) -> bytes:
         """As `blobs_disk` lays them out, without its threads."""

@@ -49,7 +49,7 @@ class LocalExecutor:
         return await (self.files.fetch(ref) if is_file(ref) else self.evidence.fetch(ref))
 
     async def keep(self, content: bytes) -> wire.StoredArtifact:
-        """Keep a file for this caller's tools, and a record of it; raises Refused."""
+        """Keep a file for this caller's tools, and a record of it; raises Invalid."""
         kept = await self.files.keep(content, owner=self.caller)
         await self.evidence.record(
             "artifact",

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.errors import Invalid, NotFound, Refused
+from toolgate.domain.errors import Invalid, NotFound
 from toolgate.domain.tools import Caller
 from toolgate.ports.blobs import Blobs
 from toolgate.ports.clock import Clock
@@ -59,12 +59,12 @@ class FileArtifacts:
         self._holds_secret = holds_secret
 
     async def keep(self, content: bytes, *, owner: Caller) -> FileArtifact:
-        """On disk when this returns; raises Refused for what is too large or holds a secret."""
+        """On disk when this returns; raises Invalid for what is too large or holds a secret."""
         if len(content) > LARGEST_FILE:
-            raise Refused(f"a file that is kept has at most {LARGEST_FILE} bytes")
+            raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes")
         if await asyncio.to_thread(lambda: self._holds_secret(_readable(content))):
             # It cannot be masked: the bytes would no longer be the file's.
-            raise Refused("the file holds a secret, and secrets are not kept")
+            raise Invalid("the file holds a secret, and secrets are not kept")
         digest = (await self._blobs.put(content)).removeprefix("sha256:")
         row = _Row(len(content), self._clock.now_ms())
         await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)))

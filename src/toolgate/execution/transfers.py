@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from toolgate.domain.errors import Invalid, NotFound, Refused
+from toolgate.domain.errors import Invalid, NotFound
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.builtin import failed
 from toolgate.execution.file_artifacts import LARGEST_FILE, FileArtifact, FileArtifacts
@@ -70,7 +70,7 @@ class Transfers:
                 break
         try:
             kept = await self._files.keep(bytes(content), owner=request.caller)
-        except Refused as refused:
+        except Invalid as refused:
             return failed(f"{READ}: {refused}", outcome=Outcome.EXECUTED)
         return _told(kept, path=path, isolation=output.isolation)
 

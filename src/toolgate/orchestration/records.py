@@ -25,7 +25,7 @@ from toolgate.domain.runs import (
     TurnEnded,
     reduce,
 )
-from toolgate.ports.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put
+from toolgate.ports.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put, Row
 
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
@@ -179,16 +179,29 @@ def run_line(state: RunState) -> bytes:
 
 async def open_of(journal: Journal, session_id: str) -> list[str]:
     """The open runs of a session, oldest first; ids sort by the time they were made."""
+    rows = await _rows_of(journal, OPEN_RUNS, session_id)
+    owners = [decode_owner(row.value) for row in rows]
+    return sorted(owner.run_id for owner in owners if owner.session_id == session_id)
+
+
+async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
+    """The runs of a session that have a row in a collection kept by session, oldest first."""
+    rows = await _rows_of(journal, collection, session_id)
+    owners = [session_and_run(row.key) for row in rows]
+    return [run_id for owner, run_id in owners if owner == session_id]
+
+
+async def _rows_of(journal: Journal, collection: str, session_id: str) -> list[Row]:
+    """The rows whose key begins with a session's name; some may be those of a longer name."""
     prefix = session_key(session_id, "")
-    found: list[str] = []
+    found: list[Row] = []
     after = prefix
-    while rows := await journal.scan(OPEN_RUNS, after=after, limit=PAGE):
-        owners = [decode_owner(row.value) for row in rows]
-        found += [owner.run_id for owner in owners if owner.session_id == session_id]
+    while rows := await journal.scan(collection, after=after, limit=PAGE):
+        found += [row for row in rows if row.key.startswith(prefix)]
         after = rows[-1].key
         if len(rows) < PAGE or not after.startswith(prefix):
             break
-    return sorted(found)
+    return found
 
 
 async def load(journal: Journal, run_id: str) -> RunState | None:

@@ -27,10 +27,12 @@ from toolgate.ports.upstreams import Upstreams
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.command_agent import AgentPlanner
 from toolgate.surfaces.gateway.command_mcp import McpPlanner, OwnServer
+from toolgate.surfaces.gateway.command_records import Records
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
+from toolgate.surfaces.gateway.command_states import OPEN, STATES, States
 from toolgate.surfaces.gateway.command_system import SystemPlanner
 from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
-from toolgate.surfaces.gateway.commands import OPEN, STATES, Commands
+from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
@@ -92,6 +94,7 @@ class Assembled:
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
+    states: States
     events: Events
     limits: RateLimits
     keys: Keys
@@ -121,8 +124,8 @@ class Assembled:
             PAIRINGS: self.pairing.on_due,
             RATES: self.limits.on_due,
             KEYS: self.keys.on_due,
-            OPEN: self.commands.on_open_due,
-            STATES: self.commands.on_state_due,
+            OPEN: self.states.on_open_due,
+            STATES: self.states.on_state_due,
         }
 
 
@@ -143,17 +146,17 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
+    states = States(on.journal, on.bus, on.clock, on.seal)
     commands = Commands(
         journal=on.journal,
-        bus=on.bus,
         clock=on.clock,
         new_id=on.new_id,
-        seal=on.seal,
         registry=registry,
         limits=limits,
         keys=keys,
         capabilities=capabilities,
-        trail=trail,
+        records=Records(trail, on.clock),
+        states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
             Kind.TOOL: ToolPlanner(on.pipeline, on.level_of),
@@ -170,7 +173,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         clock=on.clock,
         version=options.version,
         registry=registry,
-        commands=commands,
+        states=states,
         events=events,
         open_runs=lambda: _open_runs(on.runs),
         last_at=on.last_at,
@@ -182,7 +185,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *events.routes(),
             *PairingRoutes(pairing).routes(),
             *TokenRoutes(registry, on.journal, trail).routes(),
-            *CommandRoutes(commands).routes(),
+            *CommandRoutes(states).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
@@ -195,7 +198,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         version=options.version,
         verify=on.verify,
     )
-    return Assembled(gateway, registry, pairing, capabilities, commands, events, limits, keys)
+    return Assembled(
+        gateway, registry, pairing, capabilities, commands, states, events, limits, keys
+    )
 
 
 def _own(capability_id: str) -> Capability:

@@ -8,7 +8,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
 from toolgate.surfaces.gateway.answers import Result
 from toolgate.surfaces.gateway.bodies import check_id
-from toolgate.surfaces.gateway.commands import Commands
+from toolgate.surfaces.gateway.command_states import States
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, seconds
 
 MODELS: Final[dict[Kind, Any]] = {
@@ -27,7 +27,7 @@ SUMMARIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CommandRoutes:
-    commands: Commands
+    states: States
 
     def routes(self) -> Sequence[Route]:
         posts = [
@@ -61,7 +61,7 @@ class CommandRoutes:
 
     async def _state(self, call: Call) -> Result:
         request_id = check_id("requestId", call.path["requestId"])
-        state = await self.commands.state(call.caller, request_id, wait=seconds(call.query))
+        state = await self.states.state(call.caller, request_id, wait=seconds(call.query))
         return Result(state)
 
 

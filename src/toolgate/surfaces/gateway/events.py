@@ -22,7 +22,7 @@ from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Append, Event, Journal, NewEvent
 from toolgate.ports.journal_follow import follow
 from toolgate.surfaces.gateway.answers import Code, Extra, Problem, Result
-from toolgate.surfaces.gateway.commands import STREAM
+from toolgate.surfaces.gateway.command_records import STREAM
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, seconds, whole
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,8 @@ from toolgate.surfaces.gateway.answers import (
     success,
 )
 from toolgate.surfaces.gateway.bodies import canonical
-from toolgate.surfaces.gateway.commands import Asked, Commands
+from toolgate.surfaces.gateway.command_reading import Asked
+from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors, RawHeaders, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import DOCS_PATH, OPENAPI_PATH, docs_page, document

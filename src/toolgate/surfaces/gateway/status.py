@@ -10,7 +10,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
 from toolgate.ports.clock import Clock
 from toolgate.surfaces.gateway.answers import Extra, Result
-from toolgate.surfaces.gateway.commands import Commands
+from toolgate.surfaces.gateway.command_states import States
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import device_out
@@ -25,7 +25,7 @@ class StatusRoutes:
     clock: Clock
     version: str
     registry: Registry
-    commands: Commands
+    states: States
     events: Events
     open_runs: OpenRuns
     last_at: LastAt
@@ -83,7 +83,7 @@ class StatusRoutes:
 
     async def _running(self) -> wire.Running:
         of_kind: dict[Kind, list[wire.InFlight]] = {kind: [] for kind in Kind}
-        for kind, flight in list(self.commands.in_flight.values()):
+        for kind, flight in list(self.states.in_flight.values()):
             of_kind[kind].append(flight)
         return wire.Running(
             agent=list(await self.open_runs()),  # whichever door they came in by
