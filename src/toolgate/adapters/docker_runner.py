@@ -105,6 +105,7 @@ class DockerRunners:
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
                 trace_configs=[trace],
                 read_bufsize=64 * 1024,
+                auto_decompress=False,  # a small answer could become a large one
             )
         return self._http
 
@@ -272,6 +273,7 @@ class DockerRunner:
         headers = {
             wire.HEADER_CONTENT_TYPE: wire.JSON_TYPE,
             wire.HEADER_ACCEPT: f"{wire.NDJSON_TYPE}, {wire.JSON_TYPE};q=0.9",
+            wire.HEADER_ACCEPT_ENCODING: "identity",
         }
         if self._target.auth_token:
             headers[wire.HEADER_AUTHORIZATION] = f"Bearer {self._target.auth_token}"

@@ -21,6 +21,7 @@ SERVICE: Final = "docker-runner"
 HEADER_CONTENT_TYPE: Final = "content-type"
 HEADER_AUTHORIZATION: Final = "authorization"
 HEADER_ACCEPT: Final = "accept"
+HEADER_ACCEPT_ENCODING: Final = "accept-encoding"
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
 

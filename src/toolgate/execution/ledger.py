@@ -213,10 +213,11 @@ class Ledger:
         """The tool has ended, and `output` holds no secret."""
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = response_of(call, decision, output, names)
-        artifacts = [
-            await self._keep(call, A.TOOL_RESULT, _Result.of(output)),
-            await self._keep(call, A.RESPONSE, response),
-        ]
+        canonical = self.evidence.canonical
+        artifacts = await self.evidence.keep(
+            call.id,
+            {A.TOOL_RESULT: canonical(_Result.of(output)), A.RESPONSE: canonical(response)},
+        )
         await self.journal.commit(
             self._entry(call, State.ENDED, isolation=output.isolation),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
@@ -250,21 +251,24 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self.evidence.keep(call.ref(name), call.shown)
+            artifacts = await self.evidence.keep(call.id, {name: call.shown})
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
-                *self._record("decision", call, decision, [artifact]),
+                *self._record("decision", call, decision, artifacts),
                 *self._ended(call, response, names, None),
             )
         return response
 
     async def _decided(self, call: Call, decision: Decision) -> list[Artifact]:
-        keep = self.evidence.keep
-        return [
-            await keep(call.ref(A.REQUEST), call.shown),
-            await self._keep(call, A.ENGINE_IDENTITY, _Identity(call.engine_ref, self.owner)),
-            await self._keep(call, A.POLICY_DECISION, _Verdict.of(decision)),
-        ]
+        canonical = self.evidence.canonical
+        return await self.evidence.keep(
+            call.id,
+            {
+                A.REQUEST: call.shown,
+                A.ENGINE_IDENTITY: canonical(_Identity(call.engine_ref, self.owner)),
+                A.POLICY_DECISION: canonical(_Verdict.of(decision)),
+            },
+        )
 
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
@@ -283,17 +287,15 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self._keep(call, APPROVAL_ARTIFACT, word)]
-
-    async def _keep(self, call: Call, name: str, value: object) -> Artifact:
-        return await self.evidence.keep(call.ref(name), self.evidence.canonical(value))
+        content = self.evidence.canonical(word)
+        return await self.evidence.keep(call.id, {APPROVAL_ARTIFACT: content})
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
         fields: dict[str, Scalar] = {
-            "decision": decision.effect.value,
+            "decision": str(decision.effect),
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
             "tool": call.request.tool,
@@ -306,7 +308,7 @@ class Ledger:
             "user": caller.user,
             "agent": caller.agent,
             "role": caller.role,
-            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
+            "level": str(call.level),  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
         return self.evidence.prepare(
@@ -319,7 +321,7 @@ class Ledger:
         fields: dict[str, Scalar] = {
             "tool": call.request.tool,
             "exit_code": output.exit_code,
-            "outcome": output.outcome.value,
+            "outcome": str(output.outcome),
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
@@ -353,9 +355,9 @@ class Ledger:
                 "runId": request.run_id,
                 "stepId": request.step_id,
                 "deviceId": request.caller.device,
-                "decision": check.decision.value,
+                "decision": check.decision,
                 "ruleId": given(check.rule_id, ""),
-                "riskLevel": call.level.value,
+                "riskLevel": call.level,
                 "confirmation": approval.status.value if approval else "none",
                 "result": "denied" if denied else OK if response.ok else "failed",
             },
