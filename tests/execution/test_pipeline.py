@@ -24,10 +24,19 @@ from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput,
 from toolgate.execution.approvals import COLLECTION as APPROVALS
 from toolgate.execution.approvals import OPEN
 from toolgate.execution.audit import AuditQuery
-from toolgate.execution.calls import EXECUTING, Call, Entry, Started, State, described
+from toolgate.execution.calls import (
+    EXECUTIONS,
+    Call,
+    Entry,
+    Started,
+    State,
+    decode_entry,
+    described,
+)
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
+from toolgate.ports.evidence import record_of
 from toolgate.ports.pipeline import Denied, Pending, Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipelines import POLICY, Rig, open_rig
@@ -48,7 +57,13 @@ def call(request_id: str, tool: str, **args: JsonValue) -> ToolRequest:
 
 async def records(rig: Rig, subject: str) -> list[dict[str, Any]]:
     events = await rig.journal.read(EVIDENCE, subject=subject)
-    return [msgspec.json.decode(event.data) for event in events]
+    return [msgspec.json.decode(record_of(event.data)) for event in events]
+
+
+async def state_of(rig: Rig, request_id: str) -> State:
+    row = await rig.journal.get(EXECUTIONS, request_id)
+    assert row is not None
+    return decode_entry(row.value).state
 
 
 async def artifact(rig: Rig, ref: str) -> dict[str, Any]:
@@ -68,11 +83,11 @@ async def test_the_decision_is_durable_before_the_tool_begins_and_the_result_bef
     running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
     await asyncio.wait_for(rig.engine.begun.wait(), 5)
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision"]
-    assert await rig.journal.get(EXECUTING, "r1") is not None
+    assert await state_of(rig, "r1") is State.STARTED
     rig.engine.gate.set()
     assert as_ran(await running).ok
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
-    assert await rig.journal.get(EXECUTING, "r1") is None
+    assert await state_of(rig, "r1") is State.ENDED
 
 
 @pytest.mark.requirement("003/pipeline/audit-row")
@@ -282,7 +297,7 @@ async def test_cancelling_the_only_caller_stops_the_tool_and_is_written_down(rig
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await rig.journal.get(EXECUTING, "r1") is None
+    assert await state_of(rig, "r1") is State.ENDED
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
     output = as_ran(await rig.pipeline.run(call("r1", "hang")))
     assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
@@ -349,7 +364,7 @@ def ledger_of(rig: Rig, owner: str) -> Ledger:
 async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
     """A call whose decision is on disk and whose result is not, as a crash leaves it."""
     request = replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
-    content = described(request)
+    content = rig.evidence.canonical(described(request))
     started = Call(
         request,
         shown=content,
@@ -383,7 +398,7 @@ async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(r
 async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
     started = await left_unfinished(rig, "count")
     await rig.pipeline.recover()
-    taken = replace(started, version=started.version + 1)
+    taken = started._replace(version=started.version + 1)
     await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
     with pytest.raises(Conflict):
         await ledger_of(rig, "b").start(taken, ALLOWED, again=True)

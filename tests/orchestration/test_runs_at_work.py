@@ -357,6 +357,7 @@ async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
 
 async def test_runs_are_listed_newest_first_page_by_page(house: House) -> None:
     made = [await house.invoke(str(n), "echo") for n in range(5)]
+    await house.at_rest()
     first = await house.runs.list_runs(limit=3)
     rest = await house.runs.list_runs(limit=3, before=first[-1].run_id)
     assert [one.run_id for one in [*first, *rest]] == made[::-1]

@@ -78,18 +78,27 @@ def process_tree(root: int) -> list[int]:
 
 
 def find_marked(mark: str) -> int | None:
-    """The browser that was started with this flag; the wrapper script around it has it too."""
-    found: dict[int, int] = {}
+    """The browser that was started with this flag.
+
+    The wrapper script around it has the flag too, and so has a child in the moment it is born.
+    """
+    found: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                program = str((entry / "exe").readlink())
             except OSError:
                 continue
             if mark.encode() in command and not any(arg.startswith(b"--type=") for arg in command):
-                found[int(entry.name)] = parent
-    return next((process for process in found if process not in found.values()), None)
+                found[int(entry.name)] = (parent, program)
+    eldest = {
+        process: parent
+        for process, (parent, program) in found.items()
+        if parent not in found or found[parent][1] != program
+    }
+    return next((process for process in eldest if process not in eldest.values()), None)
 
 
 def resident_bytes(processes: list[int]) -> int:

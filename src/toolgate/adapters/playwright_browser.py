@@ -31,13 +31,16 @@ from toolgate.adapters.playwright_tab import PlaywrightTab
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
-from toolgate.ports.browser import BrowserGone
+from toolgate.ports.browser import BrowserGone, PageCrashed
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, CDPSession, Page, Playwright
 
 log = logging.getLogger(__name__)
 
+LAUNCH_S: Final = 20.0
+OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
+ASK_S: Final = 5.0
 WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
 
 
@@ -56,10 +59,52 @@ class _Generation:
     spares: dict[Trust, list["BrowserContext"]] = field(default_factory=dict)
     retired: bool = False
     pid: int | None = None
+    lost: bool = False
+    _waiting: set[asyncio.Timeout] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.browser.on("disconnected", lambda _: self.lose())
 
     @property
     def is_alive(self) -> bool:
-        return self.browser.is_connected()
+        return not self.lost and self.browser.is_connected()
+
+    def lose(self) -> None:
+        """It died: wake all who wait for its answer, for some calls never return then."""
+        self.lost = True
+        now = asyncio.get_running_loop().time()
+        for waiting in self._waiting:
+            if not waiting.expired():
+                waiting.reschedule(now)
+
+    @asynccontextmanager
+    async def living(self, limit_s: float | None = None) -> AsyncIterator[None]:
+        """Ends what is done in it with BrowserGone when the browser dies, or where it takes too long."""
+        if not self.is_alive:
+            raise BrowserGone("the browser is gone")
+        waiting = asyncio.timeout(limit_s)
+        self._waiting.add(waiting)
+        try:
+            async with waiting:
+                yield
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            if not self.lost:
+                raise PageCrashed("the browser does not answer") from None
+            raise BrowserGone("the browser died") from None
+        finally:
+            self._waiting.discard(waiting)
+
+    async def check(self) -> None:
+        """A call said that the browser is gone: know it too, before whoever called tries again."""
+        if not self.is_alive:
+            return
+        asking = await within(ASK_S, self.browser.new_browser_cdp_session())
+        if asking is None:
+            self.lose()
+        else:
+            await within(ASK_S, asking.detach())
 
 
 class PlaywrightBrowser:
@@ -92,8 +137,11 @@ class PlaywrightBrowser:
             try:
                 context = await self._context(generation, trust)
             except Exception as failed:
+                ours = translated(failed)
+                if isinstance(ours, BrowserGone):
+                    await generation.check()
                 if last or generation.is_alive:
-                    raise translated(failed) from failed
+                    raise ours from failed
                 continue  # it died under us: once more, in a new one
             session = PlaywrightSession(self, generation, context, media=media)
             generation.sessions.add(session)
@@ -163,13 +211,14 @@ class PlaywrightBrowser:
             try:
                 playwright = await self._driver()
                 mark = f"--toolgate-browser={secrets.token_hex(8)}"
-                browser = await playwright.chromium.launch(
-                    executable_path=executable,
-                    args=[*FLAGS, mark, *self.options.extra_flags],
-                    chromium_sandbox=may_sandbox(),
-                    downloads_path=self.downloads,
-                    timeout=20_000,
-                )
+                async with asyncio.timeout(LAUNCH_S + 5):
+                    browser = await playwright.chromium.launch(
+                        executable_path=executable,
+                        args=[*FLAGS, mark, *self.options.extra_flags],
+                        chromium_sandbox=may_sandbox(),
+                        downloads_path=self.downloads,
+                        timeout=LAUNCH_S * 1000,
+                    )
             except Exception as failed:
                 log.warning("browser_launch_failed error=%s", type(failed).__name__)
                 stale, self._playwright = self._playwright, None
@@ -188,7 +237,8 @@ class PlaywrightBrowser:
             # An extra, and 0.3 s to import: paid by the first task, not at start.
             from playwright.async_api import async_playwright  # noqa: PLC0415
 
-            self._playwright = await async_playwright().start()
+            async with asyncio.timeout(LAUNCH_S):
+                self._playwright = await async_playwright().start()
         return self._playwright
 
     async def _context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
@@ -198,19 +248,20 @@ class PlaywrightBrowser:
         return await self._new_context(generation, trust)
 
     async def _new_context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
-        context = await generation.browser.new_context(
-            accept_downloads=True,
-            service_workers="block",  # they outlive their page
-            viewport={"width": 1280, "height": 800},
-            reduced_motion="reduce",
-            proxy=(
-                {"server": self.options.proxy_url, "bypass": "<-loopback>"}
-                if trust is Trust.REMOTE
-                else None
-            ),
-        )
-        await context.add_init_script(WATCH)
-        return context
+        async with generation.living(OPEN_S):
+            context = await generation.browser.new_context(
+                accept_downloads=True,
+                service_workers="block",  # they outlive their page
+                viewport={"width": 1280, "height": 800},
+                reduced_motion="reduce",
+                proxy=(
+                    {"server": self.options.proxy_url, "bypass": "<-loopback>"}
+                    if trust is Trust.REMOTE
+                    else None
+                ),
+            )
+            await context.add_init_script(WATCH)
+            return context
 
     async def _warm(self, generation: _Generation, trust: Trust) -> None:
         spares = generation.spares.setdefault(trust, [])
@@ -259,8 +310,6 @@ class PlaywrightSession:
     @asynccontextmanager
     async def tab(self, *, run_id: str) -> AsyncIterator["PlaywrightTab"]:
         async with self._room, self.owner.slots.slot(run_id), self._told_of_death():
-            if not self.is_alive:
-                raise BrowserGone("the session's browser is gone")
             tab = self._idle.pop() if self._idle else PlaywrightTab(self, *await self.new_page())
             try:
                 yield tab
@@ -274,14 +323,14 @@ class PlaywrightSession:
 
     @asynccontextmanager
     async def _told_of_death(self) -> AsyncIterator[None]:
-        """Calls fail a moment before the browser is known to be dead: whoever retries must know."""
+        """Calls fail a moment before the browser is known to be dead, or never return at all."""
         try:
-            yield
+            async with self._generation.living():
+                if self._closed:
+                    raise BrowserGone("the session was closed")
+                yield
         except BrowserGone:
-            for _ in range(10):
-                if not self.is_alive:
-                    break
-                await asyncio.sleep(0.05)
+            await self._generation.check()
             raise
 
     async def close(self) -> None:
@@ -294,13 +343,14 @@ class PlaywrightSession:
         await self.owner.release(self, self._generation)
 
     async def new_page(self) -> tuple["Page", "CDPSession"]:
-        with translating():
-            page = await self.context.new_page()
-            cdp = await self.context.new_cdp_session(page)
-            if not self._media:
-                await cdp.send("Network.enable")
-                await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
-            return page, cdp
+        async with self._generation.living(OPEN_S):
+            with translating():
+                page = await self.context.new_page()
+                cdp = await self.context.new_cdp_session(page)
+                if not self._media:
+                    await cdp.send("Network.enable")
+                    await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
+                return page, cdp
 
     def _keep(self, tab: "PlaywrightTab") -> None:
         worn = tab.navigations >= self.owner.options.navigations_per_tab
@@ -314,6 +364,5 @@ class PlaywrightSession:
 
 
 async def _close_if_popup(page: "Page") -> None:
-    with contextlib.suppress(Exception):
-        if await page.opener() is not None:
-            await page.close()
+    if await within(ASK_S, page.opener()) is not None:
+        await within(ASK_S, page.close())

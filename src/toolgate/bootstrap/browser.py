@@ -16,6 +16,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.sample_pages import PAGES
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured
 from toolgate.ports.blobs import Blobs
@@ -37,7 +38,9 @@ async def browser_tasks(
     """The runs and their tools; the browser itself starts with the first task."""
     async with AsyncExitStack() as stack:
         refused = RefusedHosts()
-        proxy = await stack.enter_async_context(EgressProxy(Guard(), decided=refused.note))
+        proxy = await stack.enter_async_context(
+            EgressProxy(Guard(), decided=refused.note, pages=PAGES)
+        )
         browser = PlaywrightBrowser(
             BrowserOptions(
                 executable=settings.chromium,

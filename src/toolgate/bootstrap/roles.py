@@ -97,7 +97,9 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         }
     )
     ingress = _ingress(settings, core, hub, runs, metrics)
-    executor = ExecutorApi(execution.executor, token(settings, "executor", core.patterns))
+    executor = ExecutorApi(
+        execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
+    )
     door, due = await open_gateway(settings, installation, core, execution, runs, dispatcher)
     start_runs(due)
     gateway = door.gateway.app()

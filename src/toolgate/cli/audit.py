@@ -10,7 +10,7 @@ from rich.table import Table
 
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
-from toolgate.domain.errors import ToolgateError
+from toolgate.cli.terminal import plain
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -35,12 +35,9 @@ def command() -> None:
 def query(as_json: bool, home: Path | None, **filters: str | None) -> None:
     """Print rows, newest first."""
     given = {name: value for name, value in filters.items() if value is not None}
-    try:
-        place = home if home is not None else settings.load().home
-        with ClosedJournal(place / JOURNAL_FILE) as journal:
-            page = asyncio.run(search(journal, AuditQuery.parse(given)))
-    except ToolgateError as wrong:
-        raise click.ClickException(str(wrong)) from wrong
+    place = home if home is not None else settings.load().home
+    with ClosedJournal(place / JOURNAL_FILE) as journal:
+        page = asyncio.run(search(journal, AuditQuery.parse(given)))
     if as_json:
         click.echo(msgspec.json.encode(page).decode())
     else:
@@ -48,11 +45,15 @@ def query(as_json: bool, home: Path | None, **filters: str | None) -> None:
 
 
 def _print(page: AuditPage) -> None:
-    table = Table("id", "time", "action", "actor", "resource", "metadata", box=None)
+    if not page.items:
+        click.echo("no rows match")
+        return
+    table = Table("id", "time", "action", "actor", "resource", "metadata", box=None, pad_edge=False)
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
         metadata = msgspec.json.encode(row.metadata).decode()
-        table.add_row(str(row.id), row.created_at, row.action, row.actor, resource, metadata)
-    Console(markup=False).print(table)
+        cells = (str(row.id), row.created_at, row.action, row.actor, resource, metadata)
+        table.add_row(*map(plain, cells))
+    Console(markup=False, highlight=False).print(table)
     if page.next_cursor is not None:
         click.echo(f"more: --cursor {page.next_cursor}", err=True)

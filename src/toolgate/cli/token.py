@@ -22,7 +22,13 @@ def command() -> None:
 def listed(operator: Operator, *, as_json: bool) -> None:
     """The tokens that there are; none can be shown again."""
     tokens = operator.data("GET", "/tokens")["items"]
-    show(tokens, ("name", "scope", "madeAt"), as_json=as_json)
+    columns = {"name": "name", "may": "scope", "made": "madeAt"}
+    show(
+        tokens,
+        columns,
+        as_json=as_json,
+        none="there are no tokens; `toolgate token make` makes one",
+    )
 
 
 @command.command()

@@ -20,7 +20,6 @@ from toolgate.domain.runs import (
     RunStarted,
     RunState,
     RunStatus,
-    begin,
     decide,
     reduce,
 )
@@ -71,8 +70,8 @@ class Runs:
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
-        await self.agents.find(invocation.agent_id)
-        now = self.clock.now_ms()
+        if not self.agents.knows(invocation.agent_id):
+            await self.agents.find(invocation.agent_id)
         run_id = self.new_id("run")
         started = RunStarted(
             run_id=run_id,
@@ -82,32 +81,16 @@ class Runs:
             request_id=invocation.request_id,
             role=invocation.role,
             content=self.redact(invocation.content),
-            at=now,
+            at=self.clock.now_ms(),
             context=invocation.context,
         )
-        state = begin(started)
-        told = deliveries.of_fact(None, started, state)
-        operations: list[Operation] = [
-            Append(records.run_stream(run_id), records.fact_events(run_id, [started]), 0),
-            records.delivery_append(invocation.session_id, told),
-            Put(records.RUNS, run_id, records.run_line(state), expected=0),
-            self._open_row(state, due=now + self.limits.agent_ms),
-            Put(records.SESSION_RUNS, records.session_key(invocation.session_id, run_id), b"null"),
-        ]
-        if invocation.request_id:
-            key = records.request_key(invocation.session_id, invocation.request_id)
-            value = records.encode(run_id)
-            operations.append(
-                Put(records.REQUESTS, key, value, due=now + REQUEST_KEPT_MS, expected=0)
-            )
         try:
-            await self.journal.commit(*operations)
+            await self.journal.commit(*records.start(started, deliveries.run_started(started)))
         except Conflict:  # asked before: most are not, so that looking first would cost a read
             known = await self._known_request(invocation)
             if not known:
                 raise
             return known
-        self.dispatcher.wake_at(now + self.limits.agent_ms)
         self.dispatcher.dispatch(run_id)
         return run_id
 
@@ -115,10 +98,16 @@ class Runs:
         return self.agents.knows(agent_id)
 
     async def _known_request(self, invocation: Invocation) -> str:
-        if not invocation.request_id:
+        session_id, request_id = invocation.session_id, invocation.request_id
+        if not request_id:
             return ""
-        key = records.request_key(invocation.session_id, invocation.request_id)
-        row = await self.journal.get(records.REQUESTS, key)
+        # In this order: a run that ends meanwhile goes from the first to the second.
+        row = await self.journal.get(
+            records.OPEN_RUNS, records.open_key(session_id, request_id, "")
+        )
+        if row is not None:
+            return records.decode_owner(row.value).run_id
+        row = await self.journal.get(records.REQUESTS, records.request_key(session_id, request_id))
         return "" if row is None else records.decode_text(row.value)
 
     async def state(self, run_id: str) -> RunState:
@@ -180,10 +169,11 @@ class Runs:
         if state.status is not before.status:
             operations.append(Put(records.RUNS, run_id, records.run_line(state)))
             operations.extend(self._agent_time(before, state))
-        if state.ended:
+        if before.status is RunStatus.CREATED:  # what its start left for later
             key = records.session_key(state.session_id, run_id)
-            operations.append(Delete(records.OPEN_RUNS, key))
-            operations.append(Fence(records.fence_name(run_id), FINAL_EPOCH))
+            operations.append(Put(records.SESSION_RUNS, key, b"null"))
+        if state.ended:
+            operations.extend(_end_rows(state))
         await self.journal.commit(*operations, *besides, durable=durable)
         for call in () if state.ended else state.open_calls:
             if call.deadline:
@@ -191,18 +181,20 @@ class Runs:
         return state
 
     def _open_row(self, state: RunState, *, due: int | None) -> Put:
-        key = records.session_key(state.session_id, state.run_id)
-        return Put(records.OPEN_RUNS, key, b"null", due=due)
+        key = records.open_key(state.session_id, state.request_id, state.run_id)
+        owner = records.Owner(state.run_id, state.session_id)
+        return Put(records.OPEN_RUNS, key, records.encode(owner), due=due)
 
     def _agent_time(self, before: RunState, after: RunState) -> list[Operation]:
         """A person's time is not the agent's: its clock stops, and starts anew when they have spoken."""
         waited = before.status is RunStatus.PAUSED_WAITING_APPROVAL
         waits = after.status is RunStatus.PAUSED_WAITING_APPROVAL
-        if after.ended or waited == waits:
+        begins = before.status is RunStatus.CREATED
+        if after.ended or (waited == waits and not begins):
             return []
         if waits:
             return [self._open_row(after, due=None)]
-        due = self.clock.now_ms() + self.limits.agent_ms
+        due = self.limits.agent_ms + (before.started_at if begins else self.clock.now_ms())
         self.dispatcher.wake_at(due)
         return [self._open_row(after, due=due)]
 
@@ -242,7 +234,7 @@ class Runs:
         row = await self.journal.get(records.CALLS, call_id)
         if row is None:
             raise NotFound("tool call", call_id)
-        state = await self.state(records.decode_call_line(row.value).run_id)
+        state = await self.state(records.decode_owner(row.value).run_id)
         return state.call(call_id), state
 
     async def decide_approval(
@@ -310,7 +302,7 @@ class Runs:
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""
-        _, run_id = records.session_and_run(row.key)
+        run_id = records.decode_owner(row.value).run_id
         try:
             await self.end(
                 run_id, RunStatus.FAILED, code="agent_timeout", message="the agent took too long"
@@ -320,7 +312,7 @@ class Runs:
 
     async def on_call_deadline(self, row: Row) -> None:
         """The row of a call is due: no device has answered in time."""
-        line = records.decode_call_line(row.value)
+        line = records.decode_owner(row.value)
         move = MoveCall(
             row.key, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
         )
@@ -337,13 +329,13 @@ class Runs:
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
         """The runs that have not ended, each with its session."""
         if session_id:
-            runs = await records.runs_of(self.journal, records.OPEN_RUNS, session_id)
+            runs = await records.open_of(self.journal, session_id)
             return [(run_id, session_id) for run_id in runs]
         found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            owners = (records.session_and_run(row.key) for row in rows)
-            found.extend((run_id, owner) for owner, run_id in owners)
+            owners = (records.decode_owner(row.value) for row in rows)
+            found.extend((owner.run_id, owner.session_id) for owner in owners)
             after = rows[-1].key
         return found
 
@@ -359,9 +351,9 @@ class Runs:
 
     async def session_of(self, run_id: str) -> str:
         row = await self.journal.get(records.RUNS, run_id)
-        if row is None:
-            raise NotFound("run", run_id)
-        return records.decode_run_line(row.value).session_id
+        if row is not None:
+            return records.decode_run_line(row.value).session_id
+        return (await self.state(run_id)).session_id  # it has only just started
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         await self.session_tools.register(session_id, tools)
@@ -390,6 +382,22 @@ class Runs:
         return await self.journal.read(stream, after=after, subject=run_id)
 
 
+def _end_rows(state: RunState) -> list[Operation]:
+    """It is open no more; what asked for it is remembered, and what it was, for as long as both are."""
+    run_id, session_id, request_id = state.run_id, state.session_id, state.request_id
+    owner = records.encode(records.Owner(run_id, session_id))
+    rows: list[Operation] = [
+        Delete(records.OPEN_RUNS, records.open_key(session_id, request_id, run_id)),
+        Put(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner),
+        Fence(records.fence_name(run_id), FINAL_EPOCH),
+    ]
+    if request_id:
+        key = records.request_key(session_id, request_id)
+        due = state.ended_at + REQUEST_KEPT_MS
+        rows.append(Put(records.REQUESTS, key, records.encode(run_id), due=due))
+    return rows
+
+
 def _call_rows(before: RunState, after: RunState) -> list[Operation]:
     """A row per call that is new or whose deadline changed, so that it can be found by its id."""
     had = {call.call_id: call for turn in before.turns[-1:] for call in turn.calls}
@@ -399,7 +407,7 @@ def _call_rows(before: RunState, after: RunState) -> list[Operation]:
         old = had.get(call.call_id)
         old_due = None if old is None or old.ended else (old.deadline or None)
         if old is None or due != old_due:
-            line = records.CallLine(after.run_id, after.session_id)
+            line = records.Owner(after.run_id, after.session_id)
             rows.append(Put(records.CALLS, call.call_id, records.encode(line), due=due))
     return rows
 

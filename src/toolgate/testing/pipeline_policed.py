@@ -17,6 +17,7 @@ from toolgate.ports.pipeline import (
     Denied,
     Pending,
     Ran,
+    Rider,
     Started,
     not_told,
 )
@@ -58,12 +59,20 @@ class PolicedPipeline:
         self.ran: list[str] = []  # the requests whose tool was run here
 
     async def run(
-        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        rider: Rider | None = None,
     ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
         answer = await self.check(request)
         if isinstance(answer, Ran):
+            if rider is not None and not rider.began:
+                await self._journal.commit(*rider.begin)
+                rider.began = True
             try:
                 await started()
             except Refused as refused:

@@ -35,8 +35,8 @@ async def test_a_session_reaches_what_its_list_has_and_nothing_else(isolating: S
         opened = frozenset({f"allowed.test:{port}", f"other.test:{port}"})
         egress = SandboxEgress(
             Guard(resolve=resolve, allow_private=opened),
-            hosts_for=lambda key: [f"allowed.test:{port}"] if key == ALLOWED else [],
-            decided=decided.append,
+            grants=lambda key: allows([f"allowed.test:{port}"]) if key == ALLOWED else None,
+            note=lambda _, decision: decided.append(decision),
         )
         sessions = Sessions(isolating, clock=SystemClock(), egress=egress)
         session = await sessions.open(ALLOWED)

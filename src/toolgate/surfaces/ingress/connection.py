@@ -194,6 +194,13 @@ class Connection(WSListener):
         if self._closing:
             return
         goes_on = frame.msg_type is WSMsgType.CONTINUATION
+        if frame.fin and not goes_on and not self._pieces:  # nearly every message
+            binary = frame.msg_type is WSMsgType.BINARY
+            if frame.payload_size > self._parts.options.max_message_bytes:
+                self.close(CloseCode.MESSAGE_TOO_BIG, "message too big")
+            else:
+                self._take(None if binary else frame.get_payload_as_bytes())
+            return
         if goes_on is not bool(self._pieces):
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a fragment out of place")
         if not goes_on:
@@ -207,6 +214,9 @@ class Connection(WSListener):
             return
         message = None if self._pieces_binary else b"".join(self._pieces)
         self._pieces, self._pieces_size = [], 0
+        self._take(message)
+
+    def _take(self, message: bytes | None) -> None:
         self._inbox.append(message)
         if len(self._inbox) >= INBOX and self._reading and self._transport is not None:
             self._reading = False

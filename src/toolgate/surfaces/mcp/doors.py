@@ -6,7 +6,7 @@ imported when the first request comes.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -33,10 +33,20 @@ _SDK_SESSION: Final = re.compile(rb"\?session_id=([0-9a-f]{32})")
 class McpDoors:
     """The HTTP transports, trust `remote`; an ASGI app and something to be closed."""
 
-    def __init__(self, toolset: Toolset, *, hosts: Sequence[str] = LOOPBACK_HOSTS) -> None:
-        """`hosts` are the names by which clients may call this server (Host and Origin)."""
+    def __init__(
+        self,
+        toolset: Toolset,
+        *,
+        hosts: Sequence[str] = LOOPBACK_HOSTS,
+        extend: "Callable[[Server[Any]], None] | None" = None,
+    ) -> None:
+        """`hosts` are the names by which clients may call this server (Host and Origin).
+
+        `extend` may add to what the server answers, before anybody asks.
+        """
         self._toolset = toolset
         self._hosts = hosts
+        self._extend = extend
         self._opening = asyncio.Lock()
         self._open: _Open | None = None
         self._life: asyncio.Task[None] | None = None
@@ -67,7 +77,9 @@ class McpDoors:
     async def _live(self, ready: "asyncio.Future[_Open]") -> None:
         """The manager's task group must be left by the task that entered it: this one."""
         try:
-            opened = await asyncio.to_thread(_import_and_build, self._toolset, self._hosts)
+            opened = await asyncio.to_thread(
+                _import_and_build, self._toolset, self._hosts, self._extend
+            )
         except ImportError as missing:
             ready.set_exception(missing)
             return
@@ -98,7 +110,10 @@ class _Open:
         return routes.get(path.rstrip("/"), Response(status_code=404))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.manager.handle_request(scope, receive, send)
+        # The SDK compares headers with the body; the space around a value is no part of it, but
+        # not every HTTP parser takes it away (RFC 9110, 5.5).
+        trimmed = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        await self.manager.handle_request({**scope, "headers": trimmed}, receive, send)
         if scope["method"] == "DELETE":
             name = Request(scope).headers.get("mcp-session-id", "")
             self._toolset.runtime.sessions.client_gone(f"http:{name}")
@@ -143,7 +158,9 @@ async def serve_stdio(toolset: Toolset) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def _import_and_build(toolset: Toolset, hosts: Sequence[str]) -> _Open:
+def _import_and_build(
+    toolset: Toolset, hosts: Sequence[str], extend: "Callable[[Server[Any]], None] | None"
+) -> _Open:
     # The SDK costs a second of CPU and 45 MB: paid by the first request, in a thread.
     from mcp.server.sse import SseServerTransport  # noqa: PLC0415
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
@@ -157,6 +174,8 @@ def _import_and_build(toolset: Toolset, hosts: Sequence[str]) -> _Open:
         allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in named],
     )
     server = BrowserTools(toolset, trust=Trust.REMOTE).server()
+    if extend is not None:
+        extend(server)
     manager = StreamableHTTPSessionManager(
         server, security_settings=security, max_request_body_size=BODY_LIMIT
     )
