@@ -94,6 +94,7 @@ def checkpoint_of(home: Path) -> Checkpoint:
 def in_file(home: Path, sql: str, *values: bytes) -> list[tuple[bytes]]:
     """What someone does to the journal behind its back."""
     with contextlib.closing(sqlite3.connect(home / "journal.db")) as connection, connection:
+        connection.execute("PRAGMA synchronous=OFF")
         return connection.execute(sql, values).fetchall()
 
 
@@ -544,7 +545,8 @@ async def test_any_changed_byte_of_an_artifact_is_found(tmp_path: Path) -> None:
             blob.write_bytes(content)
         assert await asyncio.to_thread(check_home, tmp_path) == []
     [(data,)] = in_file(tmp_path, "SELECT data FROM events WHERE subject = 'r3'")
-    for position in range(len(data)):  # the record, and an artifact behind it
+    # In the record, between the two, and in the artifact behind it.
+    for position in {*range(0, len(data), 5), data.index(b"\n"), len(data) - 1}:
         changed = bytearray(data)
         changed[position] ^= 1 << chance.randrange(8)
         in_file(tmp_path, "UPDATE events SET data = ? WHERE subject = 'r3'", bytes(changed))

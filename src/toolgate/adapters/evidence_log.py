@@ -148,16 +148,29 @@ class EvidenceLog:
     async def store(self, ref: str, value: JsonValue) -> Artifact:
         if self._redactor.text(ref) != ref:
             raise Invalid("the ref of an artifact holds a secret", field="ref")
-        return await self.keep(ref, _canonical(self._redactor.value(value)))
+        _check_ref(ref)
+        content = _canonical(self._redactor.value(value))
+        return Artifact(ref, digest_of(content), await self._placed(content))
 
-    async def keep(self, ref: str, content: bytes) -> Artifact:
-        if _REF.fullmatch(ref) is None:
-            raise Invalid("not the ref of an artifact", field="ref")
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    async def keep(self, subject: str, contents: Mapping[str, bytes]) -> list[Artifact]:
+        prefix = f"requests/{subject}/"
+        _check_ref(prefix + "".join(contents))
+        limit = self._options.inline_limit
+        return [
+            Artifact(
+                f"{prefix}{name}.json",
+                digest_of(content),
+                content if len(content) <= limit else await self._placed(content),
+            )
+            for name, content in contents.items()
+        ]
+
+    async def _placed(self, content: bytes) -> bytes | None:
+        """What travels with the commit: a small content itself; a large one goes to the blobs."""
         if len(content) <= self._options.inline_limit:
-            return Artifact(ref, digest, content)
+            return content
         await self._blobs.put(content)
-        return Artifact(ref, digest, None)
+        return None
 
     def canonical(self, value: object) -> bytes:
         return _canonical(value)
@@ -183,10 +196,13 @@ class EvidenceLog:
             clean = masked
         _check_fields(clean)
         prefix = f"requests/{subject}/"
-        if any(not artifact.ref.startswith(prefix) for artifact in artifacts):
-            raise Invalid("an artifact is its record's subject's", field="artifacts")
-        artifacts = sorted(artifacts)
-        named = {artifact.ref: artifact.digest for artifact in artifacts}
+        named: dict[str, str] = {}
+        lines = [b""]
+        for ref, digest, inline in sorted(artifacts):
+            if not ref.startswith(prefix):
+                raise Invalid("an artifact is its record's subject's", field="artifacts")
+            named[ref] = digest
+            lines.append(inline or b"")
         record = _Record(named, self._clock.now_ms(), clean, kind, subject, RECORD_VERSION)
         data = _canonical(record)
         if len(data) > self._options.text_limit:  # else no field of it can be longer
@@ -194,8 +210,8 @@ class EvidenceLog:
             data = _canonical(record)
         if len(data) > ENTRY_LIMIT:
             raise Invalid(f"a record has at most {ENTRY_LIMIT} bytes", field="fields")
-        data = b"\n".join((data, *(artifact.inline or b"" for artifact in artifacts)))
-        return [Append(STREAM, (NewEvent(kind, data, subject),))]
+        lines[0] = data
+        return [Append(STREAM, (NewEvent(kind, b"\n".join(lines), subject),))]
 
     async def record(
         self,
@@ -395,9 +411,18 @@ def make_proof(
     return _encode(document) + b"\n"
 
 
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
 def check_content(ref: str, digest: str, content: bytes) -> None:
-    if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+    if digest_of(content) != digest:
         raise Damaged(f"artifact {ref} is not what was recorded")
+
+
+def _check_ref(ref: str) -> None:
+    if _REF.fullmatch(ref) is None:
+        raise Invalid("not the ref of an artifact", field="ref")
 
 
 def subject_of(ref: str) -> str:

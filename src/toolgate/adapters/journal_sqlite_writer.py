@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import (
-    HEAD,
+    LAST,
     OpenFile,
     from_sqlite,
     mark_clean,
@@ -28,7 +28,10 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.001  # seconds; shorter, and the writer gets ready while the callers need the core
+# Seconds before the writer gets ready for the next batch: after one of many commits the callers
+# need the core first; after a single one nobody does, and the next may come soon.
+PAUSE: Final = 0.001
+PAUSE_ALONE: Final = 0.000_05
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -201,16 +204,18 @@ class Writer(threading.Thread):
         self._waiting.put(None)
 
     def run(self) -> None:
-        while (batch := self._take()) is not None:
+        pause = PAUSE
+        while (batch := self._take(pause)) is not None:
             self._commit(batch)
             self._settle(batch)
+            pause = PAUSE if len(batch) > 1 else PAUSE_ALONE
         self._close()
 
-    def _take(self) -> list[Commit] | None:
+    def _take(self, pause: float) -> list[Commit] | None:
         """The next batch; while there is none, get ready for it."""
         try:
             # Not at once: the callers of the last batch are being woken, and go first.
-            return self._waiting.get(timeout=PAUSE)
+            return self._waiting.get(timeout=pause)
         except Empty:
             self._remember()
             with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
@@ -372,10 +377,10 @@ class Writer(threading.Thread):
     def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(HEAD, {"stream": name}).fetchone()
+            found = self._connection.execute(LAST, (name,)).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
-            state = StreamState(*found[1:])
+            state = StreamState(*found)
             self._streams.keep({name: state})
         return state
 

@@ -5,7 +5,6 @@ call has come, and in the end what came of it. Nothing in it is secret.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -81,7 +80,7 @@ class Call(NamedTuple):
 
 
 def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
-    """A started call as it can be known after a restart: without its arguments."""
+    """A started call as it can be known without its caller: without its arguments."""
     assert entry.started is not None
     started = entry.started
     request = ToolRequest(
@@ -120,10 +119,15 @@ def complete(request: ToolRequest) -> ToolRequest:
         raise Invalid(f"tool_id has 1 to {MAX_TOOL_CHARS} characters", field="tool_id")
     if request.run_id and request.step_id:
         return request
-    return replace(
-        request,
-        run_id=request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
-        step_id=request.step_id or wire.DERIVED_STEP_ID.format(request_id=request.request_id),
+    return ToolRequest(  # a third of what `replace` takes
+        request.request_id,
+        request.tool,
+        request.args,
+        request.caller,
+        request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
+        request.step_id or wire.DERIVED_STEP_ID.format(request_id=request.request_id),
+        request.policy_ref,
+        request.target_id,
     )
 
 

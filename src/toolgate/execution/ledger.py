@@ -28,6 +28,7 @@ from toolgate.execution.calls import (
     State,
     decode_entry,
     encode,
+    interrupted_call,
 )
 from toolgate.execution.episodes import OK
 from toolgate.ports.clock import Clock
@@ -135,16 +136,6 @@ class Ledger:
     ) -> Call:
         """Allowed, durably: from here on the tool may have run."""
         artifacts = [] if again else await self._decided_after(call, decision, approval)
-        started = Started(
-            tool=call.request.tool,
-            run_id=call.request.run_id,
-            step_id=call.request.step_id,
-            caller=call.request.caller,
-            engine_ref=call.engine_ref,
-            level=call.level,
-            decision=decision,
-            approval=approval,
-        )
         self._starts += 1
         if self._starts % STARTS_PER_NOTE == 0:
             operations = (*operations, self.note_finished(newest=self._newest))
@@ -152,7 +143,7 @@ class Ledger:
         self._starting[number] = before
         try:
             committed = await self.journal.commit(
-                self._entry(call, State.STARTED, started=started),
+                self._entry(call, State.STARTED, started=_started(call, decision, approval)),
                 *self._record("decision", call, decision, artifacts),
                 *operations,
             )
@@ -172,10 +163,10 @@ class Ledger:
         approval: Approval | None = None,
         operations: Sequence[Operation] = (),
     ) -> None:
-        """Allowed, and run by a device: what comes of it is written down by whoever sees it."""
+        """Allowed, and run by a device: what comes of it is for `conclude`."""
         artifacts = await self._decided_after(call, decision, approval)
         await self.journal.commit(
-            self._entry(call, State.RELEASED),
+            self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
             *self._record("decision", call, decision, artifacts),
             *operations,
         )
@@ -211,20 +202,43 @@ class Ledger:
         also: Also = nothing,
     ) -> wire.RunToolResponse:
         """The tool has ended, and `output` holds no secret."""
+        response, ending = await self._ending(call, decision, output, approval, kind)
+        await self.journal.commit(*ending, *also(response))
+        self._running.pop(call.id, None)
+        return response
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        """The end of a call that a device has run; nothing where it is no such call, or has ended."""
+        row = await self.journal.get(EXECUTIONS, request_id)
+        entry = decode_entry(row.value) if row is not None else None
+        if row is None or entry is None or entry.state is not State.RELEASED:
+            return ()
+        assert entry.started is not None
+        call = interrupted_call(request_id, entry, version=row.version)
+        decision, approval = entry.started.decision, entry.started.approval
+        _, ending = await self._ending(call, decision, output, approval, "result")
+        return ending
+
+    async def _ending(
+        self,
+        call: Call,
+        decision: Decision,
+        output: ToolOutput,
+        approval: Approval | None,
+        kind: str,
+    ) -> tuple[wire.RunToolResponse, list[Operation]]:
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = response_of(call, decision, output, names)
-        artifacts = [
-            await self._keep(call, A.TOOL_RESULT, _Result.of(output)),
-            await self._keep(call, A.RESPONSE, response),
-        ]
-        await self.journal.commit(
+        canonical = self.evidence.canonical
+        artifacts = await self.evidence.keep(
+            call.id,
+            {A.TOOL_RESULT: canonical(_Result.of(output)), A.RESPONSE: canonical(response)},
+        )
+        return response, [
             self._entry(call, State.ENDED, isolation=output.isolation),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, names, approval),
-            *also(response),
-        )
-        self._running.pop(call.id, None)
-        return response
+        ]
 
     async def conflict(self, call: Call) -> wire.RunToolResponse:
         """The id stands for another request: denied, and the first one's evidence is untouched.
@@ -250,21 +264,24 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self.evidence.keep(call.ref(name), call.shown)
+            artifacts = await self.evidence.keep(call.id, {name: call.shown})
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
-                *self._record("decision", call, decision, [artifact]),
+                *self._record("decision", call, decision, artifacts),
                 *self._ended(call, response, names, None),
             )
         return response
 
     async def _decided(self, call: Call, decision: Decision) -> list[Artifact]:
-        keep = self.evidence.keep
-        return [
-            await keep(call.ref(A.REQUEST), call.shown),
-            await self._keep(call, A.ENGINE_IDENTITY, _Identity(call.engine_ref, self.owner)),
-            await self._keep(call, A.POLICY_DECISION, _Verdict.of(decision)),
-        ]
+        canonical = self.evidence.canonical
+        return await self.evidence.keep(
+            call.id,
+            {
+                A.REQUEST: call.shown,
+                A.ENGINE_IDENTITY: canonical(_Identity(call.engine_ref, self.owner)),
+                A.POLICY_DECISION: canonical(_Verdict.of(decision)),
+            },
+        )
 
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
@@ -283,17 +300,15 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self._keep(call, APPROVAL_ARTIFACT, word)]
-
-    async def _keep(self, call: Call, name: str, value: object) -> Artifact:
-        return await self.evidence.keep(call.ref(name), self.evidence.canonical(value))
+        content = self.evidence.canonical(word)
+        return await self.evidence.keep(call.id, {APPROVAL_ARTIFACT: content})
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
         fields: dict[str, Scalar] = {
-            "decision": decision.effect.value,
+            "decision": str(decision.effect),
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
             "tool": call.request.tool,
@@ -306,7 +321,7 @@ class Ledger:
             "user": caller.user,
             "agent": caller.agent,
             "role": caller.role,
-            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
+            "level": str(call.level),  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
         return self.evidence.prepare(
@@ -319,7 +334,7 @@ class Ledger:
         fields: dict[str, Scalar] = {
             "tool": call.request.tool,
             "exit_code": output.exit_code,
-            "outcome": output.outcome.value,
+            "outcome": str(output.outcome),
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
@@ -353,9 +368,9 @@ class Ledger:
                 "runId": request.run_id,
                 "stepId": request.step_id,
                 "deviceId": request.caller.device,
-                "decision": check.decision.value,
+                "decision": check.decision,
                 "ruleId": given(check.rule_id, ""),
-                "riskLevel": call.level.value,
+                "riskLevel": call.level,
                 "confirmation": approval.status.value if approval else "none",
                 "result": "denied" if denied else OK if response.ok else "failed",
             },
@@ -415,6 +430,19 @@ class _Result(msgspec.Struct):
             output.stdout,
             output.truncated,
         )
+
+
+def _started(call: Call, decision: Decision, approval: Approval | None) -> Started:
+    return Started(
+        tool=call.request.tool,
+        run_id=call.request.run_id,
+        step_id=call.request.step_id,
+        caller=call.request.caller,
+        engine_ref=call.engine_ref,
+        level=call.level,
+        decision=decision,
+        approval=approval,
+    )
 
 
 def _number_in(events: Iterable[Event]) -> int:

@@ -25,7 +25,7 @@ from toolgate.domain.errors import (
     Unavailable,
 )
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import Redactor
+from toolgate.domain.redaction import RedactingStream, Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -83,15 +83,31 @@ class _Running:
         self.started = started
         self.rider = rider
         self.task: asyncio.Task[Settled | Waiting]
-        self.waiting = 0
+        self.waiting: list[asyncio.Future[None]] = []
         self.in_tool = False
         self.stopped = False
+        self.late = False
+
+    def enter_tool(self) -> bool:
+        """Whether the tool may still begin."""
+        self.in_tool = not self.stopped
+        return self.in_tool
 
     def stop(self) -> None:
         if not self.stopped:
             self.stopped = True
-            if self.in_tool:
+            if self.in_tool and not self.late:
                 self.task.cancel()
+
+    def expire(self) -> None:
+        if not self.stopped:
+            self.late = True
+            self.task.cancel()
+
+    def end(self) -> None:
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Pipeline:
@@ -156,21 +172,25 @@ class Pipeline:
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
-        running.waiting += 1
+        waiter = asyncio.get_running_loop().create_future()
+        running.waiting.append(waiter)
         try:
-            return await asyncio.shield(running.task)
+            await waiter
         except asyncio.CancelledError:
-            if running.waiting == 1:
+            running.waiting.remove(waiter)
+            if not running.waiting:
                 running.stop()
                 await asyncio.wait([running.task])
             raise
-        finally:
-            running.waiting -= 1
+        return running.task.result()
 
     def _forget(self, key: tuple[str, str], task: asyncio.Task[Settled | Waiting]) -> None:
-        self._running.pop(key, None)
+        self._running.pop(key).end()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return await self._ledger.conclude(request_id, clean_output(output, self._redactor))
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
@@ -258,10 +278,14 @@ class Pipeline:
         names = "\0".join(names_in(request))
         if not names.isprintable() and _readable(names) != names:
             raise Invalid("an id or a name in the request is no text", field="ctx")
-        if self._redactor.text(names) != names:
-            raise Invalid("an id or a name in the request holds a secret", field="ctx")
         args = content["args"]
-        clean = self._redactor.value(args)
+        # One search for all of it; only where that finds something, one for each.
+        clean = args
+        both: dict[str, JsonValue] = {"names": names, "args": args}
+        if self._redactor.value(both) is not both:
+            if self._redactor.text(names) != names:
+                raise Invalid("an id or a name in the request holds a secret", field="ctx")
+            clean = self._redactor.value(args)
         evidence = self._ledger.evidence
         try:
             shown = whole = evidence.canonical(content)
@@ -342,39 +366,40 @@ class Pipeline:
     async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""
         engine = self._routing.engine_for(call.request)
-        stream = self._redactor.stream()
-        fed = False
+        stream: RedactingStream | None = None
 
         def shown(piece: str) -> None:
-            nonlocal fed
-            fed = True
+            nonlocal stream
+            if stream is None:
+                stream = self._redactor.stream()
             if clean := stream.feed(piece):
                 update(clean)
 
+        if not running.enter_tool():
+            return failed("Cancelled")
+        alarm = asyncio.get_running_loop().call_later(self._deadline_s, running.expire)
         try:
-            async with asyncio.timeout(self._deadline_s):
-                running.in_tool = True
-                if running.stopped:
-                    return failed("Cancelled")
-                await running.started()
-                output = await engine.run(call.request, update=shown)
-            if fed and (rest := stream.close()):
+            await running.started()
+            output = await engine.run(call.request, update=shown)
+            if stream is not None and (rest := stream.close()):
                 update(rest)
         except TimeoutError:
-            output = failed(f"No end after {self._deadline_s} s", outcome=Outcome.MAY_HAVE_EXECUTED)
+            output = failed("The engine gave up waiting", outcome=Outcome.MAY_HAVE_EXECUTED)
         except (Invalid, Refused, NotFound) as refused:
             output = failed(str(refused))
         except ToolgateError as unavailable:
             output = failed(str(unavailable), outcome=Outcome.MAY_HAVE_EXECUTED)
         except asyncio.CancelledError:
-            if not running.stopped:
+            if not running.stopped and not running.late:
                 raise  # the process ends; the next start says what is known
             running.task.uncancel()
-            output = failed("Cancelled", outcome=Outcome.MAY_HAVE_EXECUTED)
+            why = f"No end after {self._deadline_s} s" if running.late else "Cancelled"
+            output = failed(why, outcome=Outcome.MAY_HAVE_EXECUTED)
         except Exception:
             log.exception("engine_failed engine=%s request=%s", engine.ref, call.id)
             output = failed("The engine failed", outcome=Outcome.MAY_HAVE_EXECUTED)
         finally:
+            alarm.cancel()
             running.in_tool = False
         return clean_output(output, self._redactor)
 

@@ -38,8 +38,9 @@ class Evidence(Protocol):
         """
         ...
 
-    async def keep(self, ref: str, content: bytes) -> Artifact:
-        """As `store`, for what `canonical` has made of a value without secrets."""
+    async def keep(self, subject: str, contents: Mapping[str, bytes]) -> list[Artifact]:
+        """Store the artifacts of one record by their names, each made by `canonical` of a value
+        that holds no secret."""
         ...
 
     def canonical(self, value: object) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.domain.devices import Identity, Kind, Who, session_of
 from toolgate.domain.tools import Caller, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.journal import Operation
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, ToolPipeline
@@ -90,13 +90,8 @@ def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str
         role=identity.who if identity.who is Who.DEVICE else str(identity.who),
         level=level,
         agent=agent,
-        session=session_of(identity, session),
+        session=session_of(identity.name, session),
     )
-
-
-def session_of(identity: Identity, name: str) -> str:
-    """A session that only this caller can name."""
-    return f"gw:{identity.name}:{name}" if name else f"gw:{identity.name}"
 
 
 def granted_level(identity: Identity, kind: Kind, level: Level) -> Level:

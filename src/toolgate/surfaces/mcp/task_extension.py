@@ -9,7 +9,7 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_NAME_HEADER
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
@@ -70,7 +70,8 @@ class TaskExtension:
 
     def _find(self, ctx: Context, task_id: str) -> TaskRun:
         require(ctx)
-        if ctx.request is not None and ctx.request.headers.get(MCP_NAME_HEADER) != task_id:
+        named = ctx.request and decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
+        if ctx.request is not None and named != task_id:
             raise MCPError(
                 code=types.HEADER_MISMATCH,
                 message=f"{MCP_NAME_HEADER} header does not match the request body's taskId",

@@ -88,7 +88,8 @@ class TaskMethods:
         if not isinstance(given, dict):
             return await call_next(ctx)  # which says what is wrong with it
         try:
-            return {"task": _task(await self._answers.begin(ctx, given))}
+            # The SDK's client takes no answer of a tool that has no content.
+            return {"content": [], "task": _task(await self._answers.begin(ctx, given))}
         except TaskFailed as failed:
             return self._answers.refused(ctx, failed)
 

@@ -6,6 +6,7 @@ import { t } from "../lang.js";
 import { button, mono } from "../ui.js";
 
 const KEPT = "toolgate.chat";
+const MOST = 20_000; // characters of one answer: a bubble is to be read, and a run's page has all of it
 const EXAMPLES = [
   ["Add two numbers", 'Let me work that out. [[tool:math.add {"a": 2, "b": 40}]]'],
   ["Ask a person", 'I would like to note this down. [[tool:kv.set {"key": "greeting", "value": "hello"}]]'],
@@ -39,7 +40,7 @@ export async function show(context) {
       keep();
     },
     run_started(message) {
-      const run = { bubble: null, approvals: new Map() };
+      const run = { bubble: null, said: 0, approvals: new Map() };
       runs.set(message.run_id, run);
       const words = kept.said?.[message.request_id];
       if (words && !log.querySelector(`[data-request="${CSS.escape(message.request_id)}"]`)) mine(words, message.request_id);
@@ -49,8 +50,12 @@ export async function show(context) {
     delta(message) {
       const run = runs.get(message.run_id);
       if (!run) return;
+      const room = MOST - run.said;
+      run.said += message.text.length;
+      if (room <= 0) return;
       run.bubble ||= show(h("div", { class: "bubble partial" }));
-      run.bubble.append(plain(message.text));
+      run.bubble.append(plain(message.text.slice(0, room)));
+      if (run.said >= MOST) run.bubble.append("… ", h("a", { href: `/console/runs/${message.run_id}` }, t("The rest is in the run.")));
       bottom();
     },
     state(message) {
