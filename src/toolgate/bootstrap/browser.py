@@ -14,8 +14,8 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured
 from toolgate.ports.blobs import Blobs
@@ -38,7 +38,7 @@ async def browser_tasks(
     async with AsyncExitStack() as stack:
         refused = RefusedHosts()
         proxy = await stack.enter_async_context(EgressProxy(Guard(), decided=refused.note))
-        browser = PlaywrightBrowser(
+        browser = SystemBrowser(
             BrowserOptions(
                 executable=settings.chromium,
                 proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
