@@ -13,11 +13,11 @@ from toolgate.surfaces.gateway.answers import Extra, Result
 from toolgate.surfaces.gateway.command_states import States
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.surfaces.gateway.target_health import TargetHealths
 from toolgate.surfaces.gateway.translate import device_out
 
 OpenRuns = Callable[[], Awaitable[Sequence[wire.InFlight]]]
 LastAt = Callable[[str], int | None]  # of `heartbeat` or `cron`
-Targets = Callable[[], Sequence[wire.TargetHealth]]
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class StatusRoutes:
     events: Events
     open_runs: OpenRuns
     last_at: LastAt
-    targets: Targets
+    targets: TargetHealths
     _started: float = 0.0
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class StatusRoutes:
         return Result(wire.Health(ok=True, version=self.version, uptime=uptime), Extra(bare=True))
 
     async def _status(self, _: Call) -> Result:
-        targets = list(self.targets())
+        targets = list(await self.targets.now())
         sound = all(one.status is wire.CapabilityStatus.HEALTHY for one in targets)
         status = wire.Status(
             version=self.version,
