@@ -1,7 +1,7 @@
 """The tool pipeline and everything a tool call may reach."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,8 +30,7 @@ from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.policy.decide import FindPolicy
-from toolgate.domain.targets import Target
-from toolgate.domain.tools import Caller, JsonValue, Level, Tool
+from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.egress import EgressRecords, PolicyEgress
@@ -103,7 +102,6 @@ class Execution:
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
-    probe_target: Callable[[Target], Awaitable[Mapping[str, JsonValue]]]
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -136,13 +134,13 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
     target_health = TargetHealths(
-        targets,
+        targets.list,
         clock=clock,
         local=lambda _: sandboxes.health(),
         remote=runners.health,
         is_held_back=lambda target: runners.breaker(target).is_open,
     )
-    installation.keep_running(target_health.watch())
+    installation.on_stop(target_health.stop)
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -206,7 +204,6 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         simulation,
         tasks,
         in_browser.tools(),
-        runners.health,
     )
 
 

@@ -38,14 +38,7 @@ from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
-from toolgate.surfaces.gateway.status import StatusRoutes
-from toolgate.surfaces.gateway.target_health import (
-    ListTargets,
-    Probe,
-    TargetHealths,
-    no_probe,
-    no_targets,
-)
+from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
 from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
 
@@ -83,8 +76,7 @@ class Foundations:
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
-    targets: ListTargets = no_targets
-    probe_target: Probe = no_probe
+    targets: HealthOfTargets = no_targets
     more_routes: Sequence[Route] = ()
     more_capabilities: Sequence[Capability] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
@@ -186,7 +178,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         events=events,
         open_runs=lambda: _open_runs(on.runs),
         last_at=on.last_at,
-        targets=TargetHealths(on.clock, on.targets, on.probe_target),
+        targets=on.targets,
     )
     gateway = Gateway(
         (
