@@ -82,7 +82,11 @@ def running(command: list[str], url_of: Callable[[bytes], str]) -> Iterator[Serv
         yield Server(url_of(process.stdout.readline()), process.pid)
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         process.stdout.close()
 
 

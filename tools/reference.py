@@ -26,7 +26,9 @@ from toolgate.contracts import (
 )
 from toolgate.contracts.wire import Code
 from toolgate.domain import approvals, runs, task_runs, toolcalls
+from toolgate.domain.tools import Tool
 from toolgate.execution.registry import BUILT_IN
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 
 OUT = Path(__file__).parents[1] / "docs" / "reference"
 SOURCES = Path(__file__).parents[1] / "src" / "toolgate"
@@ -98,13 +100,23 @@ def tools_page() -> Iterator[str]:
     yield "run again after a crash."
     yield ""
     yield from head("tool", "level", "repeatable", "what it does", "arguments")
-    for name, built_in in sorted(BUILT_IN.items()):
-        tool = built_in.tool
-        properties = tool.schema.get("properties", {})
-        assert isinstance(properties, dict)
-        arguments = ", ".join(f"`{argument}`" for argument in properties)
-        repeatable = "yes" if tool.repeatable else "no"
-        yield row(f"`{name}`", tool.level, repeatable, tool.description, arguments)
+    for _, built_in in sorted(BUILT_IN.items()):
+        if built_in.tool.name not in {tool.name for tool in TARGET_TOOLS}:
+            yield _tool(built_in.tool)
+    yield ""
+    yield from ["## On an execution target", ""]
+    yield "These run where the call's target says: this machine's sandbox, or a runner (docs/runner.md)."
+    yield ""
+    yield from head("tool", "level", "repeatable", "what it does", "arguments")
+    yield from (_tool(tool) for tool in sorted(TARGET_TOOLS, key=lambda tool: tool.name))
+
+
+def _tool(tool: Tool) -> str:
+    properties = tool.schema.get("properties", {})
+    assert isinstance(properties, dict)
+    arguments = ", ".join(f"`{argument}`" for argument in properties)
+    repeatable = "yes" if tool.repeatable else "no"
+    return row(f"`{tool.name}`", tool.level, repeatable, tool.description, arguments)
 
 
 def commands_page() -> Iterator[str]:

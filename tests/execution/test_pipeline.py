@@ -265,6 +265,26 @@ async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
     assert (await artifact(rig, "requests/r1/policy_decision.json"))["decision"] == "allow"
 
 
+async def test_what_a_device_made_of_a_call_is_evidence_once(rig: Rig) -> None:
+    await rig.pipeline.check(call("r1", "count"))
+    kinds = [record["kind"] for record in await records(rig, "r1")]
+    assert kinds == ["decision"]
+    came_of_it = ToolOutput(0, stdout="from the device", isolation="device")
+    operations = await rig.pipeline.conclude("r1", came_of_it)
+    assert await state_of(rig, "r1") is State.RELEASED  # whoever asked commits them
+    await rig.journal.commit(*operations)
+    with pytest.raises(Conflict):
+        await rig.journal.commit(*operations)
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
+    assert (await artifact(rig, "requests/r1/tool_result.json"))["stdout"] == "from the device"
+    [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
+    assert (row.metadata["requestId"], row.metadata["result"]) == ("r1", "ok")
+    assert as_ran(await rig.pipeline.check(call("r1", "count"))).stdout == "from the device"
+    for request_id in ("r1", "unknown"):
+        assert await rig.pipeline.conclude(request_id, came_of_it) == ()
+    assert rig.engine.runs["count"] == 0
+
+
 @pytest.mark.parametrize(
     ("raised", "outcome"),
     [

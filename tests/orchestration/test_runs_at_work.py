@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
 from toolgate.domain.errors import Conflict, NotFound
 from toolgate.domain.runs import RunStatus
@@ -74,9 +76,10 @@ class House:
     clock: FakeClock = field(default_factory=FakeClock)
     bus: LocalBus = field(default_factory=LocalBus)
     agents: dict[str, Agent] = field(default_factory=dict)
+    journal: Any = None
 
     def __post_init__(self) -> None:
-        self.journal = MemoryJournal(clock=self.clock, bus=self.bus)
+        self.journal = self.journal or MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
         self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
@@ -388,14 +391,81 @@ async def test_a_deadline_that_cannot_be_handled_does_not_keep_the_others_from_t
     await house.dispatcher.drain(seconds=0)
 
 
-async def test_retention_forgets_what_is_too_old_in_session_streams() -> None:
-    asked: list[tuple[str, int, int]] = []
+DAY_MS = 24 * 3_600_000
 
-    class Journal:
-        async def prune(self, prefix: str, *, before: int, keep: int) -> int:
-            asked.append((prefix, before, keep))
-            return 7
 
-    clock = FakeClock()
-    assert await Retention(Journal(), clock).once() == 7
-    assert asked == [("session/", clock.now_ms() - 24 * 3_600_000, 10_000)]
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[House]:
+    """On a disk, where retention works."""
+    clock, bus = FakeClock(), LocalBus()
+    journal = await SqliteJournal.open(tmp_path / "journal.db", clock=clock, bus=bus)
+    one = House(clock=clock, bus=bus, journal=journal)
+    yield one
+    await one.dispatcher.drain(seconds=0)
+    await journal.close()
+
+
+async def retained(house: House, run_id: str) -> set[str]:
+    """Where the journal still has something of a run."""
+    state = await records.load(house.journal, run_id)
+    rows = {
+        records.SESSION_RUNS: records.session_key("s", run_id),
+        records.RUNS: run_id,
+        records.OPEN_RUNS: records.session_key("s", run_id),
+    }
+    found = {name for name, key in rows.items() if await house.journal.get(name, key) is not None}
+    told = await house.journal.read("session/s", subject=run_id)
+    return found | ({"facts"} if state else set()) | ({"told"} if told else set())
+
+
+async def test_the_facts_of_ended_runs_go_when_their_session_is_forgotten(kept: House) -> None:
+    await kept.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    asked = await kept.invoke("[[tool:desk {}]]")
+    await kept.until(asked, RunStatus.PAUSED_WAITING_TOOL)
+    await kept.at_rest()
+    call = (await kept.runs.state(asked)).calls[0]
+    await kept.runs.end_call(asked, call.call_id, ok=True, result="x", error=None)
+    await kept.until(asked, RunStatus.DONE)
+    retention = Retention(kept.journal, kept.clock)
+    kept.clock.advance(DAY_MS - 1000)
+    assert await retention.once() == 0
+    assert await retained(kept, asked) == {"facts", "told", records.RUNS, records.SESSION_RUNS}
+    kept.clock.advance(2000)
+    assert await retention.once() > 0
+    assert await retained(kept, asked) == {records.RUNS}, "the list of runs still has its line"
+    assert await kept.journal.scan(records.ENDED_RUNS) == []
+    assert await kept.journal.get(records.CALLS, call.call_id) is None
+    with pytest.raises(NotFound):
+        await kept.runs.state(asked)
+    assert await retention.once() == 0
+
+
+async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> None:
+    waiting = await kept.invoke("[[tool:pay {}]] after")
+    await kept.until(waiting, RunStatus.PAUSED_WAITING_APPROVAL)
+    await kept.at_rest()
+    kept.clock.advance(3 * DAY_MS)
+    await Retention(kept.journal, kept.clock).once()
+    call = (await kept.runs.state(waiting)).calls[0]
+    (state, required) = await kept.runs.snapshot("s")
+    assert (state.members["state"], required.members["approval_id"]) == (
+        "PAUSED_WAITING_APPROVAL", call.approval_id,
+    )  # fmt: skip
+    ids = {"session_id": "s", "run_id": waiting, "reason": "", "decided_by": "me"}
+    await kept.runs.decide_approval(call.approval_id, approve=True, **ids)
+    await kept.until(waiting, RunStatus.DONE)
+
+
+async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: House) -> None:
+    first = await kept.invoke("what I said", "echo")
+    await kept.until(first, RunStatus.DONE)
+    kept.clock.advance(DAY_MS - 1000)
+    second = await kept.invoke("and then", "echo")
+    await kept.until(second, RunStatus.DONE)
+    kept.clock.advance(2000)
+    retention = Retention(kept.journal, kept.clock)
+    await retention.once()
+    assert "facts" in await retained(kept, first)
+    kept.clock.advance(DAY_MS + 1)
+    await retention.once()
+    assert "facts" not in await retained(kept, first) | await retained(kept, second)

@@ -134,13 +134,13 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
     target_health = TargetHealths(
-        targets,
+        targets.list,
         clock=clock,
         local=lambda _: sandboxes.health(),
         remote=runners.health,
         is_held_back=lambda target: runners.breaker(target).is_open,
     )
-    installation.keep_running(target_health.watch())
+    installation.on_stop(target_health.stop)
     built_in = BuiltInEngine(
         journal=journal,
         web=web,

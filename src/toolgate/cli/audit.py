@@ -28,13 +28,13 @@ def command() -> None:
 @click.option("--decision", help="Only this decision.")
 @click.option("--from", "from", help="Not before this time (ISO 8601).")
 @click.option("--to", help="Not after this time (ISO 8601).")
-@click.option("--limit", help="How many rows. [50; at most 500]")
-@click.option("--cursor", help="Only rows with a smaller id than this.")
+@click.option("--limit", type=click.IntRange(1, 500), help="How many rows. [50]")
+@click.option("--cursor", type=click.IntRange(1), help="Only rows with a smaller id than this.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, as over HTTP.")
 @click.option("--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]")
-def query(as_json: bool, home: Path | None, **filters: str | None) -> None:
+def query(as_json: bool, home: Path | None, **filters: str | int | None) -> None:
     """Print rows, newest first."""
-    given = {name: value for name, value in filters.items() if value is not None}
+    given = {name: str(value) for name, value in filters.items() if value is not None}
     place = home if home is not None else settings.load().home
     with ClosedJournal(place / JOURNAL_FILE) as journal:
         page = asyncio.run(search(journal, AuditQuery.parse(given)))

@@ -16,7 +16,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "targets": ("targets", "List execution targets, set one, remove one."),
     "artifact": ("artifact", "Put files where tools can have them, and get what they kept."),
     "browser": ("browser", "Serve browser tasks over MCP."),
-    "policy": ("policy", "Check, test, explain and simulate policies."),
+    "policy": ("policy", "Show, check, test, explain and simulate policies."),
     "ingress": ("ingress", "Start the door for clients alone."),
     "orchestrator": ("orchestrator", "Start runs and their tools alone."),
     "chat": ("chat", "Talk to an agent in the terminal."),

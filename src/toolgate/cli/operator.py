@@ -116,4 +116,6 @@ def _cell(name: str, value: Any) -> str:
         return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     if name == "scope" and isinstance(value, dict):  # the level, and what is granted beside it
         return ", ".join([value["tools"], *(key for key, held in value.items() if held is True)])
+    if name == "rateLimit" and isinstance(value, dict):
+        return f"{value['limit']} in {value['windowMs'] // 1000} s"
     return value if isinstance(value, str) else json.dumps(value)

@@ -189,6 +189,9 @@ class Pipeline:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
 
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return await self._ledger.conclude(request_id, clean_output(output, self._redactor))
+
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:

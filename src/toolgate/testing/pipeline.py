@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Journal
+from toolgate.ports.journal import Journal, Operation
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
@@ -81,6 +81,9 @@ class FakePipeline:
 
     async def check(self, request: ToolRequest) -> Answer:
         return await self.run(request)
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return ()
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str

@@ -8,7 +8,7 @@ from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Append, Journal, NewEvent
+from toolgate.ports.journal import Append, Journal, NewEvent, Operation
 from toolgate.ports.pipeline import (
     APPROVALS,
     DECIDED,
@@ -105,6 +105,9 @@ class PolicedPipeline:
                 return Denied("rejected", "approval_rejected", "Rejected")
             case _:
                 return Denied("approval_timeout", "approval_expired", "Nobody decided")
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return ()
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str

@@ -134,10 +134,10 @@ def _response(
         schema = data
     else:
         schema = {"allOf": [answer, {"properties": {"ok": {"const": True}, "data": data}}]}
-    response: dict[str, Any] = {
-        "description": _MEANINGS[status],
-        "content": {"application/json": {"schema": schema}},
-    }
+    content = {"application/json": {"schema": schema}}
+    if route.stream and status == 200:
+        content = {"text/event-stream": {"schema": {"type": "string"}}}
+    response: dict[str, Any] = {"description": _MEANINGS[status], "content": content}
     headers = _response_headers(route, status)
     if headers:
         response["headers"] = headers
