@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
+import httpx2
 import pytest
 import pytest_asyncio
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.harness import Program, running
 
@@ -75,15 +78,9 @@ async def test_every_door_of_mcp_needs_a_token_and_an_origin_of_ours(
 
 
 async def test_a_stock_client_lists_the_seven_tools_through_the_gateway(program: Program) -> None:
-    mcp = pytest.importorskip("mcp.client.streamable_http")
-    from mcp import ClientSession  # noqa: PLC0415 - heavy, and only here
-
-    token = (program.home / "operator.token").read_text()
-    import httpx2  # noqa: PLC0415 - what the SDK speaks HTTP with
-
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
-        mcp.streamable_http_client(program.urls["mcp"], http_client=http) as streams,
+        httpx2.AsyncClient(headers=operator(program)) as http,
+        streamable_http_client(program.urls["mcp"], http_client=http) as streams,
         ClientSession(streams[0], streams[1]) as session,
     ):
         await session.initialize()
