@@ -14,8 +14,9 @@ from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound
-from toolgate.domain.runs import RunStatus
+from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
@@ -26,7 +27,7 @@ from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
-from toolgate.ports.journal import Event, Put
+from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Ran
 from toolgate.testing.clock import FakeClock
@@ -360,6 +361,42 @@ async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
 
     await house.when(is_forgotten)
     assert await house.invoke("x", "echo", request_id="q") != run_id
+
+
+@requirement("001/durability/invoke-survives")
+async def test_a_run_of_which_only_the_start_was_written_goes_on_after_a_kill(house: House) -> None:
+    """Its start is committed with one row alone; the others follow when it is taken up."""
+    at = house.clock.now_ms()
+    started = RunStarted("run_1", "s", "echo", "u", "q", "user", "said", at)
+    operations = records.start(started, deliveries.run_started(started))
+    assert [type(one) for one in operations] == [Append, Append, Put, Delete]
+    await house.journal.commit(*operations)
+    assert await house.runs.open_runs() == await house.runs.open_runs("s") == [("run_1", "s")]
+    assert await house.runs.session_of("run_1") == "s"
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it is open"
+    house.dispatcher.dispatch("run_1")
+    await house.until("run_1", RunStatus.DONE)
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it has ended"
+    assert [one.run_id for one in await house.runs.list_runs()] == ["run_1"]
+    assert await house.runs.open_runs() == []
+    told = [kind for kind, _ in await house.told("run_1")]
+    assert (told[0], told[-1], told.count("run_started")) == ("run_started", "done", 1)
+
+
+async def test_requests_of_sessions_with_names_alike_are_kept_apart(house: House) -> None:
+    async def ask(session_id: str, request_id: str) -> str:
+        tools = [Tool("desk", "", Level.READ, {}, repeatable=True)]
+        await house.runs.register_tools(session_id, tools)
+        return await house.runs.invoke(
+            Invocation(session_id, "u", "script", "user", "[[tool:desk {}]]", request_id)
+        )
+
+    asked = [("s", "q"), ("s/=q", "q"), ("s", "q/=q"), ("s/", "q"), ("s%2F", "q"), ("s", "")]
+    runs = [await ask(*one) for one in asked]
+    assert len(set(runs)) == len(asked)
+    for (session_id, _), run_id in zip(asked, runs, strict=True):
+        assert (run_id, session_id) in await house.runs.open_runs(session_id)
+    assert len(await house.runs.open_runs("s")) == 3
 
 
 async def test_runs_are_listed_newest_first_page_by_page(house: House) -> None:
