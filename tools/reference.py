@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from toolgate import settings
-from toolgate.cli.main import COMMANDS
+from toolgate.cli.main import COMMANDS, EXIT_CODES
 from toolgate.contracts import (
     executor_v0,
     gateway_v1,
@@ -120,8 +120,11 @@ def _tool(tool: Tool) -> str:
 
 
 def commands_page() -> Iterator[str]:
-    yield "Exit codes: 0 done; 1 it failed, and the line on stderr says why; 2 the command, a setting"
-    yield "or a file is wrong, and the line says what to correct."
+    yield "`--json` makes stdout JSON and nothing else; what goes wrong is a sentence on stderr."
+    yield ""
+    yield from head("exit code", "means")
+    for code, means in EXIT_CODES.items():
+        yield row(code, means)
     yield ""
     for name in COMMANDS:
         command = importlib.import_module(f"toolgate.cli.{COMMANDS[name][0]}").command

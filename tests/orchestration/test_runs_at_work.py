@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound
-from toolgate.domain.runs import RunStatus
+from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
-from toolgate.domain.tools import Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
 from toolgate.orchestration.agents import Agents, External
@@ -26,17 +27,17 @@ from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
-from toolgate.ports.journal import Event, Put
+from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
+from toolgate.testing.pipeline import FakePipeline
 from toolgate.testing.seal import PlainSeal
 
 requirement = pytest.mark.requirement
-POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
+TOOLS = {"here": Level.READ, "pay": Level.SIGN, "desk": Level.READ}
 
 
 class Broken:
@@ -82,7 +83,10 @@ class House:
         self.journal = self.journal or MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
-        self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
+        self.pipeline = FakePipeline(journal=self.journal, clock=self.clock)
+        for name, level in TOOLS.items():
+            self.pipeline.add(name, level, self._run_tool)
+        self.pipeline.elsewhere.add("desk")
         self.endless = Endless()
         self.builtin: dict[str, Agent] = {
             "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,
@@ -116,9 +120,9 @@ class House:
     def _reach(self, external: External) -> Agent:
         raise NotFound("agent", external.agent_id)
 
-    async def _run_tool(self, request: ToolRequest) -> ToolOutput:
+    async def _run_tool(self, _args: Mapping[str, JsonValue]) -> ToolOutput:
         if self.tool is not None:
-            await self.tool(request)
+            await self.tool(self.pipeline.ran[-1])
         return ToolOutput(0, stdout="ran")
 
     async def invoke(self, content: str, agent: str = "script", request_id: str = "") -> str:
@@ -208,7 +212,7 @@ async def test_a_tool_that_was_run_before_a_crash_is_not_run_again(house: House)
     house.start()
     house.dispatcher.dispatch(run_id)
     await house.until(run_id, RunStatus.DONE)
-    assert house.pipeline.ran.count(call_id) == 1
+    assert [request.request_id for request in house.pipeline.ran].count(call_id) == 1
     assert len(house.pipeline.ran) == 2
 
 
@@ -284,6 +288,7 @@ async def test_of_a_result_a_time_out_and_a_cancel_one_wins_and_the_rest_learn_i
     await house.until(run_id, RunStatus.DONE)
     line = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
     assert len(line) == 1
+    assert call_id in {concluded for concluded, _ in house.pipeline.concluded}
     with pytest.raises(Conflict):
         await house.runs.submit_result(call_id, **result)
     with pytest.raises(NotFound):
@@ -356,6 +361,42 @@ async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
 
     await house.when(is_forgotten)
     assert await house.invoke("x", "echo", request_id="q") != run_id
+
+
+@requirement("001/durability/invoke-survives")
+async def test_a_run_of_which_only_the_start_was_written_goes_on_after_a_kill(house: House) -> None:
+    """Its start is committed with one row alone; the others follow when it is taken up."""
+    at = house.clock.now_ms()
+    started = RunStarted("run_1", "s", "echo", "u", "q", "user", "said", at)
+    operations = records.start(started, deliveries.run_started(started))
+    assert [type(one) for one in operations] == [Append, Append, Put, Delete]
+    await house.journal.commit(*operations)
+    assert await house.runs.open_runs() == await house.runs.open_runs("s") == [("run_1", "s")]
+    assert await house.runs.session_of("run_1") == "s"
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it is open"
+    house.dispatcher.dispatch("run_1")
+    await house.until("run_1", RunStatus.DONE)
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it has ended"
+    assert [one.run_id for one in await house.runs.list_runs()] == ["run_1"]
+    assert await house.runs.open_runs() == []
+    told = [kind for kind, _ in await house.told("run_1")]
+    assert (told[0], told[-1], told.count("run_started")) == ("run_started", "done", 1)
+
+
+async def test_requests_of_sessions_with_names_alike_are_kept_apart(house: House) -> None:
+    async def ask(session_id: str, request_id: str) -> str:
+        tools = [Tool("desk", "", Level.READ, {}, repeatable=True)]
+        await house.runs.register_tools(session_id, tools)
+        return await house.runs.invoke(
+            Invocation(session_id, "u", "script", "user", "[[tool:desk {}]]", request_id)
+        )
+
+    asked = [("s", "q"), ("s/=q", "q"), ("s", "q/=q"), ("s/", "q"), ("s%2F", "q"), ("s", "")]
+    runs = [await ask(*one) for one in asked]
+    assert len(set(runs)) == len(asked)
+    for (session_id, _), run_id in zip(asked, runs, strict=True):
+        assert (run_id, session_id) in await house.runs.open_runs(session_id)
+    assert len(await house.runs.open_runs("s")) == 3
 
 
 async def test_runs_are_listed_newest_first_page_by_page(house: House) -> None:

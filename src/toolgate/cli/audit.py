@@ -6,11 +6,10 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import plain, table_of
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -48,11 +47,11 @@ def _print(page: AuditPage) -> None:
     if not page.items:
         click.echo("no rows match")
         return
-    table = Table("id", "time", "action", "actor", "resource", "metadata", box=None, pad_edge=False)
+    table = table_of(("id", "time", "action", "actor", "resource", "metadata"))
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
         metadata = msgspec.json.encode(row.metadata).decode()
-        cells = (str(row.id), row.created_at, row.action, row.actor, resource, metadata)
+        cells = (str(row.id), row.created_at[:19], row.action, row.actor, resource, metadata)
         table.add_row(*map(plain, cells))
     Console(markup=False, highlight=False).print(table)
     if page.next_cursor is not None:

@@ -26,6 +26,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),
     "capabilities": ("capabilities", "List capabilities, and register one."),
+    "task": ("task", "Run browser tasks, and see those that have run."),
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),

@@ -11,6 +11,7 @@ for). A start writes only the first of them: someone waits for it, and the rest 
 
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -100,12 +101,18 @@ def fence_name(run_id: str) -> str:
 
 
 def request_key(session_id: str, request_id: str) -> str:
-    return f"{session_id}/{request_id}"
+    return f"{_plain(session_id)}/{request_id}"
 
 
 def open_key(session_id: str, request_id: str, run_id: str) -> str:
     """Two open runs cannot have the same request; the sign keeps requests apart from run ids."""
-    return f"{session_id}/={request_id}" if request_id else f"{session_id}/{run_id}"
+    owner = _plain(session_id)
+    return f"{owner}/={request_id}" if request_id else f"{owner}/{run_id}"
+
+
+def _plain(session_id: str) -> str:
+    """A session's name without a slash, so that what follows the first one is not part of it."""
+    return quote(session_id, safe="") if "/" in session_id or "%" in session_id else session_id
 
 
 def ended_key(ended_at: int, run_id: str) -> str:
@@ -179,21 +186,19 @@ def run_line(state: RunState) -> bytes:
 
 async def open_of(journal: Journal, session_id: str) -> list[str]:
     """The open runs of a session, oldest first; ids sort by the time they were made."""
-    rows = await _rows_of(journal, OPEN_RUNS, session_id)
-    owners = [decode_owner(row.value) for row in rows]
-    return sorted(owner.run_id for owner in owners if owner.session_id == session_id)
+    rows = await _rows_from(journal, OPEN_RUNS, open_key(session_id, "", ""))
+    return sorted(decode_owner(row.value).run_id for row in rows)
 
 
 async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
     """The runs of a session that have a row in a collection kept by session, oldest first."""
-    rows = await _rows_of(journal, collection, session_id)
+    rows = await _rows_from(journal, collection, session_key(session_id, ""))
     owners = [session_and_run(row.key) for row in rows]
     return [run_id for owner, run_id in owners if owner == session_id]
 
 
-async def _rows_of(journal: Journal, collection: str, session_id: str) -> list[Row]:
-    """The rows whose key begins with a session's name; some may be those of a longer name."""
-    prefix = session_key(session_id, "")
+async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row]:
+    """The rows whose key begins so."""
     found: list[Row] = []
     after = prefix
     while rows := await journal.scan(collection, after=after, limit=PAGE):

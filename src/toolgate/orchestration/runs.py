@@ -176,9 +176,9 @@ class Runs:
         if state.ended:
             operations.extend(_end_rows(state))
         await self.journal.commit(*operations, *besides, durable=durable)
-        for call in () if state.ended else state.open_calls:
-            if call.deadline:
-                self.dispatcher.wake_at(call.deadline)
+        for operation in operations:
+            if isinstance(operation, Put) and operation.due is not None:
+                self.dispatcher.wake_at(operation.due)
         return state
 
     def _open_row(self, state: RunState, *, due: int | None) -> Put:
@@ -196,7 +196,6 @@ class Runs:
         if waits:
             return [self._open_row(after, due=None)]
         due = self.limits.agent_ms + (before.started_at if begins else self.clock.now_ms())
-        self.dispatcher.wake_at(due)
         return [self._open_row(after, due=due)]
 
     async def submit_result(

@@ -142,3 +142,12 @@ async def test_a_command_is_never_the_operators(tmp_path: Path) -> None:
         for kind in ("agent", "tool", "system", "mcp"):
             status, told = await gateway.ask("POST", f"/command/{kind}", bearer(OPERATOR), {})
             assert (status, told["error"]["code"]) == (401, ErrorCode.AUTH_REQUIRED)
+
+
+async def test_a_rebound_name_opens_no_route_whoever_asks(tmp_path: Path) -> None:
+    async with opened(tmp_path) as gateway:
+        _, document = await gateway.ask("GET", "/openapi.json", {})
+        for one in operations(document):
+            rebound = {"Host": "evil.example", **bearer(OPERATOR)}
+            status, told = await gateway.ask(one.method, one.path, rebound, {})
+            assert (status, told["error"]["code"]) == (403, ErrorCode.PERMISSION_DENIED), one
