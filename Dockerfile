@@ -1,7 +1,9 @@
 FROM python:3.11-slim-bookworm
 
+# The base image's Debian decides the versions: pinning them here would break with its next update.
+# hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends bubblewrap busybox-static chromium-headless-shell fonts-dejavu-core \
+    && apt-get install --yes --no-install-recommends bubblewrap busybox-static chromium-headless-shell fonts-dejavu-core libatomic1 \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /src
@@ -11,7 +13,7 @@ COPY src src
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 RUN useradd --create-home --uid 10001 toolgate && install -d -o toolgate -m 0700 /data
-USER toolgate
+USER 10001
 ENV TOOLGATE_HOME=/data HOST=0.0.0.0 LOG_FORMAT=json
 VOLUME /data
 EXPOSE 8081 8090 8091 8787

@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
+NPM_STAMP := tests/node/node_modules/.installed
 
-.PHONY: help setup system run test check bench map docs pictures format lock clean
+.PHONY: help setup system packages run test check bench map docs pictures format lock clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -24,10 +25,15 @@ $(BENCH_STAMP): $(STAMP) requirements-bench.lock
 system:  ## Install the system's parts: Chromium, bubblewrap, Docker (Debian, as root)
 	sh tools/install-system.sh
 
+packages: $(NPM_STAMP)  ## Install what the tests take from npm
+
+$(NPM_STAMP): $(STAMP) tests/node/package.json tests/node/package-lock.json
+	sh tools/install-npm-packages.sh
+
 run: setup  ## Start Toolgate on its embedded defaults
 	$(BIN)/toolgate up
 
-test: setup system  ## Run every test
+test: setup system packages  ## Run every test
 	$(BIN)/python -m pytest
 
 check: setup  ## Types, lint, import rules, drawn pages
@@ -64,4 +70,4 @@ lock:  ## Pin the dependencies anew (needs uv)
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock
 
 clean:  ## Remove what make made
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules

@@ -1,12 +1,24 @@
-"""What a command costs in a warm sandbox, beside the same command as a plain subprocess."""
+"""What a command costs in a warm sandbox, beside the same command as a plain subprocess.
+
+In this process; and through a gateway and a runner that are processes of their own on loopback.
+"""
 
 import asyncio
+import contextlib
+import itertools
+import json
+import os
 import shutil
 import statistics
-from collections.abc import Awaitable, Callable
-from typing import Final
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
 
 import aiodocker
+import aiohttp
 
 from bench.measure import Cost, Result, at_least, at_most, interleave_async, run, table, timed_async
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, BwrapSession
@@ -20,6 +32,17 @@ EACH: Final = 12
 OPEN_MS: Final = 120
 OPEN_MB: Final = 8.0
 FIRST_BYTE_MS: Final = 5.0
+PROGRAM: Final = str(Path(sys.executable).with_name("toolgate"))
+OPERATOR: Final = "bench-operator-token"
+EXECUTOR: Final = "bench-executor-token"
+RUNNER: Final = "bench-runner-token"
+PORTS: Final = ("WS_PORT", "HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "RUNNER_PORT")
+POLICY: Final = """\
+version: 1
+rules:
+  - {id: commands, allow: bash.exec, match: {command: "echo *"}, reason: For the bench}
+  - {id: echo, allow: echo, match: any, reason: For the bench}
+"""
 
 Work = Callable[[], Awaitable[object]]
 
@@ -231,10 +254,145 @@ async def beside_plain(*, with_docker: bool) -> list[Result]:
     return results
 
 
+@contextlib.asynccontextmanager
+async def program(*words: str, home: Path, **settings: str) -> AsyncIterator[dict[str, Any]]:
+    """A process of the installed program; what it says when it is ready."""
+    env = {**os.environ, **dict.fromkeys(PORTS, "0"), "TOOLGATE_HOME": str(home), **settings}
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM, *words,
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield json.loads(await process.stdout.readline())
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+class Doors:
+    """The ways to the same command: at the runner, and through the gateway."""
+
+    def __init__(self, http: aiohttp.ClientSession, *, gateway: str, runner: str) -> None:
+        self._http = http
+        self._gateway = gateway
+        self._runner = runner
+        self._numbers = itertools.count()
+
+    async def set_target(self) -> None:
+        body = {"tenantId": "t_default", "kind": "docker-runner", "endpoint": self._runner}
+        async with self._http.put(
+            f"{self._gateway}/execution-targets/bench",
+            json={**body, "authToken": RUNNER, "isDefault": True},
+            headers={"authorization": f"Bearer {OPERATOR}"},
+        ) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def tool(self, tool: str, **args: str) -> None:
+        """With the policy asked, and the evidence on disk before the answer."""
+        body = {
+            "request_id": f"bench-{next(self._numbers)}",
+            "tool_id": tool,
+            "args": args,
+            "ctx": {"run_id": "bench"},
+        }
+        async with self._http.post(
+            f"{self._gateway}/tool/run",
+            json=body,
+            headers={"authorization": f"Bearer {EXECUTOR}"},
+        ) as answer:
+            result = await answer.json()
+        assert result["tool_result"]["stdout"].strip() == "hi", result
+
+    async def execute(self, cmd: str = COMMAND) -> None:
+        async with self._ask(cmd) as answer:
+            assert (await answer.json())["result"]["output"] == "hi\n"
+
+    async def first_byte(self) -> Cost:
+        """Until the first line of a streamed answer is here; hanging up ends the command."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        async with self._ask(f"{COMMAND}; sleep 5", accept="application/x-ndjson") as answer:
+            line = await answer.content.readline()
+            cost = Cost(time.perf_counter() - wall, time.process_time() - cpu)
+            assert b"hi" in line
+            answer.close()
+        await self.execute()  # the runner has ended the one before
+        return cost
+
+    def _ask(
+        self, cmd: str, accept: str = "application/json"
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        target = {"targetId": "bench", "kind": "docker-runner", "tenantId": "t_default"}
+        return self._http.post(
+            self._runner,
+            json={
+                "call": {"name": "bash.exec", "args": {"cmd": cmd}},
+                "ctx": {"runId": "direct", "sessionId": "direct", "runtimeMode": "local"},
+                "target": target,
+            },
+            headers={"authorization": f"Bearer {RUNNER}", "accept": accept},
+        )
+
+
+async def over_http() -> list[Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "policy.yaml").write_text(POLICY)
+        tokens = {"OPERATOR_TOKEN": OPERATOR, "EXECUTOR_TOKEN": EXECUTOR}
+        policy = {"POLICY_FILE": str(home / "policy.yaml")}
+        async with (
+            program("runner", home=home / "runner", RUNNER_AUTH_TOKEN=RUNNER) as runner,
+            program("up", home=home / "gateway", **tokens, **policy) as gateway,
+            aiohttp.ClientSession() as http,
+        ):
+            doors = Doors(http, gateway=gateway["urls"]["gateway"], runner=runner["urls"]["runner"])
+            await doors.set_target()
+            return await _compare(doors)
+
+
+async def _compare(doors: Doors) -> list[Result]:
+    one = await interleave_async(
+        {
+            "plain": lambda: timed_async(plain),
+            "all": lambda: timed_async(lambda: doors.tool("bash.exec", cmd=COMMAND)),
+            "runner": lambda: timed_async(doors.execute),
+            "pipeline": lambda: timed_async(lambda: doors.tool("echo", text="hi")),
+            "plain first byte": lambda: timed_async(plain_first_byte),
+            "first byte": doors.first_byte,
+        },
+        rounds=80,
+    )
+    later = (one["first byte"].wall - one["plain first byte"].wall) * 1000
+    ms = {name: cost.wall * 1000 for name, cost in one.items()}
+    return [
+        at_most(
+            "bash.exec through gateway and runner, against bash -c",
+            one["all"].wall / one["plain"].wall,
+            4,
+            detail=f"{ms['all']:.2f} ms, {ms['plain']:.2f} ms",
+        ),
+        Result("  of which POST /execute at the runner alone", f"{ms['runner']:.2f} ms"),
+        Result("  and POST /tool/run of echo: policy, evidence", f"{ms['pipeline']:.2f} ms"),
+        Result(
+            "first byte of a runner's stream, later than plain",
+            f"{later:.2f} ms",
+            f"<= {FIRST_BYTE_MS} ms",
+            later <= FIRST_BYTE_MS,
+        ),
+    ]
+
+
 def main() -> list[str]:
     on_asyncio = asyncio.run(beside_plain(with_docker=True))
     on_uvloop = run(beside_plain(with_docker=False))
-    return table("sandbox, on asyncio", on_asyncio) + table("sandbox, on uvloop", on_uvloop)
+    through = asyncio.run(over_http())
+    return [
+        *table("sandbox, on asyncio", on_asyncio),
+        *table("sandbox, on uvloop", on_uvloop),
+        *table("sandbox, through gateway and runner", through),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """What ships to run it elsewhere: no container engine is needed to see that it fits the program."""
 
 import configparser
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,7 +52,11 @@ def test_no_port_is_published_beyond_this_machine() -> None:
 
 def test_the_image_does_not_run_as_root_and_sets_what_there_is() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    assert re.search(r"^USER toolgate$", text, re.MULTILINE)
+    made = re.search(r"useradd .*--uid (\d+)", text)
+    user = re.search(r"^USER (\d+)$", text, re.MULTILINE)
+    assert made is not None
+    assert user is not None
+    assert made[1] == user[1] != "0"
     line = re.search(r"^ENV (.*)$", text, re.MULTILINE)
     assert line is not None
     names = {pair.partition("=")[0] for pair in line[1].split()}
@@ -62,3 +69,24 @@ def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
     unit.read(ROOT / "deploy" / "toolgate.service")
     assert unit["Service"]["ExecStart"].split()[1] in COMMANDS
     assert unit["Service"]["User"] == "toolgate"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        ("hadolint", "Dockerfile"),
+        ("docker-compose", "--file", "compose.yaml", "config", "--quiet"),
+        ("systemd-analyze", "verify", "deploy/toolgate.service"),
+    ],
+    ids=lambda check: check[0],
+)
+def test_the_tools_of_their_makers_find_nothing_wrong(check: tuple[str, ...]) -> None:
+    if shutil.which(check[0]) is None:
+        pytest.skip(f"{check[0]} is not installed")
+    given = {**os.environ, "API_KEY": "k", "INTERNAL_TOKEN": "t", "NO_COLOR": "1"}
+    done = subprocess.run(
+        check, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60, check=False
+    )
+    found = (done.stdout + done.stderr).splitlines()
+    # Where the program is not installed as the unit expects it, that alone is said of it.
+    assert [line for line in found if "/usr/local/bin/toolgate is not executable" not in line] == []

@@ -40,6 +40,24 @@ A dot is an attack that was kept in. The same attacks run in the tests: for the 
 get out, and for the plain subprocess the judges must see what does.
 """
 
+TAIL: Final = """
+## What was not run for real
+
+The table is from the one machine above. Not run on a kernel of its own, and so proven on paper only:
+
+- **cgroup v2 with limits.** Paths, delegation, the names and values of the limits, and that a group without
+  one of them is refused, are tested on a directory laid out as the kernel does it; the kill of a whole group by
+  one write is tested on a real v2 tree, which has no controllers on a machine that uses v1.
+- **aarch64.** The system-call filter is assembled for both machines and both programs are run, call by call, by
+  an interpreter in the tests; no aarch64 kernel has loaded it.
+- **gVisor** (`--runtime runsc`): it is passed to the engine as any runtime; no runsc was there to try.
+- **Without root**: bubblewrap then runs as the user who started it, in a cgroup that was delegated; the attacks
+  were run as root, where each session has a uid of its own.
+- **An image of one's own** (`--image`): the containers here have this machine's /usr, read-only.
+
+The runner tries its sandbox when it starts and does not start where the isolation is not there: on such machines too.
+"""
+
 
 async def attack_sandbox(make: str, url: str) -> list[Row]:
     async with outer_limit() as (_, name):
@@ -85,7 +103,7 @@ def draw(columns: dict[str, list[Row]]) -> str:
     for together in zip(*columns.values(), strict=True):
         told = [row.escaped or "." for row in together]
         lines.append(f"| {together[0].case.replace('-', ' ')} | " + " | ".join(told) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + TAIL
 
 
 def _groups() -> int:

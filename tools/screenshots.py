@@ -15,13 +15,9 @@ import aiohttp
 from playwright.async_api import Browser, Page, async_playwright
 
 from toolgate.adapters.chromium import find_chromium
-from toolgate.bootstrap.browser import browser_alone
-from toolgate.cli.demo import pages_on_this_machine
+from toolgate.adapters.sample_pages import PAGES, SITE
 from toolgate.client.sessions import Session, connect
 from toolgate.contracts.ingress_v1 import ApprovalRequired, RunStarted
-from toolgate.domain.task_runs import Trust
-from toolgate.settings import load
-from toolgate.tasks.toolset import Asker, Call
 
 OUT = Path(__file__).parents[1] / "docs" / "images"
 PROGRAM = Path(sys.executable).with_name("toolgate")
@@ -49,22 +45,56 @@ NOTE = 'I will write that down. [[tool:kv.set {"key": "release", "value": "2026.
 DEPLOY = 'Ready. [[tool:shell {"command": "make release VERSION=2026.11 && git push origin main"}]]'
 
 
-async def play_tasks(home: Path) -> None:
+TASKS = (
+    ("batch_extract_pages", {"urls": list(PAGES)}),
+    ("screenshot_page", {"url": f"{SITE}/"}),
+)
+
+
+async def play_tasks(http: aiohttp.ClientSession, urls: dict[str, str], token: str) -> None:
     """Two browser tasks, so that the console has some to show."""
-    async with browser_alone(load({"TOOLGATE_HOME": str(home)}), [home]) as toolset:
-        with pages_on_this_machine() as site:
-            call = Call(Asker(Trust.LOCAL))
-            urls = [f"{site}/", f"{site}/policy", f"{site}/evidence"]
-            for template, inputs in (
-                ("batch_extract_pages", {"urls": urls}),
-                ("screenshot_page", {"url": f"{site}/"}),
-            ):
-                asked = {
-                    "templateId": template,
-                    "inputs": inputs,
-                    "options": {"mode": "sync"},
-                }
-                await toolset.call("run_task_template", asked, call)
+    api = f"{urls['console']}/api"
+    async with http.post(f"{api}/sign-in", json={"token": token}):
+        pass
+    for template, inputs in TASKS:
+        wanted = {"template": template, "inputs": inputs}
+        async with http.post(f"{api}/tasks", json=wanted) as answer:
+            run = (await answer.json())["runId"]
+        status = "queued"
+        while status in {"queued", "running"}:
+            await asyncio.sleep(0.2)
+            async with http.get(f"{api}/tasks/{run}") as answer:
+                status = (await answer.json())["status"]
+        assert status == "succeeded", status
+
+
+async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
+    """Devices, a script, a server and a target, as an installation in use has them."""
+    api = f"{urls['console']}/api"
+    for name in ("laptop-li.wei", "phone-amara", "tablet-2"):
+        knocks = {"X-Device-Id": name, "User-Agent": "Toolgate for phones 1.2"}
+        url = f"{urls['gateway']}/status"
+        async with aiohttp.ClientSession() as device, device.get(url, headers=knocks):
+            pass
+    grant = {"tools": "write", "agent": True, "mcp": True}
+    async with http.post(f"{api}/devices/laptop-li.wei/pair", json=grant) as answer:
+        assert answer.status == 200
+    for path, body in (
+        ("tokens/ci", {"tools": "read", "mcp": True}),
+        ("capabilities/mcp.docs", {"level": "read", "rate": 60, "url": "https://mcp.example.com/"}),
+        (
+            "targets/runner-lab",
+            {
+                "tenantId": "t_default",
+                "kind": "docker-runner",
+                "endpoint": "http://lab:18081",
+                "authToken": "a token that is never shown",
+                "enabled": True,
+            },
+        ),
+    ):
+        async with http.put(f"{api}/{path}", json=body) as answer:
+            assert answer.status == 200, await answer.text()
 
 
 @asynccontextmanager
@@ -139,11 +169,6 @@ async def take(browser: Browser, urls: dict[str, str], link: str) -> None:
         await page.get_by_role("button", name="Approve").click()
         await page.get_by_role("table", name="Decided lately").wait_for()
         await until_asked(tomas, DEPLOY)
-        async with aiohttp.ClientSession() as device:
-            for name in ("phone-amara", "tablet-2"):
-                url = f"{urls['gateway']}/status"
-                async with device.get(url, headers={"X-Device-Id": name}):
-                    continue
         for name, path in VIEWS.items():
             await page.goto(base + path)
             await shoot(page, name)
@@ -179,7 +204,11 @@ async def in_other_ways(page: Page, base: str, run_id: str) -> None:
     await shoot(page, "approvals-zh")
     await page.evaluate("localStorage.setItem('toolgate.lang', 'en')")
     await page.set_viewport_size({"width": 390, "height": 800})
-    for name, path in {"phone-run": f"/runs/{run_id}", "phone-approvals": "/approvals"}.items():
+    for name, path in {
+        "phone-overview": "",
+        "phone-run": f"/runs/{run_id}",
+        "phone-approvals": "/approvals",
+    }.items():
         await page.goto(base + path)
         await shoot(page, name)
 
@@ -188,8 +217,15 @@ async def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary) / "home"
-        await play_tasks(home)
-        async with toolgate(home) as (urls, link), async_playwright() as driver:
+        async with (
+            toolgate(home) as (urls, link),
+            async_playwright() as driver,
+            aiohttp.ClientSession(
+                cookie_jar=aiohttp.CookieJar(unsafe=True), headers={"X-Toolgate-Console": "1"}
+            ) as http,
+        ):
+            await play_tasks(http, urls, (home / "operator.token").read_text())
+            await furnish(http, urls)
             browser = await driver.chromium.launch(
                 executable_path=find_chromium(), args=["--no-sandbox"]
             )

@@ -12,6 +12,7 @@ from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from toolgate.domain.tools import JsonValue
 
 
 async def main(home: Path) -> None:
@@ -33,9 +34,10 @@ async def main(home: Path) -> None:
         number = 0
         while True:
             number += 1
-            ref = f"requests/r{writer}-{number}-{clock.now_ms()}/x.json"
-            artifact = await log.store(ref, {"out": "x" * (number % 40 * 5)})
-            index = await log.record("result", {"n": number}, artifacts=[artifact])
+            subject = f"r{writer}-{number}-{clock.now_ms()}"
+            content: JsonValue = {"out": "x" * (number % 40 * 5)}
+            artifact = await log.store(f"requests/{subject}/x.json", content)
+            index = await log.record("result", {"n": number}, subject=subject, artifacts=[artifact])
             sys.stdout.write(f"{index}\n")
             sys.stdout.flush()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import gzip
 import ipaddress
 import json
 import ssl
@@ -424,6 +425,20 @@ async def test_an_answer_without_end_is_cut_off(runners: DockerRunners, answer: 
     output = await ask(runners, answer)
     assert "too large" in error_of(output)["message"]
     assert output.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def test_a_compressed_answer_is_not_unfolded(runners: DockerRunners) -> None:
+    bomb = gzip.compress(b'{"ok": true, "output": "' + b"x" * 50_000_000 + b'"}')
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb)}\r\n\r\n"
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(head.encode() + bomb)
+
+    async with FakeRunner(answer) as runner:
+        output = await runners.engine(a_target(runner.url)).run(a_call())
+        assert runner.asked[0].headers["accept-encoding"] == "identity"
+    assert error_of(output)["code"] == FAILED
+    assert len(str(output)) < 5_000
 
 
 async def break_off(writer: asyncio.StreamWriter) -> None:

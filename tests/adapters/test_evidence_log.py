@@ -1,10 +1,12 @@
 """The log on a real home: commits, tiles, checkpoints, restarts, damage, and checking it offline."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
 import shutil
+import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +28,7 @@ from toolgate.domain import checkpoints, evidence
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey
 from toolgate.domain.errors import Conflict, Damaged, Invalid, NotFound
 from toolgate.domain.redaction import MASK
-from toolgate.ports.evidence import STREAM
+from toolgate.ports.evidence import STREAM, record_of
 from toolgate.ports.journal import Append, Journal, NewEvent, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -89,6 +91,13 @@ def checkpoint_of(home: Path) -> Checkpoint:
     return checkpoints.open_checkpoint(note, key=key_of(home), check=check_signature)
 
 
+def in_file(home: Path, sql: str, *values: bytes) -> list[tuple[bytes]]:
+    """What someone does to the journal behind its back."""
+    with contextlib.closing(sqlite3.connect(home / "journal.db")) as connection, connection:
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection.execute(sql, values).fetchall()
+
+
 def check_home(home: Path, *, since: str = "") -> list[str]:
     with ClosedHome(home) as closed:
         return check_log(
@@ -131,7 +140,7 @@ async def test_a_record_is_in_the_journal_canonical_and_in_one_commit_with_what_
         )
         assert index == 0
         [event] = await home.journal.read(STREAM)
-        record = json.loads(event.data)
+        record = json.loads(record_of(event.data))
         assert record == {
             "artifacts": {"requests/r1/request.json": artifact.digest},
             "at": home.clock.now_ms(),
@@ -141,7 +150,7 @@ async def test_a_record_is_in_the_journal_canonical_and_in_one_commit_with_what_
             "v": 1,
         }
         canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        assert event.data == canonical.encode()
+        assert event.data == canonical.encode() + '\n{"a":"ü\\n","b":1}'.encode()
         assert await home.journal.get("runs", "run_1") is not None
         assert await home.log.fetch("requests/r1/request.json") == '{"a":"ü\\n","b":1}'.encode()
 
@@ -150,16 +159,40 @@ async def test_where_the_commit_is_refused_there_is_no_record_and_no_artifact(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as home:
+        row = Put("calls", "r1", b"{}", expected=0)
         first = await home.log.store("requests/r1/request.json", {"a": 1})
-        await home.log.record("decision", {}, subject="r1", artifacts=[first])
-        other = await home.log.store("requests/r1/request.json", {"a": 2})
+        await home.log.record(
+            "decision", {}, subject="r1", artifacts=[first], with_operations=[row]
+        )
         late = await home.log.store("requests/r1/response.json", {"a": 2})
         with pytest.raises(Conflict):
-            await home.log.record("result", {}, subject="r1", artifacts=[late, other])
+            await home.log.record(
+                "result", {}, subject="r1", artifacts=[late], with_operations=[row]
+            )
         assert (await home.journal.head(STREAM)).last == 1
         assert await home.log.fetch("requests/r1/request.json") == b'{"a":1}'
-        with pytest.raises(NotFound):
-            await home.log.fetch("requests/r1/response.json")
+        for ref in ("requests/r1/response.json", "requests/r1", "other/r1/request.json"):
+            with pytest.raises(NotFound):
+                await home.log.fetch(ref)
+
+
+async def test_a_ref_that_is_given_again_never_hides_what_it_was_given_first(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as home:
+        for number in (1, 2):
+            artifact = await home.log.store("requests/r1/request.json", {"a": number})
+            await home.log.record("decision", {}, subject="r1", artifacts=[artifact])
+        assert await home.log.fetch("requests/r1/request.json") == b'{"a":1}'
+    assert check_home(tmp_path) == []
+
+
+async def test_an_artifact_of_another_subject_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as home:
+        artifact = await home.log.store("requests/r1/x.json", {})
+        for subject in ("", "r2", "r"):
+            with pytest.raises(Invalid):
+                home.log.prepare("result", {}, subject=subject, artifacts=[artifact])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +231,7 @@ async def test_a_record_that_is_too_large_is_refused_and_a_long_text_is_cut(
 async def test_broken_unicode_is_recorded_as_far_as_it_can_be(tmp_path: Path) -> None:
     async with running(tmp_path) as home:
         artifact = await home.log.store("requests/r1/x.json", {"out": "a\udcffb"})
-        await home.log.record("result", {"out": "a\udcffb"}, artifacts=[artifact])
+        await home.log.record("result", {"out": "a\udcffb"}, subject="r1", artifacts=[artifact])
         assert await home.log.fetch("requests/r1/x.json") == b'{"out":"a?b"}'
 
 
@@ -211,9 +244,9 @@ async def test_secrets_in_fields_subject_and_artifacts_are_masked_and_a_ref_with
             "result",
             {"note": f"said {SECRET}", "password": "x"},
             subject=f"r-{SECRET}",
-            artifacts=[artifact],
         )
-        [event] = await home.journal.read(STREAM)
+        await home.log.record("result", {}, subject="r1", artifacts=[artifact])
+        [event, _] = await home.journal.read(STREAM)
         record = json.loads(event.data)
         assert record["fields"] == {"note": f"said {MASK}", "password": MASK}
         assert record["subject"] == event.subject == f"r-{MASK}"
@@ -228,9 +261,9 @@ async def test_a_commitment_hides_the_value_and_ignores_the_order_of_members(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as home:
-        one = home.log.commitment({"a": 1, "b": SECRET})
-        assert one == home.log.commitment({"b": SECRET, "a": 1})
-        assert one != home.log.commitment({"a": 2, "b": SECRET})
+        one = home.log.commitment(home.log.canonical({"a": 1, "b": SECRET}))
+        assert one == home.log.commitment(home.log.canonical({"b": SECRET, "a": 1}))
+        assert one != home.log.commitment(home.log.canonical({"a": 2, "b": SECRET}))
         assert SECRET not in one
         assert one.startswith("hmac-sha256:")
 
@@ -241,7 +274,7 @@ async def test_a_large_artifact_goes_to_the_blobs_and_a_damaged_one_is_not_given
     async with running(tmp_path) as home:
         artifact = await home.log.store("requests/r1/x.json", {"out": "long " * 100})
         assert artifact.inline is None
-        await home.log.record("result", {}, artifacts=[artifact])
+        await home.log.record("result", {}, subject="r1", artifacts=[artifact])
         content = await home.log.fetch("requests/r1/x.json")
         assert json.loads(content) == {"out": "long " * 100}
         [blob] = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
@@ -510,16 +543,16 @@ async def test_any_changed_byte_of_an_artifact_is_found(tmp_path: Path) -> None:
             blob.write_bytes(changed)
             assert await asyncio.to_thread(check_home, tmp_path)
             blob.write_bytes(content)
-        for name in ("request", "tool_result"):  # one is in its row, the other in the blobs
-            row = await home.journal.get("evidence_artifact", f"requests/r3/{name}.json")
-            assert row is not None
-            for position in range(len(row.value)):
-                changed = bytearray(row.value)
-                changed[position] ^= 1 << chance.randrange(8)
-                await home.journal.commit(Put(row.collection, row.key, bytes(changed)))
-                assert await asyncio.to_thread(check_home, tmp_path), changed
-            await home.journal.commit(Put(row.collection, row.key, row.value))
         assert await asyncio.to_thread(check_home, tmp_path) == []
+    [(data,)] = in_file(tmp_path, "SELECT data FROM events WHERE subject = 'r3'")
+    # In the record, between the two, and in the artifact behind it.
+    for position in {*range(0, len(data), 5), data.index(b"\n"), len(data) - 1}:
+        changed = bytearray(data)
+        changed[position] ^= 1 << chance.randrange(8)
+        in_file(tmp_path, "UPDATE events SET data = ? WHERE subject = 'r3'", bytes(changed))
+        assert check_home(tmp_path), changed
+    in_file(tmp_path, "UPDATE events SET data = ? WHERE subject = 'r3'", data)
+    assert check_home(tmp_path) == []
 
 
 async def test_a_log_that_grows_meanwhile_is_verified_all_the_same(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.adapters import mcp_upstream
+from toolgate.adapters import mcp_session
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_file import read_servers
-from toolgate.adapters.mcp_upstream import MAX_TEXT, McpUpstreams
+from toolgate.adapters.mcp_outputs import MAX_TEXT
+from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
@@ -124,11 +125,11 @@ async def test_a_server_that_hangs_is_given_up_and_its_session_with_it(
     stdio: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = (await stdio.call("pid")).stdout
-    monkeypatch.setattr(mcp_upstream, "CALL_S", 0.5)
+    monkeypatch.setattr(mcp_session, "CALL_S", 0.5)
     hung = await stdio.call("hang")
     assert not hung.ok
     assert hung.outcome is Outcome.MAY_HAVE_EXECUTED
-    monkeypatch.setattr(mcp_upstream, "CALL_S", 60.0)
+    monkeypatch.setattr(mcp_session, "CALL_S", 60.0)
     assert (await stdio.call("pid")).stdout != first
 
 
@@ -136,7 +137,7 @@ async def test_a_server_that_hangs_is_given_up_and_its_session_with_it(
 async def test_what_is_no_mcp_server_is_unavailable_and_in_the_end_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_upstream, "OPEN_S", 1.0)
+    monkeypatch.setattr(mcp_session, "OPEN_S", 1.0)
     for server in (
         GARBAGE,
         Server(command="/nonexistent/program"),

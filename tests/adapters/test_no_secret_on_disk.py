@@ -91,11 +91,11 @@ async def test_grep_finds_no_secret_in_any_encoding_under_the_home(tmp_path: Pat
         shown = "".join(
             stream.feed(text[:9]) + stream.feed(text[9:] + "\n") for text in every.values()
         )
+        await log.record("result", {}, subject=f"r{number}", artifacts=[artifact])
         await log.record(
             "result",
             fields | {"shown": (shown + stream.close())[:1500]},
             subject=every["base64"],
-            artifacts=[artifact],
             with_operations=[
                 *audit.prepare(
                     AuditEntry(

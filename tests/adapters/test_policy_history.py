@@ -55,7 +55,7 @@ async def record_calls(home: Path) -> None:
         request = each.call
         call = Call(
             request=request,
-            shown={"tool_id": request.tool, "args": dict(request.args)},
+            shown=evidence.canonical({"tool_id": request.tool, "args": dict(request.args)}),
             fingerprint="f",
             engine_ref="e",
             level=each.level,

@@ -5,9 +5,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from tests.e2e.harness import PROGRAM, environment, running
+from tests.e2e.harness import PROGRAM, Program, environment, running
 from tests.engines import need
 
 
@@ -27,20 +28,26 @@ def facts(output: str) -> list[tuple[str, str]]:
     return [(one["fact"], one["value"]) for one in map(json.loads, output.splitlines())]
 
 
-def test_the_demo_plays_its_whole_story_on_a_toolgate_of_its_own(tmp_path: Path) -> None:
+def test_the_demo_plays_on_a_toolgate_of_its_own_and_goes_on_without_a_browser(
+    tmp_path: Path,
+) -> None:
     need("bwrap")
-    played = toolgate("demo", "--private", "--json", cwd=tmp_path)
+    no_browser = "--set=CHROMIUM=/nowhere/chromium"
+    played = toolgate("demo", "--private", "--json", no_browser, cwd=tmp_path)
     assert played.returncode == 0, played.stderr
     told = dict(facts(played.stdout))
     assert "approved" in told
-    assert told["status"] == "succeeded"
+    assert "/nowhere/chromium" in told["skipped"]
+    assert "apt-get install" in told["install"]
     assert "records" in told["verified"]
     assert any("kept in the sandbox" in value for _, value in facts(played.stdout))
     assert any("blocked" in value for _, value in facts(played.stdout))
     assert not (tmp_path / ".toolgate").exists()
 
 
-async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> None:
+async def test_the_demo_plays_on_the_toolgate_that_runs_here_and_all_of_it_can_be_seen_there(
+    tmp_path: Path,
+) -> None:
     need("bwrap")
     async with running(tmp_path / "home") as program:
         ports = {
@@ -49,19 +56,37 @@ async def test_the_demo_plays_on_the_toolgate_that_runs_here(tmp_path: Path) -> 
         }
         pairs = [f"--set={name}={port}" for name, port in ports.items()]
         home = f"--home={program.home}"
-        no_browser = "--set=CHROMIUM=/nowhere/chromium"
-        played = await asyncio.to_thread(
-            toolgate, "demo", "--json", home, no_browser, *pairs, cwd=tmp_path
-        )
+        played = await asyncio.to_thread(toolgate, "demo", "--json", home, *pairs, cwd=tmp_path)
         assert played.returncode == 0, played.stderr
-        assert ("ingress", program.urls["ingress_ws"]) in facts(played.stdout)
-        assert "skipped" in dict(facts(played.stdout))
+        told = facts(played.stdout)
+        assert ("ingress", program.urls["ingress_ws"]) in told
+        assert dict(told)["status"] == "succeeded"
+        assert [value for name, value in told if name == "read"][1].startswith("Policy: ")
+        tools, tasks = await seen(program)
+        assert "browser.batch_extract_pages" in tools
+        assert dict(told)["task"] in tasks
         checked = await asyncio.to_thread(
             toolgate, "evidence", "verify", str(program.home), "--json", cwd=tmp_path
         )
         assert json.loads(checked.stdout)["ok"] is True
         linked = await asyncio.to_thread(toolgate, "console", home, *pairs, cwd=tmp_path)
         assert linked.stdout.startswith(f"{program.urls['console']}#code=")
+
+
+async def seen(program: Program) -> tuple[set[str], set[str]]:
+    """The tools of the evidence and the browser tasks, as the console shows them."""
+    token = (program.home / "operator.token").read_text()
+    jar = aiohttp.CookieJar(unsafe=True)
+    api, mark = f"{program.urls['console']}/api", {"X-Toolgate-Console": "1"}
+    async with aiohttp.ClientSession(cookie_jar=jar, headers=mark) as http:
+        async with http.post(f"{api}/sign-in", json={"token": token}) as answer:
+            assert answer.status == 200
+        async with http.get(f"{api}/evidence") as answer:
+            records = (await answer.json())["items"]
+        async with http.get(f"{api}/tasks") as answer:
+            runs = (await answer.json())["runs"]
+    tools = {one["record"]["fields"].get("tool", "") for one in records}
+    return tools, {run["runId"] for run in runs}
 
 
 def test_a_console_that_does_not_run_is_said_so_in_one_line(tmp_path: Path) -> None:

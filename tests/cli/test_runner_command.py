@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engines import need
+from toolgate.cli.doctor import hint_for
 
 TOKEN = "token-of-the-test"
 
@@ -108,7 +109,11 @@ def test_the_mock_runs_nothing_and_listens_where_it_is_told(tmp_path: Path) -> N
     [
         (["--backend", "process"], {}, "unsafe"),
         (["--mock"], {"HOST": "0.0.0.0"}, "RUNNER_AUTH_TOKEN"),
-        (["--backend", "docker", "--docker-url", "unix:///nowhere.sock"], {}, "docker.io"),
+        (
+            ["--backend", "docker", "--docker-url", "unix:///nowhere.sock"],
+            {},
+            "no Docker engine serves",
+        ),
     ],
 )
 def test_a_runner_that_would_not_be_safe_does_not_start(
@@ -135,4 +140,18 @@ def test_doctor_says_which_sandboxes_work_and_how_to_get_the_others() -> None:
     assert process.returncode == 0
     assert found["sandbox bwrap"]["ok"] is True
     assert found["sandbox docker"]["ok"] is False
-    assert "apt-get install docker.io" in found["sandbox docker"]["hint"]
+    assert found["sandbox docker"]["hint"] == hint_for("docker")
+
+
+def test_the_hint_says_install_where_it_is_missing_and_start_where_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for backend, package in (("bwrap", "bubblewrap"), ("docker", "docker.io")):
+        assert "apt-get install" in hint_for(backend)
+        assert package in hint_for(backend)
+    for program in ("bwrap", "dockerd"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    for backend in ("bwrap", "docker"):
+        assert "it is installed" in hint_for(backend)

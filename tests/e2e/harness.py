@@ -47,7 +47,7 @@ class Program:
                 cwd=self.home.parent,
             )
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
+        line = await asyncio.wait_for(self.process.stdout.readline(), 3 * PATIENCE)
         assert line, f"it did not start: {self.log.read_text()[-2000:]}"
         ready = json.loads(line)
         assert ready["ready"] is True

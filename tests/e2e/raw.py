@@ -11,18 +11,23 @@ from urllib.parse import urlsplit
 
 from tests.e2e.harness import PATIENCE
 
-TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
 class Raw:
     """A WebSocket client that can break every rule."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self.head = head  # how the server took up the connection
 
     @classmethod
-    async def open(cls, url: str, *, receive_buffer: int = 0) -> "Raw":
+    async def open(
+        cls, url: str, *, receive_buffer: int = 0, headers: str = "", patience: float = PATIENCE
+    ) -> "Raw":
         parts = urlsplit(url)
         connected = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)
         if receive_buffer:
@@ -37,11 +42,11 @@ class Raw:
         writer.write(
             f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUpgrade: websocket\r\n"
             f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
-            "Sec-WebSocket-Version: 13\r\n\r\n".encode()
+            f"Sec-WebSocket-Version: 13\r\n{headers}\r\n".encode()
         )
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), patience)
         assert b" 101 " in head
-        return cls(reader, writer)
+        return cls(reader, writer, head)
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -51,6 +56,11 @@ class Raw:
 
     async def receive(self) -> tuple[int, bytes]:
         return await asyncio.wait_for(self._receive(), PATIENCE)
+
+    async def receive_many(self, count: int, *, patience: float = PATIENCE) -> list[bytes]:
+        """The payloads of so many frames; one bound for all of them."""
+        async with asyncio.timeout(patience):
+            return [(await self._receive())[1] for _ in range(count)]
 
     async def _receive(self) -> tuple[int, bytes]:
         first, second = await self._reader.readexactly(2)
@@ -92,17 +102,21 @@ def frame(
         head += bytes([mask_bit | length[0]]) + length[1:]
     elif len(payload) < 126:
         head += bytes([mask_bit | len(payload)])
-    else:
+    elif len(payload) < 2**16:
         head += bytes([mask_bit | 126]) + struct.pack("!H", len(payload))
+    else:
+        head += bytes([mask_bit | 127]) + struct.pack("!Q", len(payload))
     if not masked:
         return head + payload
     key = b"\x01\x02\x03\x04"
-    return head + key + bytes(byte ^ key[n % 4] for n, byte in enumerate(payload))
+    size = len(payload)
+    mask = int.from_bytes((key * (size // 4 + 1))[:size])
+    return head + key + (int.from_bytes(payload) ^ mask).to_bytes(size)
 
 
 @contextlib.asynccontextmanager
-async def raw_client(url: str, *, receive_buffer: int = 0) -> AsyncIterator[Raw]:
-    raw = await Raw.open(url, receive_buffer=receive_buffer)
+async def raw_client(url: str, *, receive_buffer: int = 0, headers: str = "") -> AsyncIterator[Raw]:
+    raw = await Raw.open(url, receive_buffer=receive_buffer, headers=headers)
     try:
         yield raw
     finally:

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import random
+import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +12,17 @@ import pytest
 import websockets
 
 from tests.e2e.harness import PATIENCE, Client
-from tests.e2e.raw import CLOSE, PING, PONG, TEXT, Raw, frame, raw_client
+from tests.e2e.malformed import RULES, malformed_frames
+from tests.e2e.raw import CLOSE, PING, TEXT, Raw, frame, raw_client
 from tests.e2e.ways import API_KEY, TOGETHER, Running, eventually, installed
-from toolgate.contracts.ingress_v1 import CloseCode
+from toolgate.contracts.ingress_v1 import CloseCode, ErrorCode
 
 requirement = pytest.mark.requirement
 
 TOOLS = {"tools": ["desk.look", "payments.transfer"]}
 LOOK = "[[tool:desk.look {}]] after"
 PAY = "[[tool:payments.transfer {}]] after"
+BOUND_S = 40.0  # for the largest crowds
 HELLO = {"type": "hello", "ts": 1, "user_id": "u1", "api_key": API_KEY}
 
 
@@ -305,140 +310,148 @@ async def test_a_write_that_takes_too_long_closes_the_connection(tmp_path: Path)
 # Cuts
 
 
+@pytest.mark.timeout(120)
 @requirement("001/resume/cut-anywhere", "001/resume/no-gap-to-live")
 async def test_a_cut_at_every_event_boundary_of_a_run_loses_repeats_and_disorders_nothing(
     tmp_path: Path,
 ) -> None:
+    """301 devices hear one run as it happens; each is cut off at another boundary and comes back."""
+    count = 300
+    text = "".join(chr(97 + n % 26) for n in range((count - 2) * 5))
+    back_before_the_end: set[int] = set()
     async with installed(TOGETHER, tmp_path) as running:
         watcher = await running.connect(user="cut")
-        text = "".join(chr(97 + n % 26) for n in range(298 * 5))
 
-        async def cut_at(boundary: int) -> list[dict[str, Any]]:
-            """Hear up to a boundary, vanish, come back, hear the rest."""
-            heard = await hear_from(0, boundary)
-            return heard + await hear_from(len(heard), 300 - len(heard))
-
-        async def hear_from(last_seq: int, count: int) -> list[dict[str, Any]]:
+        async def come(last_seq: int) -> tuple[Raw, int]:
             hello = {"user_id": "cut", "session_id": watcher.session_id, "last_seq": last_seq}
-            async with raw_client(running.ws) as raw:
-                raw.send_text(json.dumps({**HELLO, **hello}))
-                assert json.loads((await raw.receive())[1])["resumed"] is True
-                return [json.loads((await raw.receive())[1]) for _ in range(count)]
+            raw = await Raw.open(running.ws, patience=BOUND_S)
+            raw.send_text(json.dumps({**HELLO, **hello}))
+            ack = json.loads((await raw.receive_many(1, patience=BOUND_S))[0])
+            assert ack["resumed"] is True
+            return raw, ack["seq"]
 
-        live = [asyncio.create_task(cut_at(boundary)) for boundary in range(0, 301, 20)]
+        async def hear(raw: Raw, number: int) -> list[bytes]:
+            try:
+                return await raw.receive_many(number, patience=BOUND_S)
+            finally:
+                await raw.close()
+
+        async def cut_at(boundary: int, raw: Raw) -> list[bytes]:
+            """Hear up to a boundary, vanish, come back, hear the rest."""
+            heard = await hear(raw, boundary)
+            again, reached = await come(boundary)
+            if reached < count:
+                back_before_the_end.add(boundary)
+            return heard + await hear(again, count - boundary)
+
+        devices = [await come(0) for _ in range(count + 1)]
+        live = [
+            asyncio.create_task(cut_at(boundary, raw)) for boundary, (raw, _) in enumerate(devices)
+        ]
         await watcher.invoke(text)
         whole = await watcher.hear_until("done")
-        assert len(whole) == 300
+        assert len(whole) == count
         for heard in await asyncio.gather(*live):
-            assert heard == whole
-        for start in range(0, 301, 30):
-            boundaries = range(start, min(start + 30, 301))
-            for heard in await asyncio.gather(*map(cut_at, boundaries)):
-                assert heard == whole
+            assert [json.loads(one) for one in heard] == whole
+        # The last ones are cut off when there is hardly anything left to come.
+        assert len(back_before_the_end) > count / 2, sorted(back_before_the_end)
+        for boundary in range(count + 1):  # and once more when it is over
+            again, _ = await come(boundary)
+            assert [json.loads(one) for one in await hear(again, count - boundary)] == whole[
+                boundary:
+            ]
 
 
 @pytest.mark.timeout(120)
 async def test_2000_clients_that_come_back_at_once_are_all_served(tmp_path: Path) -> None:
     """Each says hello, resumes its session and hears the run that it missed."""
     count = 2000
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # both ends are in this process
     async with installed(TOGETHER, tmp_path) as running:
         first = await running.connect(user="crowd")
         await first.invoke("what all of them missed")
         whole = await first.hear_until("done")
-        gate = asyncio.Event()
-        admitted = asyncio.Semaphore(500)  # the test's own loop has to keep up as well
-
-        async def come_back() -> int:
-            await gate.wait()
-            async with admitted:
-                raw = await Raw.open(running.ws)
-                hello = {"session_id": first.session_id, "user_id": "crowd", "last_seq": 0}
-                raw.send_text(json.dumps({**HELLO, **hello}))
-                heard = [await raw.receive() for _ in range(len(whole) + 1)]
-                opened.append(raw)
-                return sum(json.loads(payload).get("seq", 0) for _, payload in heard[1:])
-
+        hello = {"session_id": first.session_id, "user_id": "crowd", "last_seq": 0}
         opened: list[Raw] = []
-        clients = [asyncio.create_task(come_back()) for _ in range(count)]
-        gate.set()
-        sums = await asyncio.gather(*clients)
-        assert sums == [sum(one["seq"] for one in whole)] * count
+
+        async def come_back() -> list[bytes]:
+            raw = await Raw.open(running.ws, patience=BOUND_S)
+            opened.append(raw)
+            raw.send_text(json.dumps({**HELLO, **hello}))
+            return await raw.receive_many(len(whole) + 1, patience=BOUND_S)
+
+        async with asyncio.timeout(BOUND_S):
+            everyone = await asyncio.gather(*(come_back() for _ in range(count)))
+        for _, *missed in everyone:
+            assert [json.loads(one)["seq"] for one in missed] == [one["seq"] for one in whole]
         _, health = await running.get(f"{running.internal}/health")
         assert health["connections"] == count + 1
-        for raw in opened:
+        await asyncio.gather(*(raw.close() for raw in opened))
+
+
+async def test_a_user_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    """Also where they come at once, and never at another user's expense."""
+    async with installed(TOGETHER, tmp_path) as running:
+        ingress = running.ingress()
+        ingress.options = replace(ingress.options, max_connections_of_user=3)
+
+        async def come(user: str) -> tuple[Raw, tuple[int, bytes]]:
+            raw = await Raw.open(running.ws)
+            raw.send_text(json.dumps({**HELLO, "user_id": user}))
+            return raw, await raw.receive()
+
+        arrivals = await asyncio.gather(*(come("greedy") for _ in range(12)))
+        stay = [raw for raw, (opcode, _) in arrivals if opcode == TEXT]
+        closed = [payload for _, (opcode, payload) in arrivals if opcode == CLOSE]
+        assert (len(stay), len(closed)) == (3, 9)
+        assert {int.from_bytes(one[:2], "big") for one in closed} == {CloseCode.TRY_AGAIN_LATER}
+        other, (opcode, _) = await come("modest")
+        assert opcode == TEXT
+        await stay.pop().close()
+
+        async def there_is_room() -> bool:
+            raw, (opcode, _) = await come("greedy")
+            await raw.close()
+            return opcode == TEXT
+
+        await eventually(there_is_room)
+        for raw in (other, *stay, *(raw for raw, _ in arrivals)):
             await raw.close()
 
 
-# Frames by hand (RFC 6455)
-
-HELLO_TEXT = json.dumps(HELLO).encode()
-BREACHES = {
-    "an unmasked frame": frame(TEXT, b"{}", masked=False),
-    "a reserved bit": frame(TEXT, b"{}", rsv=4),
-    "another reserved bit": frame(TEXT, b"{}", rsv=1),
-    "a reserved data opcode": frame(3, b"{}"),
-    "a reserved control opcode": frame(11),
-    "a ping over 125 bytes": frame(PING, b"x" * 126),
-    "a ping in fragments": frame(PING, b"x", fin=False),
-    "a close in fragments": frame(CLOSE, b"", fin=False),
-    "a continuation of nothing": frame(0, b"{}"),
-    "a message within a message": frame(TEXT, b"{", fin=False) + frame(TEXT, b"}"),
-    "a close of one byte": frame(CLOSE, b"\x03"),
-    "a close code that may not be sent": frame(CLOSE, (1005).to_bytes(2, "big")),
-    "a close code of nobody": frame(CLOSE, (999).to_bytes(2, "big")),
-    "a length longer than it need be": frame(TEXT, b"{}", length=b"\x7e\x00\x02"),
-    "a 64-bit length with the top bit": frame(TEXT, b"", length=b"\x7f" + b"\xff" * 8),
-}
+# Malformed frames
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rfc6455")
-
-
-async def test_every_breach_of_rfc_6455_fails_the_connection_and_no_other(home: Path) -> None:
-    async with installed(TOGETHER, home) as running:
-        bystander = await running.connect(user="bystander")
-        for name, breach in BREACHES.items():
-            async with raw_client(running.ws) as raw:
-                raw.send(breach)
-                opcode, payload = await raw.receive()
-                assert opcode == CLOSE, name
-                assert int.from_bytes(payload[:2], "big") == CloseCode.PROTOCOL_ERROR, name
-                await raw.until_cut()
-        await bystander.invoke("undisturbed")
-        assert await text_of_run(bystander) == "undisturbed"
-
-
-async def test_what_rfc_6455_allows_is_understood(home: Path) -> None:
-    half = len(HELLO_TEXT) // 2
-    allowed = {
-        "a hello in one frame": frame(TEXT, HELLO_TEXT),
-        "a hello in two fragments": (
-            frame(TEXT, HELLO_TEXT[:half], fin=False) + frame(0, HELLO_TEXT[half:])
-        ),
-        "a ping between fragments": (
-            frame(TEXT, HELLO_TEXT[:half], fin=False)
-            + frame(PING, b"now")
-            + frame(0, HELLO_TEXT[half:])
-        ),
-        "an empty fragment": (
-            frame(TEXT, b"", fin=False) + frame(0, HELLO_TEXT, fin=False) + frame(0)
-        ),
-        "a pong that nobody asked for": frame(PONG, b"x") + frame(TEXT, HELLO_TEXT),
-    }
-    async with installed(TOGETHER, home) as running:
-        for name, data in allowed.items():
-            async with raw_client(running.ws) as raw:
-                for byte in range(0, len(data), 7):  # frames cut anywhere by the network
-                    raw.send(data[byte : byte + 7])
-                frames = [await raw.receive()]
-                if name == "a ping between fragments":
-                    assert frames.pop() == (PONG, b"now")
-                    frames.append(await raw.receive())
-                assert json.loads(frames[0][1])["type"] == "hello_ack", name
+@pytest.mark.timeout(120)
+@requirement(
+    "001/messages/bad-json",
+    "001/messages/not-an-object",
+    "001/messages/unknown-type",
+    "001/messages/missing-field",
+    "001/messages/wrong-type",
+    "001/messages/invalid-utf8",
+    "001/messages/connection-survives",
+)
+async def test_10_000_malformed_frames_are_each_answered_and_the_next_good_one_is_served(
+    tmp_path: Path,
+) -> None:
+    """Made from the messages' own schema, each the breach of one rule; over one real connection."""
+    frames = malformed_frames(random.Random(6455), 10_000)
+    async with installed(TOGETHER, tmp_path) as running:
         async with raw_client(running.ws) as raw:
-            raw.send(frame(CLOSE, (1000).to_bytes(2, "big") + b"bye"))
-            opcode, payload = await raw.receive()
-            assert (opcode, int.from_bytes(payload[:2], "big")) == (CLOSE, 1000)
-            await raw.until_cut()
+            raw.send_text(json.dumps(HELLO))
+            await raw.receive()
+            for start in range(0, len(frames), 100):
+                batch = frames[start : start + 100]
+                raw.send(b"".join(frame(opcode, payload) for _, opcode, payload in batch))
+                answers = await raw.receive_many(len(batch))
+                for (rule, _, payload), answer in zip(batch, answers, strict=True):
+                    told = json.loads(answer)
+                    assert told["type"] == "error", (rule, payload)
+                    assert told["code"] == ErrorCode.INVALID_MESSAGE, (rule, payload)
+                    assert told["message"].startswith("$"), "it names the member"
+            invoke = {"type": "agent_invoke", "ts": 1, "request_id": "good", "agent_id": "echo"}
+            raw.send_text(json.dumps({**invoke, "message": {"role": "user", "content": "x"}}))
+            assert json.loads((await raw.receive())[1])["type"] == "run_started"
+        assert {rule for rule, _, _ in frames} == set(RULES)

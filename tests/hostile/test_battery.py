@@ -50,6 +50,57 @@ SEEN_AT_PLAIN = {
 }
 
 
+# The attacks that were promised, each with the cases that try it.
+PROMISED = {
+    "fork bomb": {"fork-bomb", "fork-bomb-of-daemons"},
+    "memory bomb": {"memory-bomb", "memory-bomb-of-many"},
+    "output flood": {"output-flood", "output-flood-on-stderr", "output-flood-by-a-daemon"},
+    "disk fill": {"disk-fill", "shared-memory-fill"},
+    "inode fill": {"inode-fill"},
+    "many open files": {"many-open-files"},
+    "CPU spin": {"cpu-spin"},
+    "sleep past the deadline": {"sleep-past-the-deadline"},
+    "setsid daemons": {"setsid-daemon"},
+    "double-fork daemons": {"double-fork-daemon"},
+    "daemons surviving time-out": {"daemon-that-survives-the-deadline"},
+    "SIGTERM ignored": {"sigterm-ignored"},
+    "stopped processes": {"stopped-processes"},
+    "zombies": {"zombies"},
+    "/proc writes, core_pattern": {"sysctl-writes", "core-dump"},
+    "/sys writes": {"sysfs-writes"},
+    "other users' /proc": {"command-lines-of-others", "environments-of-others"},
+    "ptrace": {"ptrace-another"},
+    "io_uring": {"io-uring"},
+    "keyctl": {"keyring"},
+    "mount": {"mount-something"},
+    "unshare": {"new-user-namespace", "namespace-by-clone3"},
+    "chroot": {"chroot-out"},
+    "raw sockets": {"raw-and-packet-sockets"},
+    "network to loopback": {"network-to-loopback", "network-to-loopback-by-ipv6"},
+    "network to the host": {"network-to-the-host"},
+    "network to the metadata address": {"network-to-the-metadata-address"},
+    "DNS": {"dns"},
+    "unix sockets of the host": {"unix-socket-of-the-host", "abstract-unix-socket"},
+    "docker.sock": {"docker-socket"},
+    "symlink out of the workspace": {"symlink-out-of-the-workspace", "symlink-written-through"},
+    "hard link out of the workspace": {"hard-link-out-of-the-workspace"},
+    "races on symlinks": {"race-on-symlinks"},
+    "`..` in session ids": {"dots-in-session-ids"},
+    "`..` in paths": {"dots-in-paths", "absolute-paths"},
+    "device nodes": {"device-nodes"},
+    "setuid binaries": {"setuid-programs"},
+    "env secrets": {"secrets-in-the-environment"},
+    "the runner's memory and token": {"memory-and-token-of-the-runner"},
+    "huge argv and env": {"huge-argv", "huge-environment"},
+    "NUL and non-UTF-8 output": {"bytes-that-are-no-text"},
+    "terminal escapes": {"terminal-escapes-and-typing"},
+    "200 kB commands": {"command-of-200-kilobytes"},
+    "concurrent kill": {"killed-while-killing"},
+    "two sessions reading each other": {"files-of-another-session", "processes-of-another-session"},
+}
+PAGE = Path(__file__).parents[2] / "docs" / "security" / "isolation.md"
+
+
 @pytest.fixture(autouse=True)
 def secret_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLGATE_HOSTILE_SECRET", "of the runner")
@@ -111,6 +162,19 @@ def test_at_least_one_engine_was_there_to_be_attacked() -> None:
 def test_the_battery_has_at_least_the_47_cases_it_promises() -> None:
     names = [case.name for case in CASES]
     assert len(names) == len(set(names)) >= 47
+
+
+def test_every_attack_that_was_promised_is_tried() -> None:
+    names = {case.name for case in CASES}
+    assert {attack: cases - names for attack, cases in PROMISED.items() if cases - names} == {}
+
+
+def test_the_page_tells_of_every_case_and_of_no_escape() -> None:
+    """It is drawn by tools/isolation.py; a case that is not in it was not run there."""
+    rows = re.findall(r"^\| ([^|*]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text(), re.M)
+    told = {name.replace(" ", "-"): (bwrap, docker) for name, bwrap, docker, _ in rows}
+    kept_in = {name for name, columns in told.items() if columns == (".", ".")}
+    assert kept_in == {case.name for case in CASES}
 
 
 @pytest.mark.timeout(180)

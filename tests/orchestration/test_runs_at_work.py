@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
+from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound
-from toolgate.domain.runs import RunStatus
+from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
-from toolgate.domain.tools import Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
 from toolgate.orchestration.agents import Agents, External
@@ -24,17 +27,17 @@ from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
-from toolgate.ports.journal import Event, Put
+from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
+from toolgate.testing.pipeline import FakePipeline
 from toolgate.testing.seal import PlainSeal
 
 requirement = pytest.mark.requirement
-POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
+TOOLS = {"here": Level.READ, "pay": Level.SIGN, "desk": Level.READ}
 
 
 class Broken:
@@ -74,12 +77,16 @@ class House:
     clock: FakeClock = field(default_factory=FakeClock)
     bus: LocalBus = field(default_factory=LocalBus)
     agents: dict[str, Agent] = field(default_factory=dict)
+    journal: Any = None
 
     def __post_init__(self) -> None:
-        self.journal = MemoryJournal(clock=self.clock, bus=self.bus)
+        self.journal = self.journal or MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
-        self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
+        self.pipeline = FakePipeline(journal=self.journal, clock=self.clock)
+        for name, level in TOOLS.items():
+            self.pipeline.add(name, level, self._run_tool)
+        self.pipeline.elsewhere.add("desk")
         self.endless = Endless()
         self.builtin: dict[str, Agent] = {
             "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,
@@ -113,9 +120,9 @@ class House:
     def _reach(self, external: External) -> Agent:
         raise NotFound("agent", external.agent_id)
 
-    async def _run_tool(self, request: ToolRequest) -> ToolOutput:
+    async def _run_tool(self, _args: Mapping[str, JsonValue]) -> ToolOutput:
         if self.tool is not None:
-            await self.tool(request)
+            await self.tool(self.pipeline.ran[-1])
         return ToolOutput(0, stdout="ran")
 
     async def invoke(self, content: str, agent: str = "script", request_id: str = "") -> str:
@@ -205,7 +212,7 @@ async def test_a_tool_that_was_run_before_a_crash_is_not_run_again(house: House)
     house.start()
     house.dispatcher.dispatch(run_id)
     await house.until(run_id, RunStatus.DONE)
-    assert house.pipeline.ran.count(call_id) == 1
+    assert [request.request_id for request in house.pipeline.ran].count(call_id) == 1
     assert len(house.pipeline.ran) == 2
 
 
@@ -281,6 +288,7 @@ async def test_of_a_result_a_time_out_and_a_cancel_one_wins_and_the_rest_learn_i
     await house.until(run_id, RunStatus.DONE)
     line = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
     assert len(line) == 1
+    assert call_id in {concluded for concluded, _ in house.pipeline.concluded}
     with pytest.raises(Conflict):
         await house.runs.submit_result(call_id, **result)
     with pytest.raises(NotFound):
@@ -355,8 +363,45 @@ async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
     assert await house.invoke("x", "echo", request_id="q") != run_id
 
 
+@requirement("001/durability/invoke-survives")
+async def test_a_run_of_which_only_the_start_was_written_goes_on_after_a_kill(house: House) -> None:
+    """Its start is committed with one row alone; the others follow when it is taken up."""
+    at = house.clock.now_ms()
+    started = RunStarted("run_1", "s", "echo", "u", "q", "user", "said", at)
+    operations = records.start(started, deliveries.run_started(started))
+    assert [type(one) for one in operations] == [Append, Append, Put, Delete]
+    await house.journal.commit(*operations)
+    assert await house.runs.open_runs() == await house.runs.open_runs("s") == [("run_1", "s")]
+    assert await house.runs.session_of("run_1") == "s"
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it is open"
+    house.dispatcher.dispatch("run_1")
+    await house.until("run_1", RunStatus.DONE)
+    assert await house.invoke("said", "echo", request_id="q") == "run_1", "it has ended"
+    assert [one.run_id for one in await house.runs.list_runs()] == ["run_1"]
+    assert await house.runs.open_runs() == []
+    told = [kind for kind, _ in await house.told("run_1")]
+    assert (told[0], told[-1], told.count("run_started")) == ("run_started", "done", 1)
+
+
+async def test_requests_of_sessions_with_names_alike_are_kept_apart(house: House) -> None:
+    async def ask(session_id: str, request_id: str) -> str:
+        tools = [Tool("desk", "", Level.READ, {}, repeatable=True)]
+        await house.runs.register_tools(session_id, tools)
+        return await house.runs.invoke(
+            Invocation(session_id, "u", "script", "user", "[[tool:desk {}]]", request_id)
+        )
+
+    asked = [("s", "q"), ("s/=q", "q"), ("s", "q/=q"), ("s/", "q"), ("s%2F", "q"), ("s", "")]
+    runs = [await ask(*one) for one in asked]
+    assert len(set(runs)) == len(asked)
+    for (session_id, _), run_id in zip(asked, runs, strict=True):
+        assert (run_id, session_id) in await house.runs.open_runs(session_id)
+    assert len(await house.runs.open_runs("s")) == 3
+
+
 async def test_runs_are_listed_newest_first_page_by_page(house: House) -> None:
     made = [await house.invoke(str(n), "echo") for n in range(5)]
+    await house.at_rest()
     first = await house.runs.list_runs(limit=3)
     rest = await house.runs.list_runs(limit=3, before=first[-1].run_id)
     assert [one.run_id for one in [*first, *rest]] == made[::-1]
@@ -387,14 +432,81 @@ async def test_a_deadline_that_cannot_be_handled_does_not_keep_the_others_from_t
     await house.dispatcher.drain(seconds=0)
 
 
-async def test_retention_forgets_what_is_too_old_in_session_streams() -> None:
-    asked: list[tuple[str, int, int]] = []
+DAY_MS = 24 * 3_600_000
 
-    class Journal:
-        async def prune(self, prefix: str, *, before: int, keep: int) -> int:
-            asked.append((prefix, before, keep))
-            return 7
 
-    clock = FakeClock()
-    assert await Retention(Journal(), clock).once() == 7
-    assert asked == [("session/", clock.now_ms() - 24 * 3_600_000, 10_000)]
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[House]:
+    """On a disk, where retention works."""
+    clock, bus = FakeClock(), LocalBus()
+    journal = await SqliteJournal.open(tmp_path / "journal.db", clock=clock, bus=bus)
+    one = House(clock=clock, bus=bus, journal=journal)
+    yield one
+    await one.dispatcher.drain(seconds=0)
+    await journal.close()
+
+
+async def retained(house: House, run_id: str) -> set[str]:
+    """Where the journal still has something of a run."""
+    state = await records.load(house.journal, run_id)
+    rows = {
+        records.SESSION_RUNS: records.session_key("s", run_id),
+        records.RUNS: run_id,
+        records.OPEN_RUNS: records.session_key("s", run_id),
+    }
+    found = {name for name, key in rows.items() if await house.journal.get(name, key) is not None}
+    told = await house.journal.read("session/s", subject=run_id)
+    return found | ({"facts"} if state else set()) | ({"told"} if told else set())
+
+
+async def test_the_facts_of_ended_runs_go_when_their_session_is_forgotten(kept: House) -> None:
+    await kept.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    asked = await kept.invoke("[[tool:desk {}]]")
+    await kept.until(asked, RunStatus.PAUSED_WAITING_TOOL)
+    await kept.at_rest()
+    call = (await kept.runs.state(asked)).calls[0]
+    await kept.runs.end_call(asked, call.call_id, ok=True, result="x", error=None)
+    await kept.until(asked, RunStatus.DONE)
+    retention = Retention(kept.journal, kept.clock)
+    kept.clock.advance(DAY_MS - 1000)
+    assert await retention.once() == 0
+    assert await retained(kept, asked) == {"facts", "told", records.RUNS, records.SESSION_RUNS}
+    kept.clock.advance(2000)
+    assert await retention.once() > 0
+    assert await retained(kept, asked) == {records.RUNS}, "the list of runs still has its line"
+    assert await kept.journal.scan(records.ENDED_RUNS) == []
+    assert await kept.journal.get(records.CALLS, call.call_id) is None
+    with pytest.raises(NotFound):
+        await kept.runs.state(asked)
+    assert await retention.once() == 0
+
+
+async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> None:
+    waiting = await kept.invoke("[[tool:pay {}]] after")
+    await kept.until(waiting, RunStatus.PAUSED_WAITING_APPROVAL)
+    await kept.at_rest()
+    kept.clock.advance(3 * DAY_MS)
+    await Retention(kept.journal, kept.clock).once()
+    call = (await kept.runs.state(waiting)).calls[0]
+    (state, required) = await kept.runs.snapshot("s")
+    assert (state.members["state"], required.members["approval_id"]) == (
+        "PAUSED_WAITING_APPROVAL", call.approval_id,
+    )  # fmt: skip
+    ids = {"session_id": "s", "run_id": waiting, "reason": "", "decided_by": "me"}
+    await kept.runs.decide_approval(call.approval_id, approve=True, **ids)
+    await kept.until(waiting, RunStatus.DONE)
+
+
+async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: House) -> None:
+    first = await kept.invoke("what I said", "echo")
+    await kept.until(first, RunStatus.DONE)
+    kept.clock.advance(DAY_MS - 1000)
+    second = await kept.invoke("and then", "echo")
+    await kept.until(second, RunStatus.DONE)
+    kept.clock.advance(2000)
+    retention = Retention(kept.journal, kept.clock)
+    await retention.once()
+    assert "facts" in await retained(kept, first)
+    kept.clock.advance(DAY_MS + 1)
+    await retention.once()
+    assert "facts" not in await retained(kept, first) | await retained(kept, second)

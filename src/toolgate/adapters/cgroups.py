@@ -20,6 +20,11 @@ PERIOD_US: Final = 100_000
 WEIGHT: Final = 8
 V1_NEEDED: Final = ("memory", "pids", "cpu")
 V2_NEEDED: Final = ("memory", "pids", "cpu")
+# Without one of these a session would have no bounds; swap may be missing from a kernel.
+LIMITS_NEEDED: Final = {
+    1: ("memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us"),
+    2: ("memory.max", "pids.max", "cpu.max"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,28 @@ class Cgroups:
         self.version = 2 if unified else 1
 
     def make(self, name: str, ceiling: Ceiling) -> Group:
+        """A new group with its limits, every one that is needed; raises Unavailable."""
         group = Group([parent / name for parent in self.parents], unified=self.version == 2)
+        set_here: set[str] = set()
         try:
             for folder in group.folders:
-                folder.mkdir()
+                self.make_folder(folder)
                 for file, value in self.limits(ceiling).items():
                     if (folder / file).exists():
                         (folder / file).write_text(value)
+                        set_here.add(file)
         except OSError as refused:
             group.remove()
             raise Unavailable(f"the cgroup {name} cannot be made: {refused}") from refused
+        missing = [file for file in LIMITS_NEEDED[self.version] if file not in set_here]
+        if missing:
+            group.remove()
+            raise Unavailable(f"the cgroup {name} has no {', '.join(missing)}")
         return group
+
+    def make_folder(self, folder: Path) -> None:
+        """The kernel fills it; on paper, a test does."""
+        folder.mkdir()
 
     def limits(self, ceiling: Ceiling) -> dict[str, str]:
         """What is written to which file, in the words of the version."""

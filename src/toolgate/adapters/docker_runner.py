@@ -7,6 +7,7 @@ is left alone for a while.
 
 import asyncio
 import contextlib
+import io
 import logging
 import re
 import ssl
@@ -29,6 +30,7 @@ from toolgate.ports.engine import Update, no_update
 log = logging.getLogger(__name__)
 
 LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and output), with room
+LARGE_BODY: Final = 1024 * 1024
 HEALTH_SECONDS: Final = 3.0
 CONNECTIONS_PER_RUNNER: Final = 64
 RUNTIME_MODE: Final = "local"
@@ -103,6 +105,7 @@ class DockerRunners:
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
                 trace_configs=[trace],
                 read_bufsize=64 * 1024,
+                auto_decompress=False,  # a small answer could become a large one
             )
         return self._http
 
@@ -114,7 +117,7 @@ class DockerRunners:
 
     async def health(self, target: Target) -> Mapping[str, JsonValue]:
         """What `/status` says of a target: never raises, never waits long."""
-        shown: dict[str, JsonValue] = {"circuitOpen": self.breaker(target).is_open}
+        shown: dict[str, JsonValue] = {}
         try:
             url = URL(target.url).with_path(wire.HEALTH_PATH).with_query(None)
             async with (
@@ -191,9 +194,11 @@ class DockerRunner:
         target = URL(url)
         if target.scheme not in ("http", "https") or not target.host:
             raise ValueError("the endpoint must be an http or https URL")
+        body = msgspec.json.encode(self._body(request))
         async with self._runners.http.post(
             target,
-            data=msgspec.json.encode(self._body(request)),
+            # aiohttp wants a large body as a file, which it sends in pieces.
+            data=body if len(body) <= LARGE_BODY else io.BytesIO(body),
             headers=self._headers(),
             allow_redirects=False,
             trace_request_ctx=progress,
@@ -205,8 +210,8 @@ class DockerRunner:
                 return self._failed(f"the runner answered {response.status}: {quoted}", outcome)
             if response.content_type == wire.NDJSON_TYPE:
                 return await self._follow(response, update)
-            body = await self._read(response)
-        answer = read_answer(body, now=self._runners.now(), target=self._target)
+            answered = await self._read(response)
+        answer = read_answer(answered, now=self._runners.now(), target=self._target)
         for delta in answer.updates:
             update(delta.text)
         return answer.output
@@ -268,6 +273,7 @@ class DockerRunner:
         headers = {
             wire.HEADER_CONTENT_TYPE: wire.JSON_TYPE,
             wire.HEADER_ACCEPT: f"{wire.NDJSON_TYPE}, {wire.JSON_TYPE};q=0.9",
+            wire.HEADER_ACCEPT_ENCODING: "identity",
         }
         if self._target.auth_token:
             headers[wire.HEADER_AUTHORIZATION] = f"Bearer {self._target.auth_token}"
@@ -322,11 +328,12 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     if not isinstance(ok, bool):
         raise Unreadable("the runner's answer is no result: `ok` must be a boolean")
     stderr, isolation = _text(result, "stderr"), f"runner:{_text(result, 'isolation')[:32]}"
+    cut = result.get("truncated") is True
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))
         if not isinstance(output, str):
             raise Unreadable("the runner's answer is no result: `output` must be a string")
-        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation)
+        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation, truncated=cut)
     error = result.get("error")
     told = error if isinstance(error, dict) else {}
     code, message = _text(told, "code"), _text(told, "message")
@@ -344,6 +351,7 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
         stdout=_text(result, "stdout"),
         stderr=stderr,
         isolation=isolation,
+        truncated=cut,
     )
 
 
@@ -356,6 +364,7 @@ def failure(
     stdout: str = "",
     stderr: str = "",
     isolation: str = "runner:",
+    truncated: bool = False,
 ) -> ToolOutput:
     error: JsonValue = {"code": str(code), "message": message}
     return ToolOutput(
@@ -365,6 +374,7 @@ def failure(
         data={"error": error},
         outcome=outcome,
         isolation=isolation,
+        truncated=truncated,
     )
 
 

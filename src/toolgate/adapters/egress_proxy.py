@@ -13,14 +13,14 @@ import hmac
 import logging
 import re
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from toolgate.adapters.web_guard import Guard, connect
 from toolgate.domain.addresses import Host
-from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.domain.errors import Invalid, ToolgateError, Unavailable
 from toolgate.domain.urls import parse_url, split_authority
 from toolgate.ports.web import Blocked
 
@@ -63,10 +63,11 @@ class EgressDecision:
     reason: str = ""
 
 
-Decided = Callable[[EgressDecision], None]
+Decided = Callable[[EgressDecision], Awaitable[None] | None]  # awaited before a byte goes out
 
 ANYONE: Final = Client()
 DEFAULT_LIMITS: Final = ProxyLimits()
+NO_PAGES: Final[Mapping[str, str]] = {}
 
 
 def unnoted(_: EgressDecision) -> None:
@@ -125,13 +126,16 @@ class EgressProxy:
         default: Client = ANYONE,
         decided: Decided = unnoted,
         limits: ProxyLimits = DEFAULT_LIMITS,
+        pages: Mapping[str, str] = NO_PAGES,
     ) -> None:
-        """`clients` maps a token (the password of Proxy-Authorization: Basic) to who has it."""
+        """`clients` maps a token (the password of Proxy-Authorization: Basic) to who has it;
+        `pages` are addresses that are answered here, with this HTML, and lead nowhere."""
         self._guard = guard
         self._clients = clients
         self._default = default
         self._decided = decided
         self._limits = limits
+        self._pages = pages
         self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.Task[None]] = set()
 
@@ -187,6 +191,10 @@ class EgressProxy:
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await self._read_head(reader)
         client = self._identify(head)
+        if head.method == "GET" and head.target in self._pages:
+            writer.write(_reply("200 OK", "text/html", self._pages[head.target]))
+            await writer.drain()
+            return
         host, port, onward = _plan(head)
         upstream_reader, upstream = await self._reach(client, head.method, host, port)
         try:
@@ -238,13 +246,27 @@ class EgressProxy:
                 raise Blocked(f"{host.name}:{port}", "not a host that was granted")
             sock = await connect(self._guard, host, port, timeout_s=self._limits.connect_s)
         except Blocked as blocked:
-            self._decided(replace(decision, allowed=False, reason=blocked.reason))
+            await self._tell(replace(decision, allowed=False, reason=blocked.reason))
             raise _Answer(403, str(blocked)) from None
         except (Unavailable, TimeoutError) as unavailable:
-            self._decided(replace(decision, reason="unreachable"))
+            await self._tell(replace(decision, reason="unreachable"))
             raise _Answer(502, str(unavailable) or f"{host.name}:{port} is too slow") from None
-        self._decided(decision)
+        try:
+            await self._tell(decision)
+        except BaseException:
+            sock.close()
+            raise
         return await _streams(sock)
+
+    async def _tell(self, decision: EgressDecision) -> None:
+        """What cannot be recorded does not happen."""
+        try:
+            told = self._decided(decision)
+            if told is not None:
+                await told
+        except ToolgateError as unrecorded:
+            log.warning("egress_unrecorded error=%s", type(unrecorded).__name__)
+            raise _Answer(503, "the connection could not be recorded") from None
 
     async def _tunnel(
         self,
@@ -391,9 +413,14 @@ _PHRASES: Final = {
 
 
 def _status(status: int, reason: str, headers: str = "") -> bytes:
-    body = f"toolgate: {reason}\n".encode()
+    line = f"{status} {_PHRASES[status]}"
+    return _reply(line, "text/plain", f"toolgate: {reason}\n", headers)
+
+
+def _reply(status: str, kind: str, text: str, headers: str = "") -> bytes:
+    body = text.encode()
     return (
-        f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{headers}"
-        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status}\r\n{headers}"
+        f"Content-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     ).encode() + body

@@ -4,12 +4,13 @@ A failure is an output with `data.error` and an outcome; nothing a caller sends 
 """
 
 import asyncio
+import base64
 import codecs
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +18,19 @@ from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Refused, Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.domain.urls import Url
+from toolgate.execution.target_tools import (
+    GET,
+    PUT,
+    Arguments,
+    BashExec,
+    FileGet,
+    FileList,
+    FilePut,
+    FileRead,
+    FileWrite,
+    HttpRequest,
+    PythonExec,
+)
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.sandbox import (
     Command,
@@ -33,45 +47,10 @@ from toolgate.ports.web import Web, WebRequest, WebResponse
 
 VERSION: Final = version("toolgate")
 TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
-LARGEST_LISTING: Final = 10_000
+ASKED_FOR: Final = {GET: "file.read", PUT: "file.write"}  # what the caller has called
 
 T = TypeVar("T")
 Tool = Callable[[ToolRequest, Update], Awaitable[ToolOutput]]
-Timeout = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class Arguments(msgspec.Struct, rename="camel", frozen=True):
-    pass
-
-
-class BashExec(Arguments, frozen=True):
-    cmd: str
-    cwd: str = ""
-    timeout_ms: Timeout | None = None
-    env: dict[str, str] = {}
-
-
-class PythonExec(Arguments, frozen=True):
-    code: str
-    cwd: str = ""
-    timeout_ms: Timeout | None = None
-    env: dict[str, str] = {}
-
-
-class FileRead(Arguments, frozen=True):
-    path: str
-
-
-class FileWrite(Arguments, frozen=True):
-    path: str
-    content: str
-    append: bool = False
-
-
-class FileList(Arguments, frozen=True):
-    path: str = ""
-    recursive: bool = False
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_LISTING)] = 200
 
 
 class Text(Arguments, frozen=True):
@@ -81,14 +60,6 @@ class Text(Arguments, frozen=True):
 class MathAdd(Arguments, frozen=True):
     a: int | float
     b: int | float
-
-
-class HttpRequest(Arguments, frozen=True):
-    url: str
-    method: str = "GET"
-    headers: dict[str, str] = {}
-    body: str = ""
-    timeout_ms: Timeout | None = None
 
 
 def any_url(_request: ToolRequest, _url: Url) -> bool:
@@ -130,6 +101,8 @@ class SandboxEngine:
             "file.read": self._file_read,
             "file.write": self._file_write,
             "file.list": self._file_list,
+            GET: self._file_get,
+            PUT: self._file_put,
             "http.request": http,
             "echo": _echo,
             "math.add": _add,
@@ -152,16 +125,17 @@ class SandboxEngine:
         tool = self._tools.get(request.tool)
         if tool is None:
             return failed(f"Unknown tool: {request.tool}")
+        name = ASKED_FOR.get(request.tool, request.tool)
         try:
             return await tool(request, update)
         except msgspec.ValidationError as invalid:
-            return failed(f"{request.tool}: {invalid}")
+            return failed(f"{name}: {invalid}")
         except FileRefused as refused:
-            return self._failed(f"{request.tool}: {refused}", Outcome.EXECUTED)
+            return self._failed(f"{name}: {refused}", Outcome.EXECUTED)
         except NotStarted as refused:
-            return self._failed(f"{request.tool}: {refused}", Outcome.NOT_STARTED)
+            return self._failed(f"{name}: {refused}", Outcome.NOT_STARTED)
         except Lost as lost:
-            return self._failed(f"{request.tool}: {lost}", Outcome.MAY_HAVE_EXECUTED)
+            return self._failed(f"{name}: {lost}", Outcome.MAY_HAVE_EXECUTED)
 
     def _failed(self, message: str, outcome: Outcome) -> ToolOutput:
         return failed(message, outcome=outcome, isolation=self.isolation)
@@ -188,7 +162,7 @@ class SandboxEngine:
 
     async def _file_read(self, request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, FileRead)
-        limit = self._sessions.limits.stream_bytes
+        limit = min(args.max_bytes, self._sessions.limits.stream_bytes)
 
         async def read(session: Session) -> bytes:
             return await session.files.read(args.path, limit=limit + 1)
@@ -206,6 +180,28 @@ class SandboxEngine:
 
         size = await self._with_session(request, write)
         return self._said(json.dumps({"path": args.path, "bytes": len(content), "size": size}))
+
+    async def _file_get(self, request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, FileGet)
+
+        async def get(session: Session) -> bytes:
+            return await session.files.read(args.path, limit=args.limit, offset=args.offset)
+
+        content = await self._with_session(request, get)
+        return self._said(json.dumps({"content": base64.b64encode(content).decode()}))
+
+    async def _file_put(self, request: ToolRequest, _update: Update) -> ToolOutput:
+        args = msgspec.convert(request.args, FilePut)
+        try:
+            content = base64.b64decode(args.content, validate=True)
+        except ValueError:
+            return failed(f"{PUT}: the content is not base64")
+
+        async def put(session: Session) -> int:
+            return await session.files.write(args.path, content, append=args.append)
+
+        size = await self._with_session(request, put)
+        return self._said(json.dumps({"size": size}))
 
     async def _file_list(self, request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, FileList)

@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 import msgspec
 
 from toolgate.adapters.evidence_log import (
-    ARTIFACTS,
     PROOF_FORMAT,
     artifacts_of,
     check_content,
-    decode_row,
+    find_artifact,
+    subject_of,
 )
 from toolgate.adapters.evidence_tiles import (
     CHECKPOINT,
@@ -40,7 +40,7 @@ from toolgate.domain.checkpoints import (
     VerifierKey,
 )
 from toolgate.domain.errors import Invalid, NotFound, ToolgateError
-from toolgate.ports.evidence import STREAM
+from toolgate.ports.evidence import STREAM, record_of
 
 LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"
@@ -50,6 +50,13 @@ _HEX_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 ReadArtifact = Callable[[str, str], bytes]
 """(ref, digest) -> content; raises NotFound."""
+
+
+Told = Callable[[int, int], None]
+
+
+def untold(_done: int, _total: int) -> None:
+    """For whoever does not want to hear how far it is."""
 
 
 class Proof(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,10 +134,12 @@ def check_log(
     since: str = "",
     read_artifact: ReadArtifact | None = None,
     journal: Iterator[bytes] | None = None,
+    told: Told = untold,
 ) -> LogReport:
     """Every byte of a log against its checkpoint; its artifacts and journal where given.
 
-    `since` is an older checkpoint of the same log, which this one must only have added to.
+    `since` is an older checkpoint of the same log, which this one must only have added to; `told`
+    hears how many of how many records were looked at.
     """
     report = LogReport()
     files = TileFiles(root)
@@ -142,7 +151,7 @@ def check_log(
         return report
     report.size = checkpoint.size
     walk = _Walk(files, checkpoint, report, read_artifact, journal, older, key)
-    walk.records()
+    walk.records(told)
     walk.upper_tiles()
     walk.other_files()
     return report
@@ -172,13 +181,14 @@ class _Walk:
         self._rows: dict[int, list[bytes]] = {}  # levels above 0, whole
         self._checked: set[str] = set()
 
-    def records(self) -> None:
+    def records(self, told: Told) -> None:
         older = self._older
         if older is not None and older.size > self._checkpoint.size:
             self._wrong(CHECKPOINT, f"it has fewer records than the {older.size} before")
         for tile in checkpoints.tiles_of(self._checkpoint.size):
             if tile.level == ENTRIES:
                 self._bundle(tile)
+                told(self._tree.size, self._checkpoint.size)
         if self._tree.size == self._checkpoint.size and self._tree.root() != self._checkpoint.root:
             self._wrong(CHECKPOINT, "the records do not lead to its root")
         self._rest_of_journal()
@@ -320,26 +330,25 @@ class ClosedHome:
         return TileFiles(self.home / LOG_DIRECTORY)
 
     def records(self) -> Iterator[bytes]:
-        return (event.data for event in self._journal.events(STREAM))
+        return (record_of(event.data) for event in self._journal.events(STREAM))
 
     def about(self, subject: str) -> list[tuple[int, bytes]]:
         """The records about something (a request): index and text."""
         found = self._journal.events(STREAM, subject=subject)
-        return [(event.seq - 1, event.data) for event in found]
+        return [(event.seq - 1, record_of(event.data)) for event in found]
 
     def at(self, index: int) -> bytes:
         for event in self._journal.events(STREAM, after=index, limit=1):
-            return event.data
+            return record_of(event.data)
         raise NotFound("record", str(index))
 
     def artifact(self, ref: str, digest: str) -> bytes:
-        value = self._journal.row(ARTIFACTS, ref)
-        if value is None:
-            raise NotFound("artifact", ref)
-        stored, content = decode_row(ref, value)
-        if stored != digest:
-            raise Invalid(f"artifact {ref} is kept as another", field="ref")
-        return content if content is not None else self._blob(ref, digest)
+        subject = subject_of(ref)
+        for event in self._journal.events(STREAM, subject=subject) if subject else ():
+            if (found := find_artifact(event.data, ref, digest)) is not None:
+                _, content = found
+                return content if content is not None else self._blob(ref, digest)
+        raise NotFound("artifact", ref)
 
     def _blob(self, ref: str, digest: str) -> bytes:
         """As `blobs_disk` lays them out, without its threads."""

@@ -27,17 +27,18 @@ from toolgate.domain.tools import JsonValue
 from toolgate.ports.blobs import Blobs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
-from toolgate.ports.evidence import STREAM, Artifact, Scalar
-from toolgate.ports.journal import Append, Event, Journal, NewEvent, Operation, Put
+from toolgate.ports.evidence import STREAM, Artifact, Scalar, record_of
+from toolgate.ports.journal import Append, Event, Journal, NewEvent, Operation
 from toolgate.ports.signer import Signer
 
 log = logging.getLogger(__name__)
 
-ARTIFACTS: Final = "evidence_artifact"  # rows: ref -> digest, size, and the content of a small one
 RECORD_VERSION: Final = 1
 PROOF_FORMAT: Final = "toolgate-evidence-proof/1"
+FETCHED: Final = 20  # records at a time in search of an artifact; most requests have two or three
 LARGEST_INTEGER: Final = 2**53 - 1  # what RFC 8785 can write exactly
-_REF: Final = re.compile(r"[A-Za-z0-9._/-]{1,512}")  # executor contract, "/artifact/get"
+_REF: Final = re.compile(r"(?!/)(?!.*\.\.)[A-Za-z0-9._/-]{1,512}")  # executor, "/artifact/get"
+_PLAIN: Final = frozenset({str, bool, type(None)})
 _KIND: Final = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 _FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -144,18 +145,35 @@ class EvidenceLog:
         """The newest signed checkpoint."""
         return self._checkpoint
 
-    async def store(self, ref: str, value: JsonValue, *, redacted: bool = False) -> Artifact:
-        if not redacted:
-            value = self._redactor.value(value)
-            if self._redactor.text(ref) != ref:
-                raise Invalid("the ref of an artifact holds a secret", field="ref")
+    async def store(self, ref: str, value: JsonValue) -> Artifact:
+        if self._redactor.text(ref) != ref:
+            raise Invalid("the ref of an artifact holds a secret", field="ref")
         _check_ref(ref)
-        content = _canonical(value)
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        content = _canonical(self._redactor.value(value))
+        return Artifact(ref, digest_of(content), await self._placed(content))
+
+    async def keep(self, subject: str, contents: Mapping[str, bytes]) -> list[Artifact]:
+        prefix = f"requests/{subject}/"
+        _check_ref(prefix + "".join(contents))
+        limit = self._options.inline_limit
+        return [
+            Artifact(
+                f"{prefix}{name}.json",
+                digest_of(content),
+                content if len(content) <= limit else await self._placed(content),
+            )
+            for name, content in contents.items()
+        ]
+
+    async def _placed(self, content: bytes) -> bytes | None:
+        """What travels with the commit: a small content itself; a large one goes to the blobs."""
         if len(content) <= self._options.inline_limit:
-            return Artifact(ref=ref, digest=digest, size=len(content), inline=content)
+            return content
         await self._blobs.put(content)
-        return Artifact(ref=ref, digest=digest, size=len(content), inline=None)
+        return None
+
+    def canonical(self, value: object) -> bytes:
+        return _canonical(value)
 
     def prepare(
         self,
@@ -170,26 +188,30 @@ class EvidenceLog:
             raise Invalid(f"not a kind of record: {kind}", field="kind")
         if "" in fields:
             raise Invalid("a field has a name", field="fields")
-        # The subject goes along as a nameless field, so that one search does for both.
-        clean: dict[str, JsonValue] = {**fields, "": subject}
+        clean: Mapping[str, JsonValue] = fields
         if not redacted:
-            clean = self._redactor.fields(clean)
-        subject = str(clean.pop("", ""))
-        record = {
-            "artifacts": {artifact.ref: artifact.digest for artifact in artifacts},
-            "at": self._clock.now_ms(),
-            "fields": self._scalars(clean),
-            "kind": kind,
-            "subject": subject,
-            "v": RECORD_VERSION,
-        }
+            # The subject goes along as a nameless field, so that one search does for both.
+            masked = self._redactor.fields({**fields, "": subject})
+            subject = str(masked.pop("", ""))
+            clean = masked
+        _check_fields(clean)
+        prefix = f"requests/{subject}/"
+        named: dict[str, str] = {}
+        lines = [b""]
+        for ref, digest, inline in sorted(artifacts):
+            if not ref.startswith(prefix):
+                raise Invalid("an artifact is its record's subject's", field="artifacts")
+            named[ref] = digest
+            lines.append(inline or b"")
+        record = _Record(named, self._clock.now_ms(), clean, kind, subject, RECORD_VERSION)
         data = _canonical(record)
+        if len(data) > self._options.text_limit:  # else no field of it can be longer
+            record.fields = self._shortened(clean)
+            data = _canonical(record)
         if len(data) > ENTRY_LIMIT:
             raise Invalid(f"a record has at most {ENTRY_LIMIT} bytes", field="fields")
-        operations: list[Operation] = [Append(STREAM, [NewEvent(kind, data, subject)])]
-        for artifact in artifacts:
-            operations.append(Put(ARTIFACTS, artifact.ref, _encode_row(artifact), expected=0))
-        return operations
+        lines[0] = data
+        return [Append(STREAM, (NewEvent(kind, b"\n".join(lines), subject),))]
 
     async def record(
         self,
@@ -205,14 +227,20 @@ class EvidenceLog:
         return index_in(committed)
 
     async def fetch(self, ref: str) -> bytes:
-        row = await self._journal.get(ARTIFACTS, ref)
-        if row is None:
-            raise NotFound("artifact", ref)
-        digest, content = decode_row(ref, row.value)
-        return await self._blobs.get(digest) if content is None else content
+        subject = subject_of(ref)
+        after = 0
+        while subject and (
+            page := await self._journal.read(STREAM, after=after, limit=FETCHED, subject=subject)
+        ):
+            after = page[-1].seq
+            for event in page:
+                if (found := find_artifact(event.data, ref)) is not None:
+                    digest, content = found
+                    return await self._blobs.get(digest) if content is None else content
+        raise NotFound("artifact", ref)
 
-    def commitment(self, value: JsonValue) -> str:
-        return self._commit(_canonical(value))
+    def commitment(self, content: bytes) -> str:
+        return self._commit(content)
 
     async def publish(self) -> Checkpoint:
         """Bring the log on disk up to the journal, and sign it."""
@@ -238,17 +266,14 @@ class EvidenceLog:
                 artifacts=contents,
             )
 
-    def _scalars(self, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _shortened(self, fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         limit = self._options.text_limit
-        for name, value in fields.items():
-            if not _is_field(name):
-                raise Invalid(f"not a field's name: {name}", field=name)
-            if isinstance(value, str):
-                if len(value) > limit:
-                    fields[name] = value[: limit - 1] + "…"
-            elif not _is_plain(value):
-                raise Invalid(f"{name} is no text, whole number, true, false or null", field=name)
-        return fields
+        return {
+            name: value[: limit - 1] + "…"
+            if isinstance(value, str) and len(value) > limit
+            else value
+            for name, value in fields.items()
+        }
 
     def _hear(self, events: Sequence[Event]) -> None:
         self._arrived.extend(events)
@@ -286,12 +311,12 @@ class EvidenceLog:
         records: list[bytes] = []
         for event in arrived:
             if event.seq == following:
-                records.append(event.data)
+                records.append(record_of(event.data))
                 following += 1
         if records:
             return records
         page = await self._journal.read(STREAM, after=self._log.size, limit=self._options.page)
-        return [event.data for event in page]
+        return [record_of(event.data) for event in page]
 
     def _sign(self) -> Checkpoint:
         """Runs in a thread: the tiles first, then the checkpoint that vouches for them."""
@@ -308,9 +333,32 @@ class EvidenceLog:
         return checkpoint
 
 
+class _Record(msgspec.Struct):
+    """In the order of the names, as the canonical form has it."""
+
+    artifacts: dict[str, str]
+    at: int
+    fields: Mapping[str, JsonValue]
+    kind: str
+    subject: str
+    v: int
+
+
+def _check_fields(fields: Mapping[str, JsonValue]) -> None:
+    """Only what has one canonical form; raises Invalid naming the field that hasn't."""
+    _check_names(tuple(fields))
+    if set(map(type, fields.values())) <= _PLAIN:
+        return
+    for name, value in fields.items():
+        if not isinstance(value, str) and not _is_plain(value):
+            raise Invalid(f"{name} is no text, whole number, true, false or null", field=name)
+
+
 @lru_cache(maxsize=1024)
-def _is_field(name: str) -> bool:
-    return _FIELD.fullmatch(name) is not None
+def _check_names(names: tuple[str, ...]) -> None:
+    for name in names:
+        if _FIELD.fullmatch(name) is None:
+            raise Invalid(f"not a field's name: {name}", field=name)
 
 
 @lru_cache(maxsize=256)
@@ -363,27 +411,45 @@ def make_proof(
     return _encode(document) + b"\n"
 
 
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
 def check_content(ref: str, digest: str, content: bytes) -> None:
-    if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+    if digest_of(content) != digest:
         raise Damaged(f"artifact {ref} is not what was recorded")
 
 
-def decode_row(ref: str, value: bytes) -> tuple[str, bytes | None]:
-    """(digest, content); the content is None where it is in the blobs."""
-    head, _, content = value.partition(b"\n")
-    digest, _, place = head.decode("ascii", "replace").partition(" ")
-    if value == f"{digest} blob\n".encode():
-        return digest, None
-    if place != f"here {len(content)}":
+def _check_ref(ref: str) -> None:
+    if _REF.fullmatch(ref) is None:
+        raise Invalid("not the ref of an artifact", field="ref")
+
+
+def subject_of(ref: str) -> str:
+    """Whose artifact it is; empty where the ref is none."""
+    parts = ref.split("/")
+    return parts[1] if parts[0] == "requests" and len(parts) > 2 else ""
+
+
+def find_artifact(data: bytes, ref: str, digest: str = "") -> tuple[str, bytes | None] | None:
+    """(digest, content) of an artifact in the data of an event; None where the record names none.
+
+    The content is None where it is in the blobs. Raises Damaged where it is not what was recorded.
+    """
+    record, *contents = data.split(b"\n")
+    try:
+        named = artifacts_of(record)
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError):
+        return None  # no record: whoever checks the log says so
+    if ref not in named or digest not in ("", named[ref]):
+        return None
+    if len(contents) != len(named):
         raise Damaged(f"artifact {ref} is not what was recorded")
-    check_content(ref, digest, content)
-    return digest, content
-
-
-def _encode_row(artifact: Artifact) -> bytes:
-    if artifact.inline is None:
-        return f"{artifact.digest} blob\n".encode()
-    return f"{artifact.digest} here {artifact.size}\n".encode() + artifact.inline
+    content = contents[sorted(named).index(ref)]
+    if not content:
+        return named[ref], None
+    check_content(ref, named[ref], content)
+    return named[ref], content
 
 
 def _canonical(value: object) -> bytes:
@@ -391,7 +457,7 @@ def _canonical(value: object) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return _encode(_without_surrogates(value))
+        return _encode(_without_surrogates(msgspec.to_builtins(value)))
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -404,11 +470,6 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(item) for item in value]
         case _:
             return value
-
-
-def _check_ref(ref: str) -> None:
-    if _REF.fullmatch(ref) is None or ".." in ref or ref.startswith("/"):
-        raise Invalid("not the ref of an artifact", field="ref")
 
 
 def _open(note: str, key: VerifierKey) -> Checkpoint:
@@ -438,7 +499,7 @@ async def _take_up(files: TileFiles, journal: Journal, *, key: VerifierKey, page
     newest = await journal.read(STREAM, after=checkpoint.size - 1, limit=1)
     if checkpoint.size and newest and newest[0].seq == checkpoint.size:
         last = await asyncio.to_thread(published.last_leaf)
-        if evidence.leaf_hash(newest[0].data) != last:
+        if evidence.leaf_hash(record_of(newest[0].data)) != last:
             raise _untrusted(files, f"record {checkpoint.size - 1} is another in the journal")
     return published
 
@@ -467,7 +528,7 @@ async def _pages(journal: Journal, *, through: int, page: int) -> AsyncIterator[
         events = await journal.read(STREAM, after=seq, limit=min(page, through - seq))
         if not events or events[0].seq != seq + 1:
             return  # forgotten; the caller sees that they are too few
-        yield [event.data for event in events]
+        yield [record_of(event.data) for event in events]
         seq = events[-1].seq
 
 

@@ -14,8 +14,8 @@ JOURNAL_FILE: Final = "journal.db"
 _EVENTS: Final = (
     "SELECT position, stream, seq, type, at, data, subject"
     " FROM events JOIN segments ON segments.id = events.segment WHERE stream = :stream"
-    " AND (:subject = '' OR subject = :subject)"
 )
+_OF_SUBJECT: Final = f"{_EVENTS} AND subject = :subject AND subject <> ''"  # as its index has it
 
 
 class ClosedJournal:
@@ -41,7 +41,7 @@ class ClosedJournal:
         self, stream: str, *, before: int | None = None, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
         found = self._query(
-            f"{_EVENTS} AND (:before IS NULL OR seq < :before) ORDER BY seq DESC LIMIT :limit",
+            f"{_OF_SUBJECT if subject else _EVENTS} AND (:before IS NULL OR seq < :before) ORDER BY seq DESC LIMIT :limit",
             stream=stream,
             subject=subject,
             before=before,
@@ -58,7 +58,7 @@ class ClosedJournal:
         self, stream: str, *, after: int = 0, limit: int = -1, subject: str = ""
     ) -> Iterator[Event]:
         found = self._query(
-            f"{_EVENTS} AND seq > :after ORDER BY seq LIMIT :limit",
+            f"{_OF_SUBJECT if subject else _EVENTS} AND seq > :after ORDER BY seq LIMIT :limit",
             stream=stream,
             subject=subject,
             after=after,

@@ -34,6 +34,12 @@ HEAD: Final = (
     " FROM (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first LIMIT 1) oldest,"
     " (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first DESC LIMIT 1) newest"
 )
+# The newest number of a stream, its last segment, and that one's first number: for appending.
+LAST: Final = (
+    "SELECT coalesce((SELECT max(seq) FROM events WHERE segment = newest.id), newest.first - 1),"
+    " newest.id, newest.first"
+    " FROM (SELECT id, first FROM segments WHERE stream = ? ORDER BY first DESC LIMIT 1) newest"
+)
 
 Migration = Callable[[sqlite3.Connection], None]
 

@@ -9,15 +9,14 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.adapters.journal_sqlite_schema import (
-    HEAD,
+    LAST,
     OpenFile,
     from_sqlite,
     mark_clean,
@@ -29,7 +28,10 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.001  # seconds; shorter, and the writer gets ready while the callers need the core
+# Seconds before the writer gets ready for the next batch: after one of many commits the callers
+# need the core first; after a single one nobody does, and the next may come soon.
+PAUSE: Final = 0.001
+PAUSE_ALONE: Final = 0.000_05
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -87,6 +89,10 @@ class Commit:
         self.error: ToolgateError | None = None
 
 
+class _NotNew(Exception):
+    """A row that was taken to be new is there already."""
+
+
 class StreamState(NamedTuple):
     last: int
     segment: int  # the id of its last segment; 0 where it has none
@@ -105,6 +111,7 @@ class Draft:
         self.segments: list[tuple[int, str, int]] = []
         self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
         self.forgets: list[tuple[str, int, StreamState]] = []
+        self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
         self._before = (position, last_segment, 0, 0, 0)
 
@@ -137,23 +144,26 @@ class Draft:
 
 
 class Recent(Generic[K, V]):
-    """The last used of many; what was dropped is read from the file again."""
+    """The last used of many; what was dropped is read from the file again.
+
+    Two generations, the older one dropped whole: cheaper than to keep an order of use.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[K, V] = OrderedDict()
+        self._limit = limit // 2
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        value = self._kept.get(key)
-        if value is not None:
-            self._kept.move_to_end(key)
+        value = self._young.get(key)
+        if value is None and (value := self._old.get(key)) is not None:
+            self._young[key] = value
         return value
 
-    def keep(self, key: K, value: V) -> None:
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
+    def keep(self, values: Mapping[K, V]) -> None:
+        self._young.update(values)
+        if len(self._young) > self._limit:
+            self._old, self._young = self._young, {}
 
 
 class Writer(threading.Thread):
@@ -182,6 +192,7 @@ class Writer(threading.Thread):
         self._versions: Recent[RowKey, int] = Recent(limits.remembered)
         self._fences: Recent[str, int] = Recent(limits.remembered)
         self._syncing = True
+        self._careful = False  # whether to look before a row is put as a new one
         self._written: Draft | None = None  # the last batch's, until it is remembered
         self._damage: Damaged | None = None
 
@@ -193,16 +204,18 @@ class Writer(threading.Thread):
         self._waiting.put(None)
 
     def run(self) -> None:
-        while (batch := self._take()) is not None:
+        pause = PAUSE
+        while (batch := self._take(pause)) is not None:
             self._commit(batch)
             self._settle(batch)
+            pause = PAUSE if len(batch) > 1 else PAUSE_ALONE
         self._close()
 
-    def _take(self) -> list[Commit] | None:
+    def _take(self, pause: float) -> list[Commit] | None:
         """The next batch; while there is none, get ready for it."""
         try:
             # Not at once: the callers of the last batch are being woken, and go first.
-            return self._waiting.get(timeout=PAUSE)
+            return self._waiting.get(timeout=pause)
         except Empty:
             self._remember()
             with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
@@ -253,7 +266,18 @@ class Writer(threading.Thread):
     def _write_together(self, batch: list[Commit]) -> None:
         self._remember()
         self._sync_only_if(any(commit.durable for commit in batch))
+        try:
+            self._try(batch, careful=False)
+        except _NotNew:
+            self._try(batch, careful=True)
+
+    def _try(self, batch: list[Commit], *, careful: bool) -> None:
+        """Write the batch; raises _NotNew where a row that was taken to be new is there.
+
+        Most rows that are put as new ones are: to look first would cost more than the write.
+        """
         self._begin()
+        self._careful = careful
         draft = Draft(self._position, self._last_segment)
         now = self._clock.now_ms()
         try:
@@ -298,12 +322,16 @@ class Writer(threading.Thread):
                     events += self._append(operation, draft, now)
                 case Put():
                     key = (operation.collection, operation.key)
-                    version = self._version(key, draft)
-                    _expect(operation, version)
+                    version = self._version(key, draft, expected=operation.expected)
+                    if operation.expected is not None and operation.expected != version:
+                        raise _unexpected(operation, version)
                     draft.change(draft.rows, key, (version + 1, operation.value, operation.due))
                 case Delete():
                     key = (operation.collection, operation.key)
-                    _expect(operation, self._version(key, draft))
+                    if operation.expected is not None:
+                        version = self._version(key, draft)
+                        if operation.expected != version:
+                            raise _unexpected(operation, version)
                     draft.change(draft.rows, key, NOTHING)
                 case Fence():
                     held = self._epoch(operation.name, draft)
@@ -349,24 +377,27 @@ class Writer(threading.Thread):
     def _stream(self, name: str, draft: Draft) -> StreamState:
         state = draft.streams.get(name) or self._streams.get(name)
         if state is None:
-            found = self._connection.execute(HEAD, {"stream": name}).fetchone()
+            found = self._connection.execute(LAST, (name,)).fetchone()
             if found is None:
                 return StreamState(0, 0, 0)
-            state = StreamState(*found[1:])
-            self._streams.keep(name, state)
+            state = StreamState(*found)
+            self._streams.keep({name: state})
         return state
 
-    def _version(self, key: RowKey, draft: Draft) -> int:
+    def _version(self, key: RowKey, draft: Draft, *, expected: int | None = None) -> int:
         drafted = draft.rows.get(key)
         if drafted is not None:
             return drafted[0]
         version = self._versions.get(key)
         if version is None:
+            if expected == 0 and not self._careful:
+                draft.assumed.add(key)
+                return 0
             found = self._connection.execute(
                 "SELECT version FROM rows WHERE collection = ? AND key = ?", key
             ).fetchone()
             version = 0 if found is None else int(found[0])
-            self._versions.keep(key, version)
+            self._versions.keep({key: version})
         return version
 
     def _epoch(self, name: str, draft: Draft) -> int:
@@ -376,7 +407,7 @@ class Writer(threading.Thread):
                 "SELECT epoch FROM fences WHERE name = ?", (name,)
             ).fetchone()
             epoch = 0 if found is None else int(found[0])
-            self._fences.keep(name, epoch)
+            self._fences.keep({name: epoch})
         return epoch
 
     def _write(self, draft: Draft) -> None:
@@ -386,12 +417,7 @@ class Writer(threading.Thread):
         if draft.events:
             execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.events)
         if draft.rows:
-            kept = [(*key, *row) for key, row in draft.rows.items() if row is not NOTHING]
-            gone = [key for key, row in draft.rows.items() if row is NOTHING]
-            if kept:
-                execute_many("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", kept)
-            if gone:
-                execute_many("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
+            self._write_rows(draft)
         if draft.fences:
             execute_many("INSERT OR REPLACE INTO fences VALUES (?, ?)", list(draft.fences.items()))
         for stream, through, state in draft.forgets:
@@ -399,6 +425,29 @@ class Writer(threading.Thread):
         if draft.forgets:
             # Were the newest event forgotten, its position must still not be given again.
             write_meta(self._connection, "position", str(draft.position))
+
+    def _write_rows(self, draft: Draft) -> None:
+        execute_many = self._connection.executemany
+        assumed = draft.assumed
+        new: list[tuple[str, str, int, bytes, int | None]] = []
+        changed: list[tuple[str, str, int, bytes, int | None]] = []
+        gone: list[RowKey] = []
+        for key, row in draft.rows.items():
+            if row is NOTHING:
+                if key in assumed:
+                    raise _NotNew  # made and deleted in one batch: look whether it was there
+                gone.append(key)
+            else:
+                (new if key in assumed else changed).append((*key, *row))
+        if new:
+            try:
+                execute_many("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", new)
+            except sqlite3.IntegrityError as there:
+                raise _NotNew from there
+        if changed:
+            execute_many("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", changed)
+        if gone:
+            execute_many("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
 
     def _drop(self, stream: str, through: int, state: StreamState) -> None:
         execute = self._connection.execute
@@ -422,17 +471,12 @@ class Writer(threading.Thread):
             self._witness.see(draft.position, now=self._clock.monotonic())
         self._position = draft.position
         self._last_segment = draft.last_segment
-        for name, state in draft.streams.items():
-            self._streams.keep(name, state)
-        for key, row in draft.rows.items():
-            self._versions.keep(key, row[0])
-        for name, epoch in draft.fences.items():
-            self._fences.keep(name, epoch)
+        self._streams.keep(draft.streams)
+        self._versions.keep({key: row[0] for key, row in draft.rows.items()})
+        self._fences.keep(draft.fences)
 
 
-def _expect(operation: Put | Delete, version: int) -> None:
-    if operation.expected is not None and operation.expected != version:
-        raise Conflict(
-            f"{operation.collection}/{operation.key} is at version {version},"
-            f" not at {operation.expected}"
-        )
+def _unexpected(operation: Put | Delete, version: int) -> Conflict:
+    return Conflict(
+        f"{operation.collection}/{operation.key} is at version {version}, not at {operation.expected}"
+    )

@@ -1,17 +1,20 @@
-"""MCP servers upstream, over stdio and streamable HTTP, on the official SDK.
+"""MCP servers upstream, over stdio and streamable HTTP: their sessions, their tools, their health.
 
-A session is opened when it is first needed and opened anew when it has died; one task owns it from
-its beginning to its end, as the SDK asks. What a server says is cut to size before anyone sees it.
+A session is opened when it is first needed and opened anew when it has died. Callers share the one
+of a capability; a caller that names a session has one of its own, which nobody else is in. There
+are so many of those: the one that was idle longest makes room.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
 
-from toolgate.adapters.mcp_stdio import stdio_transport
+from toolgate.adapters.mcp_outputs import failed, output_of
+from toolgate.adapters.mcp_session import Session
+from toolgate.adapters.mcp_stdio import ServerError
 from toolgate.domain.capabilities import Health, Server, health_after
+from toolgate.domain.devices import named_session
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
@@ -19,122 +22,26 @@ from toolgate.ports.engine import Update, no_update
 
 log = logging.getLogger(__name__)
 
-OPEN_S: Final = 20.0  # to start a server and shake hands with it
-CALL_S: Final = 60.0
-CHECK_S: Final = 5.0
 STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
 MAX_TOOLS: Final = 1000
-MAX_TEXT: Final = 256 * 1024  # characters of one text
-MAX_OUTPUT: Final = 512 * 1024  # characters of all that a call brought
+MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
+IDLE_S: Final = 300.0  # after which such a session ends
 
 FindServer = Callable[[str], Server | None]
 Report = Callable[[str, Health], object]
 
 
-@dataclass(slots=True)
-class _Session:
-    """One connection; `close` and a failure end it for good."""
+class _Key(NamedTuple):
+    capability_id: str
+    session: str  # empty: the one that is shared
 
-    name: str
+
+class _Listed(NamedTuple):
+    at: float
     server: Server
-    clock: Clock
-    client: Any = None
-    last_heard: float = 0.0
-    tools: Sequence[Tool] = ()
-    tools_at: float = -TOOLS_KEPT_S
-    _opened: asyncio.Future[None] | None = None
-    _leave: asyncio.Event = field(default_factory=asyncio.Event)
-    _task: asyncio.Task[None] | None = None
-
-    @property
-    def dead(self) -> bool:
-        return self._task is not None and self._task.done()
-
-    async def open(self) -> None:
-        if self._opened is None:
-            self._opened = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._live(), name=f"mcp {self.name}")
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(self._opened)
-        except TimeoutError as late:
-            raise Unavailable(f"{self.name} did not start in {OPEN_S:.0f} s") from late
-
-    async def close(self) -> None:
-        self._leave.set()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=CHECK_S)
-            for task in late:
-                task.cancel()
-                await asyncio.wait({task}, timeout=CHECK_S)
-
-    async def ask(self, question: Awaitable[Any], *, seconds: float) -> Any:
-        """Raises Unavailable, and then the session is of no more use."""
-        answering = asyncio.ensure_future(question)
-        assert self._task is not None
-        try:
-            done, _ = await asyncio.wait(
-                {answering, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if answering in done:
-                answer = await answering
-                self.last_heard = self.clock.monotonic()
-                return answer
-        except Exception as failed:
-            from mcp import MCPError  # noqa: PLC0415 - a second of CPU, and only with a server
-
-            if isinstance(failed, MCPError) and not self._is_cut(failed):
-                self.last_heard = self.clock.monotonic()
-                raise _ServerSaidNo(str(failed)) from failed
-            self._leave.set()
-            raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
-        finally:
-            answering.cancel()
-        self._leave.set()
-        if self.dead:
-            raise Unavailable(f"{self.name} has gone away")
-        raise Unavailable(f"{self.name} did not answer in {seconds:.0f} s")
-
-    def _is_cut(self, failed: Exception) -> bool:
-        return self.dead or "connection closed" in str(failed).lower()
-
-    async def _live(self) -> None:
-        assert self._opened is not None
-        try:
-            async with _client(self.name, self.server) as client:
-                self.client = client
-                self.last_heard = self.clock.monotonic()
-                self._opened.set_result(None)
-                await self._leave.wait()
-        except Exception as failed:  # noqa: BLE001 - whatever a server does, it ends its own session
-            if not self._opened.done():
-                self._opened.set_exception(Unavailable(f"{self.name}: {_plainly(failed)}"))
-                self._opened.exception()  # whoever waits is told; nobody has to
-            else:
-                log.warning("mcp_session_ended name=%s error=%s", self.name, _plainly(failed))
-        finally:
-            if not self._opened.done():
-                self._opened.cancel()
-
-
-class _ServerSaidNo(Exception):
-    """A JSON-RPC error: the server lives, and refuses the call."""
-
-
-def _client(name: str, server: Server) -> Any:
-    # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser").
-    import httpx2  # noqa: PLC0415
-    from mcp import Client  # noqa: PLC0415
-    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
-
-    if server.command:
-        return Client(stdio_transport(server, name=name))
-    if not server.headers:
-        return Client(server.url)
-    http = httpx2.AsyncClient(headers=dict(server.headers), timeout=CALL_S)
-    return Client(streamable_http_client(server.url, http_client=http))
+    tools: Sequence[Tool]
 
 
 class McpUpstreams:
@@ -146,9 +53,11 @@ class McpUpstreams:
         self._find = find
         self._clock = clock
         self._report = report
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[_Key, Session] = {}
         self._failures: dict[str, int] = {}
-        self._levels: dict[str, Tool] = {}
+        self._listed: dict[str, _Listed] = {}
+        self._described: dict[str, Tool] = {}
+        self._checks: dict[str, Any] = {}  # by tool: what its structured answer must fit
 
     def knows(self, capability_id: str) -> bool:
         return self._find(capability_id) is not None
@@ -157,45 +66,54 @@ class McpUpstreams:
         return bool(self._split(tool)[0])
 
     def describe(self, tool: str, _caller: Caller) -> Tool | None:
-        return self._levels.get(tool)
+        return self._described.get(tool)
 
-    async def tools(self, capability_id: str) -> Sequence[Tool]:
-        session = await self._session(capability_id)
-        if self._clock.monotonic() - session.tools_at > TOOLS_KEPT_S:
-            listed = await self._heard(capability_id, _list_all(session))
-            session.tools = [_tool(one) for one in listed[:MAX_TOOLS]]
-            session.tools_at = self._clock.monotonic()
-            for tool in session.tools:
-                self._levels[f"{capability_id}.{tool.name}"] = tool
-        return session.tools
+    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+        known = self._listed.get(capability_id)
+        server = self._find(capability_id)
+        fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
+        if known is not None and fresh and known.server == server:
+            return known.tools
+        connection = await self._session(_Key(capability_id, session))
+        listed = await self._heard(capability_id, _list_all(connection))
+        tools = [_tool(one) for one in listed]
+        self._listed[capability_id] = _Listed(self._clock.monotonic(), connection.server, tools)
+        for tool, one in zip(tools, listed, strict=True):
+            self._described[f"{capability_id}.{tool.name}"] = tool
+            self._checks[f"{capability_id}.{tool.name}"] = _check_of(one.output_schema)
+        return tools
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
         args = dict(request.args)
         meta = args.pop("_meta", None)
+        name = named_session(request.caller.device, request.caller.session)
         try:
-            session = await self._session(capability_id)
+            session = await self._session(_Key(capability_id, name and request.caller.session))
         except Unavailable as gone:
-            return _failed(str(gone), Outcome.NOT_STARTED)
-        calling = session.client.call_tool(
-            action, args, read_timeout_seconds=CALL_S, meta=_context(meta)
-        )
+            return failed(str(gone), Outcome.NOT_STARTED)
         try:
-            result = await self._heard(capability_id, session.ask(calling, seconds=CALL_S))
+            calling = session.call(action, args, meta=_context(meta))
+            result = await self._heard(capability_id, calling)
         except Unavailable as gone:
-            return _failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
-        except _ServerSaidNo as no:
-            return _failed(f"{capability_id}: {no}"[:1000], Outcome.NOT_STARTED)
-        return _output(result)
+            return failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
+        except ServerError as no:
+            return failed(f"{capability_id}: {no}"[:1000], Outcome.NOT_STARTED)
+        check = self._checks.get(request.tool)
+        if check is not None and not result.is_error and not check(result.structured_content):
+            return failed(
+                f"{capability_id}: the answer does not fit the schema that the server gave",
+                Outcome.MAY_HAVE_EXECUTED,
+            )
+        return output_of(result)
 
     async def check(self, capability_id: str) -> bool:
         """Whether the server answers; its health follows from that."""
+        named = [key for key in self._sessions if key.capability_id == capability_id]
         try:
-            session = await self._session(capability_id)
-            await self._heard(
-                capability_id, session.ask(session.client.list_tools(), seconds=CHECK_S)
-            )
-        except (Unavailable, _ServerSaidNo):
+            session = await self._session(named[0] if named else _Key(capability_id, ""))
+            await self._heard(capability_id, session.check())
+        except (Unavailable, ServerError):
             return False
         return True
 
@@ -203,58 +121,73 @@ class McpUpstreams:
         """Look after those that were used, for ever: one that is offline comes back only so."""
         while True:
             await asyncio.sleep(every_s)
-            for capability_id in [*self._sessions, *self._failures]:
+            await self.end_idle()
+            used = {key.capability_id for key in self._sessions}
+            for capability_id in [*used, *(self._failures.keys() - used)]:
                 if self.knows(capability_id):
                     await self.check(capability_id)
 
+    async def end_idle(self, *, after_s: float = IDLE_S) -> None:
+        """End the sessions that callers named and have left alone for so long."""
+        since = self._clock.monotonic() - after_s
+        for key, session in list(self._sessions.items()):
+            if key.session and not session.calls and session.used_at <= since:
+                await self._end(key)
+
     async def forget(self, capability_id: str) -> None:
         """Its server was changed: the next call finds the new one."""
-        session = self._sessions.pop(capability_id, None)
+        self._listed.pop(capability_id, None)
+        for key in [key for key in self._sessions if key.capability_id == capability_id]:
+            await self._end(key)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self._end(key) for key in list(self._sessions)))
+
+    async def _end(self, key: _Key) -> None:
+        session = self._sessions.pop(key, None)
         if session is not None:
             await session.close()
 
-    async def close(self) -> None:
-        for capability_id in list(self._sessions):
-            await self.forget(capability_id)
-
-    async def _session(self, capability_id: str) -> _Session:
-        server = self._find(capability_id)
+    async def _session(self, key: _Key) -> Session:
+        server = self._find(key.capability_id)
         if server is None:
-            raise Unavailable(f"no MCP server is configured for {capability_id}")
-        session = self._sessions.get(capability_id)
-        if session is not None and session.server != server:
-            await self.forget(capability_id)
-            session = None
-        if session is not None and not await self._is_fit(session):
-            await self.forget(capability_id)
-            session = None
+            raise Unavailable(f"no MCP server is configured for {key.capability_id}")
+        session = self._sessions.get(key)
+        if session is not None and (
+            session.server != server or not await session.is_fit(after_s=STALE_S)
+        ):
+            if self._sessions.get(key) is session:
+                await self._end(key)
+            session = self._sessions.get(key)  # another may have opened it meanwhile
         if session is None:
-            session = self._sessions.get(capability_id)  # another may have opened it meanwhile
+            await self._make_room(key)
+            session = self._sessions.get(key)
         if session is None:
-            session = _Session(capability_id, server, self._clock)
-            self._sessions[capability_id] = session
+            session = Session(key.capability_id, server, self._clock)
+            session.used_at = self._clock.monotonic()
+            self._sessions[key] = session
         try:
             await session.open()
         except (Unavailable, asyncio.CancelledError):
-            if self._sessions.get(capability_id) is session:
-                del self._sessions[capability_id]
-            self._failed(capability_id)
+            if self._sessions.get(key) is session:
+                del self._sessions[key]
+            self._failed(key.capability_id)
             raise
         return session
 
-    async def _is_fit(self, session: _Session) -> bool:
-        """A silent session may be that of a server that was restarted."""
-        if session.dead or session._leave.is_set():
-            return False
-        if session.client is None or self._clock.monotonic() - session.last_heard < STALE_S:
-            return True
-        try:
-            await session.ask(session.client.list_tools(), seconds=CHECK_S)
-        except Unavailable:
-            return False
-        except _ServerSaidNo:
-            return True
-        return True
+    async def _make_room(self, key: _Key) -> None:
+        """Raises Unavailable where every session of its kind is busy."""
+        others = [
+            (session.used_at, other)
+            for other, session in self._sessions.items()
+            if key.session and other.session and other.capability_id == key.capability_id
+        ]
+        if len(others) < MAX_NAMED:
+            return
+        idle = [one for one in others if not self._sessions[one[1]].calls]
+        if not idle:
+            raise Unavailable(f"{MAX_NAMED} sessions of {key.capability_id} are busy: try later")
+        await self._end(min(idle)[1])
 
     async def _heard(self, capability_id: str, question: Awaitable[Any]) -> Any:
         try:
@@ -281,16 +214,16 @@ class McpUpstreams:
         return "", ""
 
 
-async def _list_all(session: _Session) -> list[Any]:
+async def _list_all(session: Session) -> list[Any]:
     found: list[Any] = []
     cursor: str | None = None
     while len(found) < MAX_TOOLS:
-        page = await session.ask(session.client.list_tools(cursor=cursor), seconds=OPEN_S)
+        page = await session.list_page(cursor)
         found.extend(page.tools)
         cursor = page.next_cursor
         if not cursor:
             break
-    return found
+    return found[:MAX_TOOLS]
 
 
 def _tool(listed: Any) -> Tool:
@@ -305,57 +238,30 @@ def _tool(listed: Any) -> Tool:
     )
 
 
+def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
+    """Whether a structured answer is what the server said it would be; None where it said nothing."""
+    if schema is None:
+        return None
+    # Comes with the SDK. A schema refers to nothing outside itself: nothing is fetched.
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # noqa: PLC0415
+    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from referencing import Registry  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return lambda _: False
+    validator = Draft202012Validator(schema, registry=Registry())
+
+    def fits(value: Any) -> bool:
+        try:
+            return bool(validator.is_valid(value))
+        except Unresolvable:
+            return False
+
+    return fits
+
+
 def _context(meta: JsonValue) -> dict[str, Any] | None:
     return {"toolgate/context": meta} if meta else None
-
-
-def _output(result: Any) -> ToolOutput:
-    """The result as JSON, no larger than there is room for."""
-    is_error = bool(result.is_error)
-    content, cut = _capped(one.model_dump(mode="json", by_alias=True) for one in result.content)
-    data: dict[str, JsonValue] = {"content": content, "isError": is_error}
-    structured = result.structured_content
-    if structured is not None:
-        if len(str(structured)) <= MAX_OUTPUT:
-            data["structuredContent"] = structured
-        else:
-            cut = True
-    if cut:
-        data["truncated"] = True
-    texts = [str(part["text"]) for part in content if isinstance(part, dict) and "text" in part]
-    return ToolOutput(
-        exit_code=1 if is_error else 0,
-        stdout="" if is_error else "\n".join(texts),
-        stderr="\n".join(texts) if is_error else "",
-        data=data,
-        truncated=cut,
-    )
-
-
-def _capped(parts: Iterable[dict[str, Any]]) -> tuple[list[JsonValue], bool]:
-    kept: list[JsonValue] = []
-    left, cut = MAX_OUTPUT, False
-    for part in parts:
-        text = part.get("text")
-        if isinstance(text, str):
-            room = min(MAX_TEXT, left)
-            cut = cut or len(text) > room
-            part["text"] = text[:room]
-        size = sum(len(value) for value in part.values() if isinstance(value, str))
-        if size > left:
-            cut = True
-            continue
-        left -= size
-        kept.append({name: value for name, value in part.items() if value is not None})
-    return kept, cut
-
-
-def _failed(message: str, outcome: Outcome) -> ToolOutput:
-    return ToolOutput(exit_code=1, stderr=message, outcome=outcome)
-
-
-def _plainly(failed: BaseException) -> str:
-    """The first cause in a group, in one line."""
-    while isinstance(failed, BaseExceptionGroup):
-        failed = failed.exceptions[0]
-    return f"{type(failed).__name__}: {failed}"[:300]

@@ -28,6 +28,8 @@ SEARCH_MEMORY: Final = (
     64 << 20
 )  # bytes; RE2 makes its automaton as texts come, and starts over here
 CLOSING: Final = "-----END"
+REMEMBERED: Final = 512  # clean texts: a policy's reasons are looked through with every call
+REMEMBERED_LENGTH: Final = 256
 
 _NAMES: Final = (
     r"(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|private[_-]?key|secret[_-]?key"
@@ -83,6 +85,7 @@ class SecretPatterns:
         self._longest = 0
         self._automaton = ahocorasick.Automaton()
         self._set: re2.Set | None = None
+        self._clean: set[str] = set()  # short texts that were looked through, since the last change
         self._patterns = [(kind, re2.compile(text)) for kind, text in PATTERNS.items()]
         self._leads = re2.compile(_LEADS)
         for secret in secrets:
@@ -102,6 +105,7 @@ class SecretPatterns:
         if count == 0:
             self._forms[secret] = forms(secret)
             self._set = None  # built anew when next asked
+            self._clean.clear()
 
     def forget(self, secret: str) -> None:
         count = self._secrets.get(secret, 0)
@@ -112,9 +116,15 @@ class SecretPatterns:
             self._set = None
 
     def find(self, text: str) -> Sequence[Span]:
+        if text in self._clean:
+            return ()
         spans = self._look(text)
         if "%" in text or "\\" in text or "\n" in text:
             spans += self._look_behind(text, text, (), seen={text})
+        if not spans and len(text) <= REMEMBERED_LENGTH:
+            if len(self._clean) >= REMEMBERED:
+                self._clean.clear()
+            self._clean.add(text)
         return spans
 
     def is_clean(self, text: str) -> bool:

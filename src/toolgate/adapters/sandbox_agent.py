@@ -129,9 +129,10 @@ class Workspace:
             raise OSError(errno.EINVAL, "not a regular file")
         return fd
 
-    def read(self, path: str, limit: int) -> bytes:
+    def read(self, path: str, limit: int, offset: int) -> bytes:
         fd = self.open_regular(path, os.O_RDONLY)
         try:
+            os.lseek(fd, offset, os.SEEK_SET)
             parts = []
             while limit > 0:
                 part = os.read(fd, min(limit, CHUNK * 16))
@@ -274,7 +275,7 @@ class Agent:
         operation, path = message["op"], str(message.get("path", ""))
         limit = int(str(message.get("limit", 0)))
         if operation == "read":
-            return self.workspace.read(path, limit)
+            return self.workspace.read(path, limit, int(str(message["offset"])))
         if operation == "list":
             return self.workspace.list(path, bool(message["recursive"]), limit)
         if operation == "write":

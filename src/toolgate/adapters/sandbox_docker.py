@@ -34,7 +34,7 @@ UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
 DESTROY_SECONDS: Final = 15.0
 HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
-INSTALL_HINT: Final = "apt-get install docker.io"
+UNREACHABLE: Final = 900  # aiodocker's own status for an engine that cannot be connected to
 FROM_THE_ENGINE: Final = (aiodocker.DockerError, aiohttp.ClientError, TimeoutError)
 EMPTY_FOLDERS: Final = ("usr", "proc", "sys", "dev", "etc", "run", "tmp", "workspace")
 
@@ -111,8 +111,10 @@ class DockerSandbox:
             except BaseException as failed:
                 await docker.close()
                 if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
-                    message = f"the Docker engine at {self._url} does not serve: {failed} ({INSTALL_HINT})"
-                    raise NotStarted(message) from failed
+                    reason = f"no Docker engine serves at {self._url}"
+                    if not _is_unreachable(failed):
+                        reason += f": {failed}"
+                    raise NotStarted(reason) from failed
                 raise
             self._docker = docker
         return self._docker
@@ -224,6 +226,10 @@ class DockerSession(AgentSession):
             with contextlib.suppress(AssertionError, aiohttp.ClientError):
                 await self._stream.close()
         self.on_end()
+
+
+def _is_unreachable(failed: BaseException) -> bool:
+    return isinstance(failed, aiodocker.DockerError) and failed.status == UNREACHABLE
 
 
 def _nothing() -> None:

@@ -7,15 +7,28 @@ hosts may be reached is decided here, outside, and each connection is checked as
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolgate.adapters.egress_proxy import Client, Decided, EgressProxy, unnoted
+from toolgate.adapters.egress_proxy import Client, EgressDecision, EgressProxy
 from toolgate.adapters.web_guard import Guard
 from toolgate.ports.sandbox import SessionKey
 
+FOLDER: Final = "toolgate-egress-"
 PORTS: Final = (80, 443)  # of a host that is listed without one
+
+Allows = Callable[[str, int], bool]
+Note = Callable[[SessionKey, EgressDecision], Awaitable[None] | None]
+
+
+def unnoted(_key: SessionKey, _decision: EgressDecision) -> None:
+    """For sessions whose connections nobody records."""
+
+
+def same_for_all(hosts: Sequence[str]) -> Callable[[SessionKey], Allows | None]:
+    """One list for every session, as a runner has it."""
+    return lambda _: allows(hosts) if hosts else None
 
 
 def allows(hosts: Sequence[str]) -> Callable[[str, int], bool]:
@@ -41,28 +54,32 @@ def _matches(host: str, name: str) -> bool:
 
 
 class SandboxEgress:
-    """An Egress (ports.sandbox): `hosts_for` says what a session may reach; nothing: no network."""
+    """An Egress (ports.sandbox): `grants` says what a session may reach; None: no network."""
 
     def __init__(
         self,
         guard: Guard,
         *,
-        hosts_for: Callable[[SessionKey], Sequence[str]],
-        decided: Decided = unnoted,
+        grants: Callable[[SessionKey], Allows | None],
+        note: Note = unnoted,
+        closed: Callable[[SessionKey], None] = lambda _: None,
     ) -> None:
         self._guard = guard
-        self._hosts_for = hosts_for
-        self._decided = decided
+        self._grants = grants
+        self._note = note
+        self._closed = closed
         self._folder: Path | None = None
         self._proxies: dict[SessionKey, EgressProxy] = {}
 
     async def open(self, key: SessionKey) -> Path | None:
-        hosts = self._hosts_for(key)
-        if not hosts:
+        granted = self._grants(key)
+        if granted is None:
             return None
         await self.close(key)
-        client = Client(name=key.digest, allows=allows(hosts))
-        proxy = EgressProxy(self._guard, default=client, decided=self._decided)
+        client = Client(name=key.digest, allows=granted)
+        proxy = EgressProxy(
+            self._guard, default=client, decided=lambda decision: self._note(key, decision)
+        )
         path = self._place() / f"{key.digest}.sock"
         path.unlink(missing_ok=True)
         await proxy.listen_unix(path)
@@ -74,6 +91,7 @@ class SandboxEgress:
         proxy = self._proxies.pop(key, None)
         if proxy is not None:
             await proxy.close()
+            self._closed(key)
             if self._folder is not None:
                 (self._folder / f"{key.digest}.sock").unlink(missing_ok=True)
             if not self._proxies and self._folder is not None:
@@ -82,6 +100,15 @@ class SandboxEgress:
 
     def _place(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"toolgate-egress-{os.getpid()}-"))
+            _remove_abandoned()
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
             self._folder.chmod(0o711)  # to be walked through by who knows the name, not listed
         return self._folder
+
+
+def _remove_abandoned() -> None:
+    """The sockets of those who were killed; their folders are named by their process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -335,9 +335,10 @@ class AgentFiles:
     def __init__(self, session: AgentSession) -> None:
         self._session = session
 
-    async def read(self, path: str, *, limit: int) -> bytes:
+    async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
         limit = min(limit, LARGEST_MESSAGE)
-        return await self._ask({"op": "read", "path": path, "limit": limit}, allowance=limit)
+        message: dict[str, object] = {"op": "read", "path": path, "limit": limit}
+        return await self._ask(message | {"offset": offset}, allowance=limit)
 
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         message: dict[str, object] = {"op": "write", "path": path, "append": append}

@@ -12,7 +12,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.tools import ToolRequest
+from toolgate.domain.tools import JsonValue, ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.sandbox import (
     Egress,
@@ -68,6 +68,16 @@ class Sessions:
     def start_soon(self) -> None:
         """Prove it in the background; nothing opens before it is proven, or where it is not."""
         self._proof = asyncio.create_task(self.start())
+
+    async def health(self) -> dict[str, JsonValue]:
+        """As a runner would say it; waits for the proof where it is under way."""
+        shown: dict[str, JsonValue] = {"ok": True, "backend": self.isolation}
+        if self._proof is not None:
+            try:
+                await asyncio.shield(self._proof)
+            except Unavailable as unproven:
+                return {"ok": False, "reason": str(unproven)}
+        return shown
 
     async def open_for(self, request: ToolRequest) -> Session:
         """The session of a call; two tenants, workspaces or sessions never share one."""

@@ -7,6 +7,7 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from toolgate.adapters.randomness import Randomness
 from toolgate.domain.errors import Damaged
 
 KEY_BYTES: Final = 32
@@ -16,6 +17,7 @@ NONCE_BYTES: Final = 12
 class AesGcmSeal:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._random = Randomness()
 
     @classmethod
     def in_file(cls, path: Path) -> Self:
@@ -30,7 +32,7 @@ class AesGcmSeal:
             raise Damaged(f"{path} holds no key: {wrong}") from wrong
 
     def close(self, content: bytes) -> bytes:
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = self._random.take(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, content, None)
 
     def open(self, closed: bytes) -> bytes:

@@ -63,14 +63,16 @@ class Commitments:
     """Keyed commitments: they tell two values apart and prove one later, but give nothing away."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = hmac.new(key, digestmod=hashlib.sha256)
 
     @classmethod
     def in_home(cls, home: Path) -> "Commitments":
         return cls(keep_secret(home / "keys" / COMMITMENT_KEY))
 
     def __call__(self, value: bytes) -> str:
-        return "hmac-sha256:" + hmac.new(self._key, value, hashlib.sha256).hexdigest()
+        made = self._keyed.copy()
+        made.update(value)
+        return "hmac-sha256:" + made.hexdigest()
 
 
 def default_name(public: bytes) -> str:

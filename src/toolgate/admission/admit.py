@@ -6,13 +6,13 @@ the operations, and whoever runs the command commits them.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from toolgate.admission.refusals import KeyConflict, RateLimited
-from toolgate.domain import idempotency
 from toolgate.domain.idempotency import KEPT_MS, UNFINISHED_KEPT_MS, Known, Verdict, judge
 from toolgate.domain.ratelimit import Rate, Spent, spend
 from toolgate.ports.clock import Clock
@@ -32,20 +32,17 @@ _decode_known: Final = msgspec.msgpack.Decoder(Known).decode
 _decode_tat: Final = msgspec.json.Decoder(float).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     name: str
     rate: Rate
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Paid:
+class Paid(NamedTuple):
     """What one command cost, and how to take it back."""
 
     spent: Spent  # of the first bucket: the device's
     before: tuple[tuple[str, float], ...] = ()
-    writes: tuple[Operation, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,6 +50,7 @@ class RateLimits:
     journal: Journal
     clock: Clock
     _tats: dict[str, float] = field(default_factory=dict)
+    _written: dict[str, float] = field(default_factory=dict)
 
     async def load(self) -> None:
         after = ""
@@ -67,18 +65,30 @@ class RateLimits:
     def take(self, *buckets: Bucket) -> Paid:
         """One from each, or none at all; raises RateLimited."""
         now = self.clock.now_ms()
-        taken = [spend(b.rate, self._tats.get(b.name, 0.0), now=now) for b in buckets]
+        before = tuple([(b.name, self._tats.get(b.name, 0.0)) for b in buckets])
+        taken = [spend(b.rate, tat, now=now) for b, (_, tat) in zip(buckets, before, strict=True)]
         for bucket, spent in zip(buckets, taken, strict=True):
             if not spent.allowed:
                 raise RateLimited(spent, what=bucket.what)
-        before = tuple((b.name, self._tats.get(b.name, 0.0)) for b in buckets)
-        writes: list[Operation] = []
         for bucket, spent in zip(buckets, taken, strict=True):
             self._tats[bucket.name] = spent.tat
-            writes.append(Put(RATES, bucket.name, _encode(spent.tat), due=int(spent.tat) + 1))
         if len(self._tats) > MANY_BUCKETS:
             self._tats = {name: tat for name, tat in self._tats.items() if tat > now}
-        return Paid(taken[0], before, tuple(writes))
+            self._written = {name: self._written.get(name, 0.0) for name in self._tats}
+        return Paid(taken[0], before)
+
+    def writes(self, paid: Paid) -> Sequence[Operation]:
+        """What must be on disk when this command is answered; commit it before anything else runs.
+
+        One row holds for all that was taken so far: where it is on its way already, this is empty.
+        """
+        puts: list[Operation] = []
+        for name, _ in paid.before:
+            tat = self._tats.get(name, 0.0)
+            if tat > self._written.get(name, 0.0):
+                self._written[name] = tat
+                puts.append(Put(RATES, name, _encode(tat), due=int(tat) + 1))
+        return puts
 
     def give_back(self, paid: Paid) -> None:
         self._tats.update(paid.before)
@@ -87,6 +97,7 @@ class RateLimits:
         """All of it is there again: nothing is left to remember."""
         if self._tats.get(row.key, 0.0) <= self.clock.now_ms():
             self._tats.pop(row.key, None)
+            self._written.pop(row.key, None)
             await self.journal.commit(Delete(RATES, row.key))
 
 
@@ -101,6 +112,8 @@ class Claim:
 
 @dataclass(slots=True)
 class Keys:
+    """Idempotency keys by their slots (`slot_of`)."""
+
     journal: Journal
     clock: Clock
     seal: Seal
@@ -114,14 +127,13 @@ class Keys:
             self._used.update(row.key for row in rows)
             after = rows[-1].key
 
-    def is_used(self, device: str, key: str) -> bool:
+    def is_used(self, slot: str) -> bool:
         """Whether this key runs now or has a row; if not, it is new for certain."""
-        slot = slot_of(device, key)
         return slot in self._used or slot in self._running
 
-    def remembered(self, device: str, key: str, request_hash: str) -> Known | None:
+    def remembered(self, slot: str, request_hash: str) -> Known | None:
         """The answer, where memory has it; raises KeyConflict. Costs no read."""
-        known = self._recent.get(slot_of(device, key))
+        known = self._recent.get(slot)
         match judge(known, request_hash, now=self.clock.now_ms()):
             case Verdict.REPLAY:
                 return known
@@ -130,13 +142,12 @@ class Keys:
             case _:
                 return None
 
-    async def settled(self, device: str, key: str, request_hash: str) -> Known | None:
+    async def settled(self, slot: str, request_hash: str) -> Known | None:
         """The answer of a command with this key that runs now or has ended; raises KeyConflict.
 
         Of a command that was begun and neither runs here nor ended: what is known of it. None where
         the key is new.
         """
-        slot = slot_of(device, key)
         while (claim := self._running.get(slot)) is not None:
             if claim.known.request_hash != request_hash:
                 raise KeyConflict
@@ -155,12 +166,11 @@ class Keys:
             case _:
                 return known
 
-    def running(self, device: str, key: str) -> bool:
-        return slot_of(device, key) in self._running
+    def running(self, slot: str) -> bool:
+        return slot in self._running
 
-    def claim(self, device: str, key: str, known: Known) -> Claim:
+    def claim(self, slot: str, known: Known) -> Claim:
         """Hold the key; nobody else may hold it now."""
-        slot = slot_of(device, key)
         assert slot not in self._running
         claim = Claim(slot, known, asyncio.get_running_loop().create_future())
         self._running[slot] = claim
@@ -227,6 +237,3 @@ def first_use(request_hash: str, *, command_id: str, request_id: str, now: int) 
         at=now,
         expires_at=now + UNFINISHED_KEPT_MS,
     )
-
-
-request_hash = idempotency.request_hash

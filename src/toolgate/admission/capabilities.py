@@ -74,11 +74,20 @@ class Capabilities:
         self._keep(capability)
         return capability
 
-    async def remove(self, capability_id: str) -> None:
+    async def remove(self, capability_id: str, *, by: str) -> None:
+        """One that is built in goes back to its own terms; raises NotFound."""
         if capability_id not in self._known:
             raise NotFound("capability", capability_id)
-        await self.journal.commit(Delete(CAPABILITIES, capability_id))
+        await self.journal.commit(
+            Delete(CAPABILITIES, capability_id),
+            *self.trail.note(
+                "capability.removed", actor=by, resource=("capability", capability_id)
+            ),
+        )
         del self._known[capability_id]
+        self._known.update(
+            (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
+        )
 
     def report(self, capability_id: str, health: Health) -> bool:
         """What a check found; whether that is news. Of this process alone: it is not kept."""

@@ -15,6 +15,7 @@ from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.sample_pages import PAGES
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured
@@ -37,7 +38,9 @@ async def browser_tasks(
     """The runs and their tools; the browser itself starts with the first task."""
     async with AsyncExitStack() as stack:
         refused = RefusedHosts()
-        proxy = await stack.enter_async_context(EgressProxy(Guard(), decided=refused.note))
+        proxy = await stack.enter_async_context(
+            EgressProxy(Guard(), decided=refused.note, pages=PAGES)
+        )
         browser = SystemBrowser(
             BrowserOptions(
                 executable=settings.chromium,

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
+from toolgate.adapters.egress_proxy import EgressDecision
 from toolgate.adapters.engine_builtin import BuiltInEngine
 from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
@@ -18,6 +19,7 @@ from toolgate.adapters.json_schema import schema_errors
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.adapters.policy_file import PolicyFile, load_policy
 from toolgate.adapters.sandbox_choice import BWRAP, make_sandbox
+from toolgate.adapters.sandbox_egress import SandboxEgress
 from toolgate.adapters.sandbox_sessions import Sessions as Sandboxes
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
@@ -27,17 +29,25 @@ from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
+from toolgate.execution.egress import EgressRecords, PolicyEgress
 from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
 from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
+from toolgate.execution.target_health import TargetHealths
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 from toolgate.execution.targets import TargetEngine, Targets
+from toolgate.execution.transfers import Transfers
+from toolgate.ports.evidence import Evidence
+from toolgate.ports.sandbox import SessionKey
 from toolgate.settings import Settings
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
@@ -85,6 +95,7 @@ class Execution:
     audit: AuditLog
     evidence: EvidenceLog
     targets: Targets
+    target_health: TargetHealths
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
@@ -112,13 +123,24 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
     installation.keep_running(policy.watch())
     policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
-    web = await installation.enter(GuardedWeb(Guard()))
-    sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock)
+    guard = Guard()
+    web = await installation.enter(GuardedWeb(guard))
+    audit = AuditLog(journal, redactor=redactor)
+    way_out = policed_egress(guard, policy.find, evidence=evidence, audit=audit)
+    sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock, egress=way_out)
     sandboxes.start_soon()
     installation.on_stop(sandboxes.close)
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
+    target_health = TargetHealths(
+        targets.list,
+        clock=clock,
+        local=lambda _: sandboxes.health(),
+        remote=runners.health,
+        is_held_back=lambda target: runners.breaker(target).is_open,
+    )
+    installation.on_stop(target_health.stop)
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -129,7 +151,10 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         holds_secret=lambda text: redactor.text(text) != text,
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
-    on_targets = TargetEngine(targets, local=local, remote=runners.engine)
+    files = FileArtifacts(
+        blobs, journal, clock=clock, holds_secret=lambda text: redactor.text(text) != text
+    )
+    on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
@@ -138,14 +163,13 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(
         [
-            on_target(lambda _: on_targets),
+            on_target(lambda _: on_targets, offers=TARGET_TOOLS),
             named_tools(in_browser, in_browser.tools()),
             upstreams.route(),
             *await _search(settings, installation),
             named_tools(built_in, built_in.tools()),
         ]
     )
-    audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
         policies=policies,
@@ -156,7 +180,9 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     await pipeline.recover()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
-    executor = LocalExecutor(pipeline, evidence, journal, clock, whoever_has_the_token, VERSION)
+    executor = LocalExecutor(
+        pipeline, evidence, journal, clock, whoever_has_the_token, VERSION, files
+    )
     simulation = Simulation(
         journal,
         evidence,
@@ -171,6 +197,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         audit,
         evidence,
         targets,
+        target_health,
         executor,
         routing.known_level,
         upstreams,
@@ -178,6 +205,20 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         tasks,
         in_browser.tools(),
     )
+
+
+def policed_egress(
+    guard: Guard, find: FindPolicy, *, evidence: Evidence, audit: AuditLog
+) -> SandboxEgress:
+    """The way out of this machine's sandboxes: what the policy grants, and each use on record."""
+    granted = PolicyEgress(find)
+    records = EgressRecords(evidence, audit, granted.decide)
+
+    async def note(key: SessionKey, decision: EgressDecision) -> None:
+        refusal = "" if decision.allowed else decision.reason
+        await records.note(key, decision.host, decision.port, refusal)
+
+    return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
 
 
 async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:

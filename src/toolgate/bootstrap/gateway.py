@@ -71,6 +71,7 @@ async def open_gateway(
             verify=verify_ed25519,
             wake_at=dispatcher.wake_at,
             last_at=scheduler.last_at,
+            targets=execution.target_health.now,
             more_routes=operator,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
@@ -92,7 +93,7 @@ async def open_gateway(
     installation.keep_running(execution.upstreams.sessions.watch())
     installation.keep_running(door.housekeeping())
     installation.on_stop(scheduler.stop)
-    installation.on_stop(door.commands.stop)
+    installation.on_stop(door.states.stop)
     installation.on_stop_soon(door.events.close)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 

@@ -97,14 +97,16 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         }
     )
     ingress = _ingress(settings, core, hub, runs, metrics)
-    executor = ExecutorApi(execution.executor, token(settings, "executor", core.patterns))
+    executor = ExecutorApi(
+        execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
+    )
     door, due = await open_gateway(settings, installation, core, execution, runs, dispatcher)
     start_runs(due)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
     console = await open_console(settings, core, execution, runs, door, sockets["clients"])
     gateway.router.routes.extend(console.routes())
-    mcp = McpDoors(execution.tasks)
+    mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
     installation.on_stop(mcp.close)
     gateway.router.routes.extend(
         HttpRoute(path, Guarded(mcp, door.gateway.doors))

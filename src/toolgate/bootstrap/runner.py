@@ -11,7 +11,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.machine_usage import machine_usage
 from toolgate.adapters.sandbox_choice import make_sandbox
-from toolgate.adapters.sandbox_egress import SandboxEgress
+from toolgate.adapters.sandbox_egress import SandboxEgress, same_for_all
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.adapters.web_guard import Guard, GuardedWeb
 from toolgate.contracts.wire import to_iso_ms
@@ -56,7 +56,7 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
                     runtime=backend.runtime,
                 ),
                 clock=clock,
-                egress=SandboxEgress(guard, hosts_for=lambda _: backend.egress),
+                egress=SandboxEgress(guard, grants=same_for_all(backend.egress)),
             )
             stack.push_async_callback(sessions.close)
             await sessions.start()

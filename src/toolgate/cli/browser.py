@@ -11,7 +11,7 @@ import uvicorn
 
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import configure_logs
-from toolgate.domain.errors import Misconfigured, ToolgateError
+from toolgate.domain.errors import Misconfigured
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.doors import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
 
@@ -31,10 +31,8 @@ def command(door: str | None, port: int | None) -> None:
         settings = load({} if port is None else {"GATEWAY_PORT": str(port)})
         configure_logs(settings)
         asyncio.run(_serve_stdio(settings) if door == "stdio" else _serve_http(settings))
-    except ToolgateError as failed:
-        raise click.ClickException(str(failed)) from failed
     except ModuleNotFoundError as missing:
-        raise click.ClickException("this needs the extra toolgate[browser]") from missing
+        raise Misconfigured("this needs the extra toolgate[browser]") from missing
 
 
 async def _serve_stdio(settings: Settings) -> None:

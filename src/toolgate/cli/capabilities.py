@@ -18,14 +18,27 @@ def command() -> None:
 def listed(operator: Operator, *, as_json: bool) -> None:
     """Every capability, with its level and its health."""
     found = operator.data("GET", "/capabilities")["items"]
-    columns = ("capabilityId", "scope", "level", "status", "rateLimit", "version")
+    columns = {
+        "capability": "capabilityId",
+        "scope": "scope",
+        "level": "level",
+        "health": "status",
+        "at most": "rateLimit",
+        "version": "version",
+    }
     show(found, columns, as_json=as_json)
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @click.argument("capability_id")
 @click.option("--scope", default="mcp", help="What it is about.")
-@click.option("--level", type=click.Choice(["read", "write", "sign"]), default="write")
+@click.option(
+    "--level",
+    type=click.Choice(["read", "write", "sign"]),
+    default="write",
+    show_default=True,
+    help="What a call of it does at most.",
+)
 @click.option("--rate", type=click.IntRange(min=1), help="Calls a minute, of all callers.")
 @click.option("--mcp-url", help="Its MCP server, over HTTP.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)

@@ -2,18 +2,33 @@
 
 import asyncio
 import getpass
+import logging
 import sys
+from dataclasses import dataclass
 
 import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.cli.terminal import plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Unavailable
+from toolgate.domain.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """Whom to talk to, as whom, and how it is shown."""
+
+    url: str
+    agent: str
+    user: str
+    api_key: str
+    session_id: str
+    as_json: bool
 
 
 async def _line(prompt: str) -> str:
@@ -24,44 +39,63 @@ async def _line(prompt: str) -> str:
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
-    click.echo(f"\n? {asked.tool_name} {asked.args_summary}")
+    click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
     if asked.reason:
-        click.echo(f"  {asked.reason}")
+        click.echo(f"  {plain(asked.reason)}")
     answer = await _line("  approve? [y/N] ")
     return answer.strip().lower() in {"y", "yes"}
 
 
-async def _talk(session: Session, agent: str, said: str) -> None:
-    async for event in session.invoke(said, agent_id=agent):
-        match event:
-            case wire.Delta():
-                click.echo(event.text, nl=False)
-            case wire.ToolRequest():
-                click.echo(f"\n[tool {event.tool_name}]")
-            case wire.State():
-                click.echo(f"\n[{event.state.lower()}]")
-            case wire.Error():
-                click.echo(f"\n[{event.code}: {event.message}]")
-            case wire.Done():
-                click.echo()
-            case _:
-                pass
+def _show(event: wire.AnySessionEvent) -> None:
+    match event:
+        case wire.Delta():
+            click.echo(plain(event.text), nl=False)
+        case wire.ToolRequest():
+            click.echo(f"\n[tool {plain(event.tool_name)}]")
+        case wire.State():
+            click.echo(f"\n[{event.state.lower()}]")
+        case wire.Error():
+            click.echo(f"\n[{event.code}: {plain(event.message)}]")
+        case wire.Done():
+            click.echo()
+        case _:
+            pass
 
 
-async def _chat(url: str, *, agent: str, user: str, key: str, session_id: str, once: str) -> None:
+async def _say(session: Session, said: str, talk: Talk) -> bool:
+    """Whether the run ended well."""
+    is_done = False
+    async for event in session.invoke(said, agent_id=talk.agent):
+        if talk.as_json:
+            click.echo(wire.encode(event))
+        else:
+            _show(event)
+        is_done = isinstance(event, wire.Done)
+    return is_done
+
+
+async def _chat(talk: Talk, once: str) -> bool:
+    """Whether every run ended well."""
+    # With --json nobody sits here to be asked: what needs a person waits for one elsewhere.
+    decide = None if talk.as_json else _decide
     try:
         async with connect(
-            url, user_id=user, api_key=key, session_id=session_id, decide=_decide
+            talk.url,
+            user_id=talk.user,
+            api_key=talk.api_key,
+            session_id=talk.session_id,
+            decide=decide,
         ) as session:
             if once:
-                await _talk(session, agent, once)
-                return
-            click.echo(f"session {session.session_id}, agent {agent}; Ctrl-D ends", err=True)
-            while line := await _line(PROMPT):
+                return await _say(session, once, talk)
+            click.echo(f"session {session.session_id}, agent {talk.agent}; Ctrl-D ends", err=True)
+            all_done = True
+            while line := await _line("" if talk.as_json else PROMPT):
                 if line.strip():
-                    await _talk(session, agent, line.strip())
+                    all_done = await _say(session, line.strip(), talk) and all_done
+            return all_done
     except (Disconnected, Refused) as failed:
-        raise Unavailable(f"{url}: {failed}") from failed
+        raise Unavailable(f"{talk.url}: {failed}") from failed
 
 
 @click.command()
@@ -69,6 +103,7 @@ async def _chat(url: str, *, agent: str, user: str, key: str, session_id: str, o
 @click.option("--agent", default="echo", show_default=True, help="Whom to talk to.")
 @click.option("--user", default=getpass.getuser, help="Who talks. Unset: this user.")
 @click.option("--session", "session_id", default="", help="Go on with an earlier session.")
+@click.option("--json", "as_json", is_flag=True, help="Each event as a line of JSON.")
 @click.argument("message", nargs=-1)
 @with_settings
 def command(
@@ -78,13 +113,21 @@ def command(
     agent: str,
     user: str,
     session_id: str,
+    as_json: bool,
     message: tuple[str, ...],
 ) -> None:
     """Talk to an agent; with a MESSAGE, say just that and end.
 
-    Text streams as it comes. A tool call that needs a person is asked for here.
+    Text streams as it comes. A tool call that needs a person is asked for here. With --json each
+    line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
+    console. Exits 1 where a run did not end well.
     """
     url = url or f"ws://{settings.host}:{settings.ws_port}/ws"
+    if not url.startswith(("ws://", "wss://")):
+        raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
+    # What the session logs is said here anyway.
+    logging.getLogger("toolgate").addHandler(logging.NullHandler())
     key = settings.api_key.reveal()
-    once = " ".join(message)
-    uvloop.run(_chat(url, agent=agent, user=user, key=key, session_id=session_id, once=once))
+    talk = Talk(url, agent, user, key, session_id, as_json)
+    if not uvloop.run(_chat(talk, " ".join(message))):
+        sys.exit(EXIT_FAILED)

@@ -1,7 +1,8 @@
 """`toolgate demo`: the whole story, step by step, on a Toolgate of its own or on one that runs.
 
 No model and no key: the script agent does what its message spells out, and the pages that the
-browser reads are served from here.
+browser reads are Toolgate's own. Everything goes through the doors that anybody uses, so that it
+is in the console afterwards.
 """
 
 import asyncio
@@ -10,37 +11,30 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import aiohttp
 import click
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings as table
-from toolgate.adapters.chromium import find_chromium
-from toolgate.bootstrap.browser import browser_alone
+from toolgate.adapters.chromium import INSTALL
+from toolgate.adapters.sample_pages import PAGES
 from toolgate.bootstrap.roles import start_everything
 from toolgate.cli.options import with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Misconfigured, ToolgateError, Unavailable
-from toolgate.domain.task_runs import Trust
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Secret, Settings
-from toolgate.tasks.toolset import Asker, Call
 
 PATIENCE_S: Final = 60.0
 READ: Final = "uname -sr && id -un"
 CHANGE: Final = "echo 'kept in the sandbox' > note.txt && cat note.txt"
 DESTROY: Final = "rm -rf /"
-PAGES: Final = {
-    "/": "<title>The gate</title><h1>The gate</h1><p>Everything passes here.",
-    "/policy": "<title>Policy</title><h1>Policy</h1><p>Deny, ask, allow.",
-    "/evidence": "<title>Evidence</title><h1>Evidence</h1><p>Anyone can check it.",
-}
+BATCH: Final = "browser.batch_extract_pages"
 
 
 Asked = Callable[[wire.ApprovalRequired], Awaitable[None]]
@@ -63,9 +57,20 @@ class Teller:
         if self.as_json:
             click.echo(json.dumps({"step": self.number, "fact": name, "value": value}))
             return
-        for line in value.splitlines() or [""]:
-            self.console.print(Text("   ").append(f"{name:<10}", "dim").append(line, style))
-            name = ""
+        row = Table.grid()
+        row.add_column(width=13, no_wrap=True)
+        row.add_column(overflow="fold")
+        row.add_row(Text(f"   {name}", "dim"), Text(value, style))
+        self.console.print(row)
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Something turns in a terminal while this goes on."""
+        if self.as_json or not self.console.is_terminal:
+            yield
+            return
+        with self.console.status(Text(what, "dim")):
+            yield
 
 
 @dataclass(slots=True)
@@ -124,30 +129,6 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
             await installation.stop()
 
 
-@contextlib.contextmanager
-def pages_on_this_machine() -> Iterator[str]:
-    """Three pages on this machine."""
-
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = PAGES.get(self.path)
-            self.send_response(200 if page else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write((page or "").encode())
-
-        def log_message(self, *_: object) -> None:
-            """Nobody wants to read that."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 async def _say(session: Session, message: str, *, asked: Asked) -> str:
     """What the agent answers; `asked` hears of approvals."""
     said: list[str] = []
@@ -165,12 +146,15 @@ async def _say(session: Session, message: str, *, asked: Asked) -> str:
     return "".join(said).strip()
 
 
-def _call(tool: str, **arguments: str) -> str:
+def _call(tool: str, **arguments: Any) -> str:
     return f"[[tool:{tool} {json.dumps(arguments)}]]"
 
 
 async def _unasked(event: wire.ApprovalRequired) -> None:
-    raise Unavailable(f"nobody expected to be asked about {event.tool_name}")
+    raise Unavailable(
+        f"the policy in force asks about {event.tool_name} here; `toolgate demo --private` plays on"
+        " the policy that ships"
+    )
 
 
 async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
@@ -188,7 +172,7 @@ async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
         tell.fact("ingress", urls["ingress_ws"])
         tell.fact("session", session.session_id)
         await _calls(session, operator, tell)
-        await _browse(settings, tell)
+        await _browse(session, tell)
         tell.step("Anyone can check the evidence")
         found = await operator.ask("POST", "/evidence/verify", {})
         if found["problems"]:
@@ -224,26 +208,26 @@ async def _calls(session: Session, operator: Operator, tell: Teller) -> None:
     )
 
 
-async def _browse(settings: Settings, tell: Teller) -> None:
-    tell.step("A browser task reads pages")
-    try:
-        find_chromium(settings.chromium)
-    except ToolgateError as missing:
-        tell.fact("skipped", f"{missing}; `toolgate doctor` says how to get it", style="yellow")
+async def _browse(session: Session, tell: Teller) -> None:
+    tell.step("An agent hands a task to the browser: pages are read")
+    call = _call(BATCH, urls=list(PAGES))
+    for url in PAGES:
+        tell.fact("page", url, style="cyan")
+    with tell.waiting("the browser starts with its first task"):
+        said = await _say(session, call, asked=_unasked)
+    _, brace, rest = said.partition("{")
+    run: dict[str, Any] = json.loads(brace + rest) if brace else {"error": said}
+    if run.get("error"):
+        why = str(run["error"]).splitlines()[0]
+        tell.fact("skipped", why, style="yellow")
+        tell.fact("install", f"as root on Debian: {INSTALL}", style="dim")
+        tell.fact("look", "`toolgate doctor` tries what is here", style="dim")
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home,
-        pages_on_this_machine() as site,
-    ):
-        async with browser_alone(settings, [Path(home)]) as toolset:
-            urls = [site + path for path in PAGES]
-            arguments = {"templateId": "batch_extract_pages", "inputs": {"urls": urls}}
-            call = Call(Asker(Trust.LOCAL, client="demo"))
-            async with asyncio.timeout(PATIENCE_S):
-                run = await toolset.call("run_task_template", arguments, call)
-            for item in run["result"]["items"]:
-                tell.fact("read", f"{item['url']}  {item.get('title', '')}")
-            tell.fact("status", run["status"], style="green")
+    for item in run["result"]["items"]:
+        text = item["content"]["sections"][1]["text"]
+        tell.fact("read", f"{item['title']}: {text}")
+    tell.fact("task", run["runId"])
+    tell.fact("status", run["status"], style="green")
 
 
 def _answers(settings: Settings) -> bool:
@@ -283,5 +267,9 @@ def command(settings: table.Settings, *, is_private: bool | None, as_json: bool)
     except (aiohttp.ClientError, Disconnected, Refused, TimeoutError) as failed:
         raise Unavailable(f"the story stopped: {failed}") from failed
     if not as_json:
-        where = "in the console" if use_running else "with `toolgate up`, and its console"
-        tell.console.print(Text(f"\nGo on {where}.", "bold green"))
+        where = (
+            "It is all in the console now; `toolgate console` prints a link to it."
+            if use_running
+            else "Go on with `toolgate up`, and its console."
+        )
+        tell.console.print(Text(f"\n{where}", "bold green"))

@@ -17,4 +17,10 @@ def command(operator: Operator, *, revoke: str | None, as_json: bool) -> None:
         click.echo(json.dumps(answer) if as_json else f"{revoke} is revoked")
         return
     devices = operator.ask("GET", "/status")["devices"]
-    show(devices, ("deviceId", "scope", "pairedAt", "lastSeenAt"), as_json=as_json)
+    columns = {
+        "device": "deviceId",
+        "may": "scope",
+        "paired": "pairedAt",
+        "last seen": "lastSeenAt",
+    }
+    show(devices, columns, as_json=as_json, none="no device is paired; `toolgate pair` pairs one")

@@ -25,10 +25,7 @@ from toolgate.cli.options import EXIT_FAILED, with_settings
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.settings import Settings
 
-HINTS: Final = {
-    BWRAP: "as root on Debian: apt-get install bubblewrap; needs cgroups with memory, pids and cpu",
-    DOCKER: "as root on Debian: apt-get install docker.io; the user must reach its socket",
-}
+INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"
 OLDEST_PYTHON: Final = (3, 11)
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
 PORTS: Final = {
@@ -36,6 +33,7 @@ PORTS: Final = {
     "HTTP_PORT": "http_port",
     "ORCHESTRATOR_PORT": "orchestrator_port",
     "GATEWAY_PORT": "gateway_port",
+    "RUNNER_PORT": "runner_port",
 }
 
 
@@ -54,11 +52,22 @@ async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
     try:
         await sandbox.check()
     except Unavailable as unavailable:
-        detail, hint = str(unavailable), HINTS[name]
+        detail, hint = str(unavailable), hint_for(name)
         return Finding(f"sandbox {name}", ok=False, detail=detail, hint=hint, needed=False)
     finally:
         await sandbox.close()
     return Finding(f"sandbox {name}", ok=True, detail="isolates", needed=False)
+
+
+def hint_for(backend: str) -> str:
+    """How to get a backend that does not work, as far as can be seen what is missing."""
+    if backend == DOCKER:
+        if shutil.which("dockerd") is None and shutil.which("docker") is None:
+            return f"{INSTALL} docker.io"
+        return "it is installed: start it (systemctl start docker), or name another: --docker-url"
+    if shutil.which("bwrap") is None:
+        return f"{INSTALL} bubblewrap util-linux"
+    return "it is installed: it needs root or a delegated cgroup, with memory, pids and cpu"
 
 
 def check_python() -> Finding:

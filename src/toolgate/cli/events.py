@@ -5,6 +5,7 @@ import json
 import click
 
 from toolgate.cli.operator import Operator, as_operator
+from toolgate.cli.terminal import plain
 
 
 @click.command()
@@ -29,4 +30,5 @@ def _print(event: dict[str, object], *, as_json: bool) -> None:
         click.echo(json.dumps(event))
         return
     took = f" {event['durationMs']} ms" if "durationMs" in event else ""
-    click.echo(f"{event['id']} {event['type']} {event['source']}: {event['message']}{took}")
+    line = f"{event['id']} {event['type']} {event['source']}: {event['message']}{took}"
+    click.echo(plain(line))

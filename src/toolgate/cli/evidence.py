@@ -20,12 +20,14 @@ from toolgate.adapters.evidence_check import (
 from toolgate.adapters.evidence_log import artifacts_of, make_proof
 from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.adapters.journal_closed import JOURNAL_FILE
+from toolgate.cli.terminal import plain, progress, through
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey
-from toolgate.domain.errors import NotFound, ToolgateError
+from toolgate.domain.errors import Damaged, NotFound, Unavailable
 
 _home = click.option(
     "--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]"
 )
+_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
 @click.group(name="evidence")
@@ -35,17 +37,30 @@ def command() -> None:
 
 @command.command()
 @click.argument("what")
+@_json
 @_home
-def show(what: str, home: Path | None) -> None:
-    """Print the records about WHAT: an index, a request's id, or an artifact's ref."""
+def show(what: str, *, as_json: bool, home: Path | None) -> None:
+    """Print the records about WHAT: an index, a request's id, or an artifact's ref.
+
+    With --json one line for each: its index, the record, and its artifacts as texts.
+    """
     with _answering(), ClosedHome(_resolved(home)) as closed:
-        for index, record in _records(closed, what):
+        for index, data in _records(closed, what):
+            record = json.loads(data)
+            wanted = (record["subject"], str(index))
+            texts = {
+                ref: closed.artifact(ref, digest).decode()
+                for ref, digest in artifacts_of(data).items()
+                if what == ref or what in wanted
+            }
+            if as_json:
+                click.echo(json.dumps({"index": index, "record": record, "artifacts": texts}))
+                continue
             click.echo(f"record {index}")
-            click.echo(json.dumps(json.loads(record), indent=2, ensure_ascii=False))
-            for ref, digest in artifacts_of(record).items():
-                if what in (ref, json.loads(record)["subject"], str(index)):
-                    click.echo(f"\n{ref}")
-                    click.echo(closed.artifact(ref, digest).decode())
+            click.echo(plain(json.dumps(record, indent=2, ensure_ascii=False)))
+            for ref, text in texts.items():
+                click.echo(f"\n{ref}")
+                click.echo(plain(text))
 
 
 @command.command()
@@ -54,17 +69,25 @@ def show(what: str, home: Path | None) -> None:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
 )
+@_json
 @_home
-def export(what: str | None, everything: bool, output: Path, home: Path | None) -> None:
+def export(
+    what: str | None, everything: bool, output: Path, *, as_json: bool, home: Path | None
+) -> None:
     """Write a file that proves one record, or with --all a directory that proves them all."""
     if everything == (what is not None):
         raise click.UsageError("name one record, or say --all")
     with _answering(), ClosedHome(_resolved(home)) as closed:
         if everything:
-            _export_all(closed, output)
+            count = _export_all(closed, output)
+            told: dict[str, object] = {"records": count, "path": str(output)}
+            line = f"{count} records: {output}"
         else:
             assert what is not None
-            _export_one(closed, what, output)
+            index, size = _export_one(closed, what, output)
+            told = {"index": index, "size": size, "path": str(output)}
+            line = f"record {index} of {size}: {output}"
+    click.echo(json.dumps({"ok": True, **told}) if as_json else line)
 
 
 @command.command()
@@ -75,7 +98,7 @@ def export(what: str | None, everything: bool, output: Path, home: Path | None) 
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="An older checkpoint, of which this log must be a continuation.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say it in JSON.")
+@_json
 @_home
 def verify(
     path: Path | None, key: str, since: Path | None, *, as_json: bool, home: Path | None
@@ -107,27 +130,28 @@ def _verify_proof(path: Path, key: str, *, as_json: bool) -> None:
 def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool) -> None:
     older = since.read_bytes().decode() if since else ""
     if (path / JOURNAL_FILE).is_file():
-        with ClosedHome(path) as closed:
+        with ClosedHome(path) as closed, progress("Verifying records") as told:
             root = closed.log.root
-            _report(
-                check_log(
-                    root,
-                    key=_key_for(root, key, path / "keys" / PUBLIC_KEY),
-                    since=older,
-                    read_artifact=closed.artifact,
-                    journal=closed.records(),
-                ),
-                as_json=as_json,
+            report = check_log(
+                root,
+                key=_key_for(root, key, path / "keys" / PUBLIC_KEY),
+                since=older,
+                read_artifact=closed.artifact,
+                journal=closed.records(),
+                told=told,
             )
+        _report(report, as_json=as_json)
         return
     root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
     with_artifacts = (root / ARTIFACT_DIRECTORY).is_dir()
-    report = check_log(
-        root,
-        key=_key_for(root, key),
-        since=older,
-        read_artifact=exported_artifact(root) if with_artifacts else None,
-    )
+    with progress("Verifying records") as told:
+        report = check_log(
+            root,
+            key=_key_for(root, key),
+            since=older,
+            read_artifact=exported_artifact(root) if with_artifacts else None,
+            told=told,
+        )
     if not with_artifacts:
         report.notes.append("there are no artifacts here to check")
     _report(report, as_json=as_json)
@@ -152,9 +176,11 @@ def _report(report: LogReport, *, as_json: bool) -> None:
     for note in report.notes:
         click.echo(note, err=True)
     for problem in report.problems:
-        click.echo(f"wrong: {problem}", err=True)
+        click.echo(f"wrong: {plain(problem)}", err=True)
     if report.problems:
-        raise click.ClickException(f"{len(report.problems)} things are not as they were recorded")
+        count = len(report.problems)
+        what = "1 thing is" if count == 1 else f"{count} things are"
+        raise Damaged(f"{what} not as recorded")
     click.echo(f"verified: {report.size} records, {report.artifacts} artifacts")
 
 
@@ -173,7 +199,8 @@ def _parse_key(key: str) -> VerifierKey:
     return VerifierKey.parse(text.strip())
 
 
-def _export_one(closed: ClosedHome, what: str, output: Path) -> None:
+def _export_one(closed: ClosedHome, what: str, output: Path) -> tuple[int, int]:
+    """The record's index, and the size of the log that has it."""
     index, record = _records(closed, what)[-1]
     note = closed.log.checkpoint()
     size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size if note else 0
@@ -189,12 +216,14 @@ def _export_one(closed: ClosedHome, what: str, output: Path) -> None:
         artifacts=contents,
     )
     output.write_bytes(proof)
-    click.echo(f"record {index} of {size}: {output}")
+    return index, size
 
 
-def _export_all(closed: ClosedHome, output: Path) -> None:
-    if not (closed.log.root / CHECKPOINT).is_file():
+def _export_all(closed: ClosedHome, output: Path) -> int:
+    note = closed.log.checkpoint()
+    if note is None:
         raise NotFound("checkpoint", str(closed.log.root / CHECKPOINT))
+    size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size
     # The checkpoint first: what a running server adds meanwhile lies beyond it.
     output.mkdir(mode=0o700, parents=True)
     shutil.copy(closed.log.root / CHECKPOINT, output / CHECKPOINT)
@@ -202,12 +231,12 @@ def _export_all(closed: ClosedHome, output: Path) -> None:
     shutil.copytree(closed.log.root / "tile", output / "tile")
     (output / ARTIFACT_DIRECTORY).mkdir()
     count = 0
-    for record in closed.records():
+    for record in through(closed.records(), "Exporting records", total=size):
         count += 1
         for ref, digest in artifacts_of(record).items():
             name = digest.removeprefix("sha256:")
             (output / ARTIFACT_DIRECTORY / name).write_bytes(closed.artifact(ref, digest))
-    click.echo(f"{count} records: {output}")
+    return count
 
 
 def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:
@@ -228,11 +257,13 @@ def _resolved(home: Path | None) -> Path:
 
 
 class _answering:  # noqa: N801 -- used as a context manager, where it reads as a verb
-    """Our errors, as the command line says them."""
+    """What files and texts do wrong, as an error of ours."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, ToolgateError | OSError | UnicodeDecodeError):
-            raise click.ClickException(str(error)) from error
+        if isinstance(error, BrokenPipeError):
+            return  # whoever read this has had enough
+        if isinstance(error, OSError | UnicodeDecodeError):
+            raise Unavailable(str(error)) from error

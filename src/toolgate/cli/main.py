@@ -1,17 +1,22 @@
 """The `toolgate` command: a table of commands, each loaded only when it is called."""
 
 import importlib
-from typing import Final
+import sys
+from typing import Any, Final
 
 import click
+
+from toolgate.domain.errors import Misconfigured, ToolgateError
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),
     "demo": ("demo", "Play the whole story, step by step."),
     "console": ("console", "Print a link that signs in to the console."),
     "runner": ("runner", "Run tools for gateways elsewhere, in sandboxes of this machine."),
+    "targets": ("targets", "List execution targets, set one, remove one."),
+    "artifact": ("artifact", "Put files where tools can have them, and get what they kept."),
     "browser": ("browser", "Serve browser tasks over MCP."),
-    "policy": ("policy", "Check, test, explain and simulate policies."),
+    "policy": ("policy", "Show, check, test, explain and simulate policies."),
     "ingress": ("ingress", "Start the door for clients alone."),
     "orchestrator": ("orchestrator", "Start runs and their tools alone."),
     "chat": ("chat", "Talk to an agent in the terminal."),
@@ -21,10 +26,19 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),
     "capabilities": ("capabilities", "List capabilities, and register one."),
+    "task": ("task", "Run browser tasks, and see those that have run."),
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),
     "doctor": ("doctor", "Try what this machine offers, and say how to get the rest."),
     "completion": ("completion", "Print what a shell needs to complete commands."),
+}
+
+
+EXIT_CODES: Final = {
+    0: "it is done, and what was asked about is well",
+    1: "it failed, or what was asked about is not well; stderr says why",
+    2: "the command, a setting or a file is wrong; stderr says what to correct",
+    130: "Ctrl-C ended it",
 }
 
 
@@ -41,6 +55,20 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Our errors end a command in one line."""
+        try:
+            return super().invoke(ctx)
+        except ToolgateError as failed:
+            click.echo(f"toolgate: {failed}", err=True)
+            sys.exit(2 if isinstance(failed, Misconfigured) else 1)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), means) for code, means in EXIT_CODES.items()])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

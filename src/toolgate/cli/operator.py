@@ -4,16 +4,17 @@ import functools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from toolgate.cli.options import with_settings
+from toolgate.cli.terminal import plain, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -87,17 +88,33 @@ def _token(settings: Settings) -> str:
         ) from unreadable
 
 
-def show(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:
+def show(
+    rows: Sequence[Any],
+    columns: Mapping[str, str],
+    *,
+    as_json: bool,
+    none: str = "there are none",
+) -> None:
+    """As a table of these columns, each with its member; `none` is said instead of an empty one."""
     if as_json:
         click.echo(json.dumps(list(rows)))
         return
-    table = Table(*columns, box=None, pad_edge=False)
+    if not rows:
+        click.echo(none)
+        return
+    shown = table_of(columns)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(markup=False).print(table)
+        shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
+    Console(markup=False, highlight=False).print(shown)
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name.endswith("At") and isinstance(value, int):
+        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if name == "scope" and isinstance(value, dict):  # the level, and what is granted beside it
+        return ", ".join([value["tools"], *(key for key, held in value.items() if held is True)])
+    if name == "rateLimit" and isinstance(value, dict):
+        return f"{value['limit']} in {value['windowMs'] // 1000} s"
     return value if isinstance(value, str) else json.dumps(value)

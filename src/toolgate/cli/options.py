@@ -1,7 +1,6 @@
-"""The options that many commands share, and how an error of ours ends a command."""
+"""The options that many commands share."""
 
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -9,10 +8,8 @@ from typing import Any, Final
 import click
 
 from toolgate import settings as table
-from toolgate.domain.errors import Misconfigured, ToolgateError
 
 EXIT_FAILED: Final = 1
-EXIT_MISCONFIGURED: Final = 2
 
 
 def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -26,7 +23,7 @@ def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the settings in force, and let it fail in one line."""
+    """Give a command the settings in force."""
 
     @click.option("--home", help="Where all data is kept (TOOLGATE_HOME).", metavar="DIR")
     @click.option("--config", type=click.Path(path_type=Path), help="Instead of toolgate.toml.")
@@ -45,10 +42,6 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if home:
             pairs = {**pairs, "TOOLGATE_HOME": home}
-        try:
-            return command(*args, settings=table.load(pairs, config=config), **kwargs)
-        except ToolgateError as failed:
-            click.echo(f"toolgate: {failed}", err=True)
-            sys.exit(EXIT_MISCONFIGURED if isinstance(failed, Misconfigured) else EXIT_FAILED)
+        return command(*args, settings=table.load(pairs, config=config), **kwargs)
 
     return wrapped

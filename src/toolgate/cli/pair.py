@@ -38,7 +38,8 @@ def command(
     """
     if device_id is None:
         waiting = operator.data("GET", "/pairing/pending")["pending"]
-        show(waiting, ("deviceId", "code", "ip", "userAgent"), as_json=as_json)
+        columns = {"device": "deviceId", "code": "code", "from": "ip", "program": "userAgent"}
+        show(waiting, columns, as_json=as_json, none="no device waits to be paired")
         return
     body = {"deviceId": device_id} if keep_scope else {"deviceId": device_id, "scope": scope}
     approved = operator.data("POST", "/pairing/approve", body)

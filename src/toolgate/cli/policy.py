@@ -20,7 +20,7 @@ from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
 from toolgate.adapters.policy_history import recorded_calls
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.domain.errors import ToolgateError
+from toolgate.cli.terminal import plain, through
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.explain import explain
@@ -29,6 +29,7 @@ from toolgate.domain.policy.promises import TestResult, run_tests
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
 
+KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
 CALLER_FIELDS: Final = frozenset(field.name for field in fields(Caller))
 
@@ -41,10 +42,24 @@ _json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON."
 
 @click.group()
 def command() -> None:
-    """Check, test, explain and simulate policies.
+    """Show, check, test, explain and simulate policies.
 
-    FILE is a policy in YAML; without it, the one that ships with Toolgate.
+    FILE is a policy in YAML. Without it: the one in force here, which is POLICY_FILE, else the one
+    that the console has put in force, else the one that ships with Toolgate.
     """
+
+
+@command.command()
+@_file
+@_json
+def show(file: Path | None, *, as_json: bool) -> None:
+    """Print the policy as it is written, to start one of your own from."""
+    path = file or _in_force()
+    text = _text(path, as_json=as_json)
+    if as_json:
+        _print_json({"policy": _named(path), "text": text})
+    else:
+        click.echo(text, nl=False)
 
 
 @command.command()
@@ -52,16 +67,20 @@ def command() -> None:
 @_json
 def check(file: Path | None, *, as_json: bool) -> None:
     """Say whether FILE could become active: well formed, and its own tests pass."""
-    policy = _read(file, as_json=as_json)
+    path = file or _in_force()
+    policy = _read(path, as_json=as_json)
     failed = [str(result) for result in _results(policy) if not result.passed]
     if failed:
         _refuse(failed, as_json=as_json)
     counts = {"rules": len(policy.rules), "tests": len(policy.tests)}
+    name = _named(path)
     if as_json:
-        _print_json({"ok": True, "version": policy.version, **counts})
+        _print_json({"ok": True, "policy": name, "version": policy.version, **counts})
         return
     console = Console(highlight=False)
-    console.print(f"[green]ok[/green]  {counts['rules']} rules, {counts['tests']} tests pass")
+    console.print(
+        Text("ok", "green"), f" {counts['rules']} rules, {counts['tests']} tests pass: {name}"
+    )
     console.print(f"version {policy.version}")
 
 
@@ -70,14 +89,14 @@ def check(file: Path | None, *, as_json: bool) -> None:
 @_json
 def run_embedded(file: Path | None, *, as_json: bool) -> None:
     """Run the tests that FILE carries."""
-    results = _results(_read(file, as_json=as_json))
+    results = _results(_read(file or _in_force(), as_json=as_json))
     failed = sum(not result.passed for result in results)
     if as_json:
         rows = [_result_row(result) for result in results]
         passed = len(rows) - failed
         _print_json({"ok": not failed, "passed": passed, "failed": failed, "tests": rows})
     else:
-        table = Table("", "test", "tool", "expected", "got", "by")
+        table = Table("", "test", "tool", "expected", "got", "by", box=None, pad_edge=False)
         for result in results:
             table.add_row(
                 Text("pass", "green") if result.passed else Text("FAIL", "bold red"),
@@ -112,7 +131,7 @@ def explain_call(
     as_json: bool,
 ) -> None:
     """Say what FILE decides of one call, and why each of its rules does or does not match."""
-    policy = _read(file, as_json=as_json)
+    policy = _read(file or _in_force(), as_json=as_json)
     call = ToolRequest("explain", tool, _arguments(arguments), caller=_caller(who))
     explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
     decision = explanation.decision
@@ -123,7 +142,7 @@ def explain_call(
         console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
         if decision.detail:
             console.print(Text(f"  {decision.detail}"))
-        table = Table("", "rule", "effect", "because")
+        table = Table("", "rule", "effect", "because", box=None, pad_edge=False)
         for trace in explanation.traces:
             mark = Text("yes", "bold") if trace.matched else Text("no", "dim")
             table.add_row(mark, Text(trace.rule_id), _styled(trace.effect), Text(trace.why))
@@ -153,20 +172,23 @@ def simulate_calls(
     """
     policy = _read(candidate, as_json=as_json)
     base = None if against is None else _read(against, as_json=as_json)
-    recorded = list(_from_home(home) if calls is None else _from_lines(calls))
+    found = _from_home(home) if calls is None else _from_lines(calls)
+    recorded = list(through(found, "Reading past calls"))
     if base is not None:
         recorded = [_decided_again(each, base) for each in recorded]
-    changes = list(simulate(recorded, policy, parse_shell=TreeSitterShellParser()))
+    again = through(recorded, "Deciding them again", total=len(recorded))
+    changes = list(simulate(again, policy, parse_shell=TreeSitterShellParser()))
     if as_json:
         rows = [_change_row(change) for change in changes]
         _print_json({"calls": len(recorded), "changed": len(rows), "changes": rows})
     else:
-        table = Table("tool", "arguments", "was", "by", "would be", "by")
+        columns = ("tool", "arguments", "was", "by", "would be", "by")
+        table = Table(*columns, box=None, pad_edge=False)
         for change in changes:
             call = change.recorded.call
             table.add_row(
-                Text(call.tool),
-                Text(json.dumps(call.args, ensure_ascii=False)[:120]),
+                Text(plain(call.tool)),
+                Text(plain(json.dumps(call.args, ensure_ascii=False)[:120])),
                 _styled(change.recorded.effect),
                 Text(change.recorded.rule_id),
                 _styled(change.decision.effect),
@@ -180,12 +202,28 @@ def simulate_calls(
     sys.exit(1 if changes else 0)
 
 
+def _in_force() -> Path | None:
+    """The policy that a Toolgate with these settings decides by; None: the one that ships."""
+    given = settings.load()
+    kept = given.home / KEPT_POLICY
+    return Path(given.policy_file) if given.policy_file else kept if kept.exists() else None
+
+
+def _named(path: Path | None) -> str:
+    return "the policy that ships" if path is None else str(path)
+
+
 def _read(file: Path | None, *, as_json: bool) -> Policy:
+    text = _text(file, as_json=as_json)
     try:
-        text = default_policy_text() if file is None else file.read_text("utf-8")
         return compile_policy(parse_document(text, name=ACTIVE_POLICY), name=ACTIVE_POLICY)
     except InvalidPolicy as bad:
         _refuse(bad.problems, as_json=as_json)
+
+
+def _text(file: Path | None, *, as_json: bool) -> str:
+    try:
+        return default_policy_text() if file is None else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as bad:
         _refuse([str(bad)], as_json=as_json)
 
@@ -222,11 +260,8 @@ def _change_row(change: Change) -> dict[str, object]:
 
 
 def _from_home(home: Path | None) -> Iterator[RecordedCall]:
-    try:
-        with ClosedHome(home if home is not None else settings.load().home) as closed:
-            yield from recorded_calls(closed)
-    except ToolgateError as bad:
-        raise click.ClickException(str(bad)) from bad
+    with ClosedHome(home if home is not None else settings.load().home) as closed:
+        yield from recorded_calls(closed)
 
 
 def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -22,7 +23,13 @@ def command() -> None:
 def listed(operator: Operator, *, as_json: bool) -> None:
     """The tokens that there are; none can be shown again."""
     tokens = operator.data("GET", "/tokens")["items"]
-    show(tokens, ("name", "scope", "madeAt"), as_json=as_json)
+    columns = {"name": "name", "may": "scope", "made": "madeAt"}
+    show(
+        tokens,
+        columns,
+        as_json=as_json,
+        none="there are no tokens; `toolgate token make` makes one",
+    )
 
 
 @command.command()
@@ -40,5 +47,5 @@ def make(operator: Operator, *, name: str, as_json: bool, **scope: Any) -> None:
 @as_operator
 def end(operator: Operator, *, name: str, as_json: bool) -> None:
     """End a token, at once."""
-    ended = operator.data("DELETE", f"/tokens/{name}")
+    ended = operator.data("DELETE", f"/tokens/{quote(name, safe='')}")
     click.echo(json.dumps(ended) if as_json else f"{name} is ended")

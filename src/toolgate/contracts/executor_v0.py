@@ -13,6 +13,7 @@ from toolgate.contracts.wire import Code, Id, Int, IsoMs, Json, Wire
 
 RUN_PATH: Final = "/tool/run"
 ARTIFACT_PATH: Final = "/artifact/get"
+ARTIFACT_PUT_PATH: Final = "/artifact/put"  # ours
 EPISODES_PATH: Final = "/episode/search"
 HEALTH_PATH: Final = "/health"
 HEADER_AUTHORIZATION: Final = "Authorization"
@@ -151,6 +152,15 @@ class ArtifactQuery(Wire):
     """Of GET /artifact/get."""
 
     ref: EvidenceRef
+
+
+class StoredArtifact(Wire):
+    """Ours: a file that was put by POST /artifact/put, for `file.write {artifact: ref}`."""
+
+    ok: bool
+    ref: EvidenceRef
+    sha256: str
+    size: Int
 
 
 class Order(StrEnum):

@@ -21,6 +21,7 @@ SERVICE: Final = "docker-runner"
 HEADER_CONTENT_TYPE: Final = "content-type"
 HEADER_AUTHORIZATION: Final = "authorization"
 HEADER_ACCEPT: Final = "accept"
+HEADER_ACCEPT_ENCODING: Final = "accept-encoding"
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
 
@@ -215,6 +216,22 @@ class FileList(CamelWire):
     limit: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_FILE_LIST_LIMIT
 
 
+class FileGet(CamelWire):
+    """Ours: a piece of a file, as `{"content": <base64>}`. A file that is kept travels so."""
+
+    path: str
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: Positive | UnsetType = UNSET
+
+
+class FilePut(CamelWire):
+    """Ours: base64 into a file; the output is `{"size": <of the file afterwards>}`."""
+
+    path: str
+    content: str
+    append: bool = False
+
+
 class HttpRequest(CamelWire):
     url: str
     method: str = "GET"
@@ -242,6 +259,8 @@ TOOLS: Final[dict[str, type[CamelWire]]] = {
     "file.read": FileRead,
     "file.write": FileWrite,
     "file.list": FileList,
+    "file.get": FileGet,
+    "file.put": FilePut,
     "http.request": HttpRequest,
     "echo": Echo,
     "math.add": MathAdd,

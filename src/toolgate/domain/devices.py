@@ -151,3 +151,14 @@ class Identity:
 
 
 OPERATOR: Final = Identity(Who.OPERATOR, "operator", EVERYTHING)
+
+
+def session_of(device: str, name: str) -> str:
+    """A session that only this device can name; without a name, the one it is always in."""
+    return f"gw:{device}:{name}" if name else f"gw:{device}"
+
+
+def named_session(device: str, session: str) -> str:
+    """The name that the device gave its session; empty where it gave none."""
+    start = f"gw:{device}:"
+    return session.removeprefix(start) if session.startswith(start) else ""

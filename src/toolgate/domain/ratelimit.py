@@ -5,7 +5,7 @@ even pace. A full burst of `limit` may come at once; after that one per `window 
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MINUTE_MS: Final = 60_000
 
@@ -20,8 +20,7 @@ class Rate:
             raise ValueError("a rate has a limit and a window of at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What one more costs: whether it is let through, and where that leaves the caller."""
 
     allowed: bool

@@ -2,6 +2,8 @@
 
 A row's id is its number in the journal's `audit` stream, so that pages stay as they are while new
 rows come. A row is written in the same commit as what it is about: `prepare` gives the operation.
+A row of RUN_ACTIONS is found by its run, any other by its action: most rows are tool calls, which a
+search for all of them finds soon enough among the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,8 @@ from toolgate.domain.tools import JsonValue
 from toolgate.ports.journal import Append, Event, Head, Journal, NewEvent, Operation
 
 STREAM: Final = "audit"
+TOOL_RUN: Final = "tool.run"
+RUN_ACTIONS: Final = frozenset({TOOL_RUN, "run.cancelled"})  # those whose metadata has a runId
 DEFAULT_LIMIT: Final = 50  # runner contract, "audit.query"
 LARGEST_LIMIT: Final = 500
 PAGE: Final = 1_000
@@ -54,6 +58,7 @@ class AuditEntry:
     resource_type: str = ""
     resource_id: str = ""
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    artifacts: tuple[str, ...] = ()  # of the evidence, for an episode
 
 
 class AuditRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -111,17 +116,20 @@ class AuditQuery:
         )
 
 
-class _Stored(msgspec.Struct, frozen=True, rename="camel"):
+class StoredRow(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The data of a row's event."""
+
     tenant_id: str
     workspace_id: str
     actor: str
     resource_type: str
     resource_id: str
-    metadata: dict[str, Any]
+    metadata: Mapping[str, Any]
+    artifacts: tuple[str, ...] = ()
 
 
-_encode = msgspec.json.Encoder(order="sorted").encode
-_decode = msgspec.json.Decoder(_Stored).decode
+_encode = msgspec.json.Encoder().encode
+decode_row: Final = msgspec.json.Decoder(StoredRow).decode
 
 
 def _as_it_is(text: str) -> str:
@@ -133,19 +141,26 @@ class AuditLog:
         self._journal = journal
         self._redactor = redactor
 
+    def is_clean(self, text: str) -> bool:
+        """Whether there is nothing in it to be masked."""
+        return self._redactor.text(text) == text
+
     def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
         """The operations that write the row, redacted, unless the caller has done so already."""
         text = _as_it_is if redacted else self._redactor.text
         action = text(entry.action)
-        stored = _Stored(
+        stored = StoredRow(
             tenant_id=text(entry.tenant_id),
             workspace_id=text(entry.workspace_id),
             actor=text(entry.actor),
             resource_type=text(entry.resource_type),
             resource_id=text(entry.resource_id),
-            metadata=dict(entry.metadata) if redacted else self._redactor.fields(entry.metadata),
+            metadata=entry.metadata if redacted else self._redactor.fields(entry.metadata),
+            artifacts=entry.artifacts,
         )
-        return [Append(STREAM, [NewEvent(type=action, data=_encode(stored), subject=action)])]
+        run_id = stored.metadata.get("runId") if action in RUN_ACTIONS else None
+        subject = run_id if isinstance(run_id, str) and run_id else action
+        return [Append(STREAM, (NewEvent(action, _encode(stored), subject),))]
 
     async def record(self, entry: AuditEntry) -> int:
         committed = await self._journal.commit(*self.prepare(entry))
@@ -160,13 +175,16 @@ async def search(events: Events, query: AuditQuery) -> AuditPage:
     limit = max(1, min(query.limit, LARGEST_LIMIT))
     rows: list[AuditRow] = []
     before = await _first_after(events, query)
+    subject, needles = _subject_of(query), _needles_of(query)
     while len(rows) <= limit:
         page = await events.read_back(
-            STREAM, before=before, limit=_page_for(query, limit), subject=query.action or ""
+            STREAM, before=before, limit=_page_for(query, limit), subject=subject
         )
         for event in page:
             if _too_old(event, query):
                 return _answer(rows, limit)
+            if any(needle not in event.data for needle in needles):
+                continue
             row = _matching(event, query)
             if row is not None:
                 rows.append(row)
@@ -223,8 +241,20 @@ def _positive(text: str) -> int:
 
 
 def _page_for(query: AuditQuery, limit: int) -> int:
-    filtered = query.tenant_id or query.workspace_id or query.device_id or query.run_id
-    return PAGE if filtered or query.decision else limit + 1
+    filtered = query.tenant_id or query.workspace_id or query.device_id or query.decision
+    return PAGE if filtered or query.action in RUN_ACTIONS else limit + 1
+
+
+def _subject_of(query: AuditQuery) -> str:
+    if query.run_id is not None:
+        return query.run_id
+    return "" if query.action in RUN_ACTIONS else query.action or ""
+
+
+def _needles_of(query: AuditQuery) -> list[bytes]:
+    """What the data of every row in question holds: few rows that hold it are not meant."""
+    wanted = (query.tenant_id, query.workspace_id, query.device_id, query.run_id, query.decision)
+    return [_encode(text) for text in wanted if text is not None]
 
 
 def _too_old(event: Event, query: AuditQuery) -> bool:
@@ -236,7 +266,9 @@ def _matching(event: Event, query: AuditQuery) -> AuditRow | None:
         return None
     if query.until is not None and event.at > query.until:
         return None
-    stored = _decode(event.data)
+    if query.action is not None and event.type != query.action:
+        return None
+    stored = decode_row(event.data)
     if query.tenant_id is not None and stored.tenant_id != query.tenant_id:
         return None
     if query.workspace_id is not None and stored.workspace_id != query.workspace_id:
@@ -251,7 +283,7 @@ def _matching(event: Event, query: AuditQuery) -> AuditRow | None:
         workspace_id=stored.workspace_id,
         action=event.type,
         actor=stored.actor,
-        metadata=stored.metadata,
+        metadata=dict(stored.metadata),
         created_at=format_time(event.at),
         resource_type=stored.resource_type or None,
         resource_id=stored.resource_id or None,

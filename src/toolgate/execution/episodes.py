@@ -1,21 +1,40 @@
-"""Ended calls, found again: by id, by the beginning of one, by decision, tool and time."""
+"""Ended calls, found again in the audit: by id, by the beginning of one, by decision, tool and time."""
 
 from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
-from toolgate.contracts.executor_v0 import Episode, EpisodeSearch, Order
+from toolgate.contracts.executor_v0 import (
+    EVIDENCE_REF,
+    Decision,
+    Episode,
+    EpisodeSearch,
+    Order,
+)
 from toolgate.contracts.wire import from_iso_ms, to_iso_ms
 from toolgate.domain.errors import Invalid
-from toolgate.execution.calls import STREAM, EndedCall
+from toolgate.execution.audit import STREAM, TOOL_RUN, StoredRow, decode_row
+from toolgate.ports import evidence
 from toolgate.ports.journal import Event, Journal
 
 PAGE: Final = 500
 MAX_LOOKED_AT: Final = 100_000  # a search for what is nowhere must end
+OK: Final = "ok"  # what the audit calls the result of a call that went well
 
-_decode: Final = msgspec.json.Decoder(EndedCall).decode
+
+class _Fields(msgspec.Struct):
+    run_id: str
+
+
+class _Record(msgspec.Struct):
+    """Of a decision in the evidence, what leads to its audit row."""
+
+    fields: _Fields
+
+
+_decode_record: Final = msgspec.json.Decoder(_Record).decode
 
 
 async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episode]:
@@ -28,15 +47,31 @@ async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episo
             break
         if (since is not None and event.at < since) or (until is not None and event.at > until):
             continue
-        ended = _decode(event.data)
+        ended = decode_row(event.data)
         if _matches(ended, search):
             found.append(_episode(ended, at=event.at))
     return found
 
 
 async def _events(journal: Journal, search: EpisodeSearch) -> AsyncIterator[Event]:
-    subject = search.id if isinstance(search.id, str) else ""
-    if search.order is Order.ASC:
+    forward = search.order is Order.ASC
+    if not isinstance(search.id, str):
+        async for event in _rows(journal, "", forward=forward):
+            if event.type == TOOL_RUN:
+                yield event
+        return
+    found = [
+        event
+        for run_id in await _runs_of(journal, search.id)
+        async for event in _rows(journal, run_id, forward=forward)
+        if event.type == TOOL_RUN
+    ]
+    for event in sorted(found, key=lambda event: event.seq, reverse=not forward):
+        yield event
+
+
+async def _rows(journal: Journal, subject: str, *, forward: bool) -> AsyncIterator[Event]:
+    if forward:
         after = 0
         while page := await journal.read(STREAM, after=after, limit=PAGE, subject=subject):
             for event in page:
@@ -50,29 +85,44 @@ async def _events(journal: Journal, search: EpisodeSearch) -> AsyncIterator[Even
         before = page[-1].seq
 
 
-def _matches(episode: EndedCall, search: EpisodeSearch) -> bool:
+async def _runs_of(journal: Journal, request_id: str) -> set[str]:
+    """The runs in which this id was used, as the decisions say: one, but for a wrong request."""
+    events = await journal.read(evidence.STREAM, limit=PAGE, subject=request_id)
+    return {
+        _decode_record(evidence.record_of(event.data)).fields.run_id
+        for event in events
+        if event.type == "decision"
+    }
+
+
+def _matches(ended: StoredRow, search: EpisodeSearch) -> bool:
+    request_id = ended.metadata["requestId"]
     wanted = (
-        (search.id, episode.id),
-        (search.decision, episode.decision),
-        (search.type, episode.type),
+        (search.id, request_id),
+        (search.decision, ended.metadata["decision"]),
+        (search.type, ended.resource_id),
     )
     prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
-    return episode.id.startswith(prefix) and all(
+    return request_id.startswith(prefix) and all(
         isinstance(asked, UnsetType) or asked == has for asked, has in wanted
     )
 
 
-def _episode(ended: EndedCall, *, at: int) -> Episode:
+def _episode(ended: StoredRow, *, at: int) -> Episode:
+    said = ended.metadata
+    request_id = said["requestId"]
     return Episode(
-        id=ended.id,
-        type=ended.type,
-        decision=ended.decision,
-        ok=ended.ok,
+        id=request_id,
+        type=ended.resource_id,
+        decision=Decision(said["decision"]),
+        ok=said["result"] == OK,
         ts=to_iso_ms(at),
-        evidence_refs=ended.evidence_refs,
-        rule_id=ended.rule_id,
-        run_id=ended.run_id,
-        step_id=ended.step_id,
+        evidence_refs=[
+            EVIDENCE_REF.format(request_id=request_id, artifact=name) for name in ended.artifacts
+        ],
+        rule_id=said["ruleId"] or UNSET,
+        run_id=said["runId"],
+        step_id=said["stepId"],
     )
 
 

@@ -12,6 +12,7 @@ from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.domain.errors import Invalid
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.execution.episodes import search_episodes
+from toolgate.execution.file_artifacts import FileArtifacts, is_file
 from toolgate.execution.pipeline import Pipeline
 from toolgate.ports.clock import Clock
 from toolgate.ports.evidence import Evidence
@@ -19,6 +20,7 @@ from toolgate.ports.journal import Journal
 
 _REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _NO_CTX: Final = wire.Ctx()
+FILE_READ: Final = "file.read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class LocalExecutor:
     clock: Clock
     caller: Caller
     version: str
+    files: FileArtifacts
 
     async def run_tool(self, request: wire.RunToolRequest) -> wire.RunToolResponse:
         return await self.pipeline.run_tool(_tool_request(request, self.caller))
@@ -43,7 +46,22 @@ class LocalExecutor:
             or ref.startswith("/")
         ):
             raise Invalid("not the ref of an artifact", field="ref")
-        return await self.evidence.fetch(ref)
+        return await (self.files.fetch(ref) if is_file(ref) else self.evidence.fetch(ref))
+
+    async def keep(self, content: bytes) -> wire.StoredArtifact:
+        """Keep a file for this caller's tools, and a record of it; raises Invalid."""
+        kept = await self.files.keep(content, owner=self.caller)
+        await self.evidence.record(
+            "artifact",
+            {
+                "tenant": self.caller.tenant,
+                "workspace": self.caller.workspace,
+                "ref": kept.ref,
+                "size": kept.size,
+            },
+            subject=kept.ref,
+        )
+        return wire.StoredArtifact(ok=True, ref=kept.ref, sha256=kept.sha256, size=kept.size)
 
     async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
         return await search_episodes(self.journal, search)
@@ -64,10 +82,13 @@ def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolReq
     except (msgspec.ValidationError, TypeError, RecursionError) as wrong:
         raise Invalid(str(wrong), field="request") from wrong
     ctx = given(request.ctx, _NO_CTX)
+    args = request.args
+    if request.tool_id == FILE_READ and not args.get("artifact"):
+        args = {"max_bytes": wire.DEFAULT_READ_BYTES, **args}  # said by this contract alone
     return ToolRequest(
         request_id=request.request_id,
         tool=request.tool_id,
-        args=request.args,
+        args=args,
         caller=caller,
         run_id=given(ctx.run_id, ""),
         step_id=given(ctx.step_id, ""),

@@ -5,8 +5,7 @@ moves on only from the version that was read, and a ref that is taken conflicts.
 here has been redacted by the pipeline.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,46 +14,74 @@ from msgspec import UNSET
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.domain.approvals import Approval
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput
-from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.domain.tools import Caller, Outcome, ToolOutput
+from toolgate.execution.audit import TOOL_RUN, AuditEntry, AuditLog
 from toolgate.execution.builtin import failed
 from toolgate.execution.calls import (
-    EXECUTING,
     EXECUTIONS,
-    STREAM,
+    FINISHED,
     Call,
-    EndedCall,
     Entry,
     Started,
     State,
     decode_entry,
     encode,
+    interrupted_call,
 )
+from toolgate.execution.episodes import OK
 from toolgate.ports.clock import Clock
-from toolgate.ports.evidence import Artifact, Evidence, Scalar
-from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation, Put
+from toolgate.ports.evidence import STREAM, Artifact, Evidence, Scalar
+from toolgate.ports.journal import Event, Journal, Operation, Put
 
 A = wire.Artifact
 APPROVAL_ARTIFACT: Final = "approval"
-AUDIT_ACTION: Final = "tool.run"
 REQUEST_ID_CONFLICT: Final = "request_id_conflict"
 
+Also = Callable[[wire.RunToolResponse], Sequence[Operation]]  # goes with the response's commit
+STARTS_PER_NOTE: Final = 1_000  # a start has to read what came since the last note
 
-@dataclass(frozen=True, slots=True)
+
+def nothing(_: wire.RunToolResponse) -> Sequence[Operation]:
+    return ()
+
+
 class Ledger:
-    journal: Journal
-    evidence: Evidence
-    audit: AuditLog
-    clock: Clock
-    owner: str  # this process, for what it leaves unfinished
+    """`owner` is this process, for what it leaves unfinished."""
+
+    def __init__(
+        self, journal: Journal, evidence: Evidence, audit: AuditLog, clock: Clock, owner: str
+    ) -> None:
+        self.journal = journal
+        self.evidence = evidence
+        self.audit = audit
+        self.clock = clock
+        self.owner = owner
+        # By call, a number that its decision's comes after: of those that run, and of those that
+        # are on their way there.
+        self._running: dict[str, int] = {}
+        self._starting: dict[int, int] = {}
+        self._newest = 0  # the number of the newest record that was heard of
+        self._starts = 0
+
+    async def finished_through(self) -> int:
+        """The number of a record up to which no call of this process is unfinished."""
+        row = await self.journal.get(FINISHED, self.owner)
+        return 0 if row is None else int(row.value)
+
+    def note_finished(self, *, newest: int) -> Operation:
+        """Write down how far all calls have ended, `newest` being a record that is there."""
+        self._newest = max(self._newest, newest)
+        through = min([self._newest, *self._running.values(), *self._starting.values()])
+        return Put(FINISHED, self.owner, str(through).encode())
 
     async def find(self, call: Call) -> tuple[Call, Entry | None]:
         """What is known of a call, and the call with its row's version."""
         row = await self.journal.get(EXECUTIONS, call.id)
         if row is None:
             return call, None
-        return replace(call, version=row.version), decode_entry(row.value)
+        return call._replace(version=row.version), decode_entry(row.value)
 
     async def response(self, call: Call, entry: Entry) -> wire.RunToolResponse:
         """What an ended call was answered: with the row where nothing ran, else in the evidence."""
@@ -72,7 +99,12 @@ class Ledger:
         )
 
     async def refuse(
-        self, call: Call, decision: Decision, *, approval: Approval | None = None
+        self,
+        call: Call,
+        decision: Decision,
+        *,
+        approval: Approval | None = None,
+        also: Also = nothing,
     ) -> wire.RunToolResponse:
         """Denied: the evidence of it, and the response for whoever asks again."""
         artifacts = await self._decided_after(call, decision, approval)
@@ -88,7 +120,8 @@ class Ledger:
         await self.journal.commit(
             self._entry(call, State.ENDED, response=response),
             *self._record("decision", call, decision, artifacts),
-            *self._ended(call, response, approval),
+            *self._ended(call, response, names, approval),
+            *also(response),
         )
         return response
 
@@ -103,23 +136,24 @@ class Ledger:
     ) -> Call:
         """Allowed, durably: from here on the tool may have run."""
         artifacts = [] if again else await self._decided_after(call, decision, approval)
-        started = Started(
-            tool=call.request.tool,
-            run_id=call.request.run_id,
-            step_id=call.request.step_id,
-            caller=call.request.caller,
-            engine_ref=call.engine_ref,
-            level=call.level,
-            decision=decision,
-            approval=approval,
-        )
-        await self.journal.commit(
-            self._entry(call, State.STARTED, started=started),
-            Put(EXECUTING, call.id, self.owner.encode()),
-            *self._record("decision", call, decision, artifacts),
-            *operations,
-        )
-        return replace(call, version=call.version + 1)
+        self._starts += 1
+        if self._starts % STARTS_PER_NOTE == 0:
+            operations = (*operations, self.note_finished(newest=self._newest))
+        number, before = self._starts, self._newest
+        self._starting[number] = before
+        try:
+            committed = await self.journal.commit(
+                self._entry(call, State.STARTED, started=_started(call, decision, approval)),
+                *self._record("decision", call, decision, artifacts),
+                *operations,
+            )
+        except ToolgateError:  # nothing was written
+            del self._starting[number]
+            raise
+        del self._starting[number]
+        self._running[call.id] = before
+        self._newest = max(self._newest, _number_in(committed))
+        return call._replace(version=call.version + 1)
 
     async def release(
         self,
@@ -129,10 +163,10 @@ class Ledger:
         approval: Approval | None = None,
         operations: Sequence[Operation] = (),
     ) -> None:
-        """Allowed, and run by a device: what comes of it is written down by whoever sees it."""
+        """Allowed, and run by a device: what comes of it is for `conclude`."""
         artifacts = await self._decided_after(call, decision, approval)
         await self.journal.commit(
-            self._entry(call, State.RELEASED),
+            self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
             *self._record("decision", call, decision, artifacts),
             *operations,
         )
@@ -145,9 +179,9 @@ class Ledger:
         if may_run_again:
             await self.journal.commit(
                 self._entry(call, State.INTERRUPTED, started=entry.started),
-                Delete(EXECUTING, call.id),
                 *self._outcome(call, interrupted_output(), artifacts=(), kind="outcome"),
             )
+            self._running.pop(call.id, None)
             return None
         return await self.finish(
             call,
@@ -165,30 +199,46 @@ class Ledger:
         *,
         approval: Approval | None = None,
         kind: str = "result",
+        also: Also = nothing,
     ) -> wire.RunToolResponse:
         """The tool has ended, and `output` holds no secret."""
+        response, ending = await self._ending(call, decision, output, approval, kind)
+        await self.journal.commit(*ending, *also(response))
+        self._running.pop(call.id, None)
+        return response
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        """The end of a call that a device has run; nothing where it is no such call, or has ended."""
+        row = await self.journal.get(EXECUTIONS, request_id)
+        entry = decode_entry(row.value) if row is not None else None
+        if row is None or entry is None or entry.state is not State.RELEASED:
+            return ()
+        assert entry.started is not None
+        call = interrupted_call(request_id, entry, version=row.version)
+        decision, approval = entry.started.decision, entry.started.approval
+        _, ending = await self._ending(call, decision, output, approval, "result")
+        return ending
+
+    async def _ending(
+        self,
+        call: Call,
+        decision: Decision,
+        output: ToolOutput,
+        approval: Approval | None,
+        kind: str,
+    ) -> tuple[wire.RunToolResponse, list[Operation]]:
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = response_of(call, decision, output, names)
-        result: dict[str, JsonValue] = {
-            "exit_code": output.exit_code,
-            "stdout": output.stdout,
-            "stderr": output.stderr,
-            "data": output.data,
-            "truncated": output.truncated,
-            "outcome": output.outcome.value,
-            "isolation": output.isolation,
-        }
-        artifacts = [
-            await self._store(call, A.TOOL_RESULT, result),
-            await self._store(call, A.RESPONSE, to_json(response)),
-        ]
-        await self.journal.commit(
-            self._entry(call, State.ENDED, isolation=output.isolation),
-            Delete(EXECUTING, call.id),
-            *self._outcome(call, output, artifacts=artifacts, kind=kind),
-            *self._ended(call, response, approval),
+        canonical = self.evidence.canonical
+        artifacts = await self.evidence.keep(
+            call.id,
+            {A.TOOL_RESULT: canonical(_Result.of(output)), A.RESPONSE: canonical(response)},
         )
-        return response
+        return response, [
+            self._entry(call, State.ENDED, isolation=output.isolation),
+            *self._outcome(call, output, artifacts=artifacts, kind=kind),
+            *self._ended(call, response, names, approval),
+        ]
 
     async def conflict(self, call: Call) -> wire.RunToolResponse:
         """The id stands for another request: denied, and the first one's evidence is untouched.
@@ -203,39 +253,35 @@ class Ledger:
             call.request.policy_ref,
         )
         name = f"{REQUEST_ID_CONFLICT}_{call.fingerprint[-16:]}"
+        names = (*wire.ARTIFACTS_ON_DENY, name)
         response = wire.RunToolResponse(
             ok=False,
             policy_check=check_of(decision),
-            evidence_refs=call.refs((*wire.ARTIFACTS_ON_DENY, name)),
+            evidence_refs=call.refs(names),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
             step_id=call.request.step_id,
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifact = await self._store(call, name, dict(call.shown))
+            artifacts = await self.evidence.keep(call.id, {name: call.shown})
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
-                *self._record("decision", call, decision, [artifact]),
-                *self._ended(call, response, None),
+                *self._record("decision", call, decision, artifacts),
+                *self._ended(call, response, names, None),
             )
         return response
 
     async def _decided(self, call: Call, decision: Decision) -> list[Artifact]:
-        identity: dict[str, JsonValue] = {"engine_ref": call.engine_ref, "executor": self.owner}
-        verdict: dict[str, JsonValue] = {
-            "decision": decision.effect.value,
-            "rule_id": decision.rule_id,
-            "reason": decision.reason,
-            "detail": decision.detail,
-            "policy_ref": decision.policy_ref,
-            "policy_version": decision.policy_version,
-        }
-        return [
-            await self._store(call, A.REQUEST, dict(call.shown)),
-            await self._store(call, A.ENGINE_IDENTITY, identity),
-            await self._store(call, A.POLICY_DECISION, verdict),
-        ]
+        canonical = self.evidence.canonical
+        return await self.evidence.keep(
+            call.id,
+            {
+                A.REQUEST: call.shown,
+                A.ENGINE_IDENTITY: canonical(_Identity(call.engine_ref, self.owner)),
+                A.POLICY_DECISION: canonical(_Verdict.of(decision)),
+            },
+        )
 
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
@@ -243,7 +289,7 @@ class Ledger:
         """A call that has waited has its first artifacts; what is new is the approval."""
         if approval is None:
             return await self._decided(call, decision)
-        word: dict[str, JsonValue] = {
+        word = {
             "approval_id": approval.approval_id,
             "status": approval.status.value,
             "decided_by": approval.decided_by,
@@ -254,17 +300,15 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        return [await self._store(call, APPROVAL_ARTIFACT, word)]
-
-    async def _store(self, call: Call, name: str, value: JsonValue) -> Artifact:
-        return await self.evidence.store(call.ref(name), value, redacted=True)
+        content = self.evidence.canonical(word)
+        return await self.evidence.keep(call.id, {APPROVAL_ARTIFACT: content})
 
     def _record(
         self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
     ) -> list[Operation]:
         caller = call.request.caller
         fields: dict[str, Scalar] = {
-            "decision": decision.effect.value,
+            "decision": str(decision.effect),
             "rule_id": decision.rule_id,
             "policy_version": decision.policy_version,
             "tool": call.request.tool,
@@ -277,7 +321,7 @@ class Ledger:
             "user": caller.user,
             "agent": caller.agent,
             "role": caller.role,
-            "level": call.level.value,  # the tool's own: what a policy can ask, for a simulation
+            "level": str(call.level),  # the tool's own: what a policy can ask, for a simulation
             "content": call.fingerprint,
         }
         return self.evidence.prepare(
@@ -290,7 +334,7 @@ class Ledger:
         fields: dict[str, Scalar] = {
             "tool": call.request.tool,
             "exit_code": output.exit_code,
-            "outcome": output.outcome.value,
+            "outcome": str(output.outcome),
             "isolation": output.isolation,
             "engine": call.engine_ref,
         }
@@ -303,23 +347,17 @@ class Ledger:
         return Put(EXECUTIONS, call.id, encode(entry), expected=call.version)
 
     def _ended(
-        self, call: Call, response: wire.RunToolResponse, approval: Approval | None
+        self,
+        call: Call,
+        response: wire.RunToolResponse,
+        artifacts: tuple[str, ...],
+        approval: Approval | None,
     ) -> list[Operation]:
-        """What a search finds of an ended call, and its row in the audit."""
+        """The row of an ended call in the audit, in which a search finds it as well."""
         check, request = response.policy_check, call.request
-        ended = EndedCall(
-            id=call.id,
-            type=request.tool,
-            decision=check.decision,
-            ok=response.ok,
-            evidence_refs=response.evidence_refs,
-            rule_id=check.rule_id,
-            run_id=request.run_id,
-            step_id=request.step_id,
-        )
         denied = check.decision is wire.Decision.DENY
         row = AuditEntry(
-            action=AUDIT_ACTION,
+            action=TOOL_RUN,
             actor=actor_of(request.caller),
             tenant_id=request.caller.tenant,
             workspace_id=request.caller.workspace,
@@ -328,16 +366,88 @@ class Ledger:
             metadata={
                 "requestId": call.id,
                 "runId": request.run_id,
+                "stepId": request.step_id,
                 "deviceId": request.caller.device,
-                "decision": check.decision.value,
+                "decision": check.decision,
                 "ruleId": given(check.rule_id, ""),
-                "riskLevel": call.level.value,
+                "riskLevel": call.level,
                 "confirmation": approval.status.value if approval else "none",
-                "result": "denied" if denied else "ok" if response.ok else "failed",
+                "result": "denied" if denied else OK if response.ok else "failed",
             },
+            artifacts=artifacts,
         )
-        event = NewEvent("call_ended", encode(ended), call.id)
-        return [Append(STREAM, [event]), *self.audit.prepare(row, redacted=True)]
+        return self.audit.prepare(row, redacted=True)
+
+
+class _Identity(msgspec.Struct):
+    """The `engine_identity` artifact; as in all of them, the members are in the canonical order."""
+
+    engine_ref: str
+    executor: str
+
+
+class _Verdict(msgspec.Struct):
+    """The `policy_decision` artifact."""
+
+    decision: str
+    detail: str
+    policy_ref: str
+    policy_version: str
+    reason: str
+    rule_id: str
+
+    @classmethod
+    def of(cls, decision: Decision) -> "_Verdict":
+        return cls(
+            decision.effect,
+            decision.detail,
+            decision.policy_ref,
+            decision.policy_version,
+            decision.reason,
+            decision.rule_id,
+        )
+
+
+class _Result(msgspec.Struct):
+    """The `tool_result` artifact."""
+
+    data: Any
+    exit_code: int
+    isolation: str
+    outcome: str
+    stderr: str
+    stdout: str
+    truncated: bool
+
+    @classmethod
+    def of(cls, output: ToolOutput) -> "_Result":
+        return cls(
+            output.data,
+            output.exit_code,
+            output.isolation,
+            output.outcome,
+            output.stderr,
+            output.stdout,
+            output.truncated,
+        )
+
+
+def _started(call: Call, decision: Decision, approval: Approval | None) -> Started:
+    return Started(
+        tool=call.request.tool,
+        run_id=call.request.run_id,
+        step_id=call.request.step_id,
+        caller=call.request.caller,
+        engine_ref=call.engine_ref,
+        level=call.level,
+        decision=decision,
+        approval=approval,
+    )
+
+
+def _number_in(events: Iterable[Event]) -> int:
+    """The number of the last evidence record among a commit's events."""
+    return max((event.seq for event in events if event.stream == STREAM), default=0)
 
 
 def interrupted_output() -> ToolOutput:
@@ -380,8 +490,3 @@ def response_of(
         step_id=call.request.step_id,
         outcome=UNSET if output.ok else wire.Outcome(output.outcome.value),
     )
-
-
-def to_json(response: wire.RunToolResponse) -> JsonValue:
-    plain: JsonValue = msgspec.to_builtins(response)
-    return plain

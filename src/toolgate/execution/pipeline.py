@@ -25,7 +25,7 @@ from toolgate.domain.errors import (
     Unavailable,
 )
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import Redactor
+from toolgate.domain.redaction import RedactingStream, Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -44,9 +44,9 @@ from toolgate.execution.ledger import Ledger
 from toolgate.execution.policies import Policies
 from toolgate.execution.recovery import may_run_again, recover
 from toolgate.execution.routing import Routing
-from toolgate.ports.engine import Update, no_update
+from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.journal import Operation
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Started, not_told
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
 log = logging.getLogger(__name__)
 
@@ -79,18 +79,36 @@ class Settled:
 class _Running:
     """One run that equal requests share. It can be stopped while its tool runs, and then only."""
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, engine: Engine, started: Started, rider: Rider) -> None:
+        self.engine = engine
         self.started = started
+        self.rider = rider
         self.task: asyncio.Task[Settled | Waiting]
-        self.waiting = 0
+        self.waiting: list[asyncio.Future[None]] = []
         self.in_tool = False
         self.stopped = False
+        self.late = False
+
+    def enter_tool(self) -> bool:
+        """Whether the tool may still begin."""
+        self.in_tool = not self.stopped
+        return self.in_tool
 
     def stop(self) -> None:
         if not self.stopped:
             self.stopped = True
-            if self.in_tool:
+            if self.in_tool and not self.late:
                 self.task.cancel()
+
+    def expire(self) -> None:
+        if not self.stopped:
+            self.late = True
+            self.task.cancel()
+
+    def end(self) -> None:
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Pipeline:
@@ -115,9 +133,14 @@ class Pipeline:
         self._running: dict[tuple[str, str], _Running] = {}
 
     async def run(
-        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        rider: Rider | None = None,
     ) -> Answer:
-        return _answer(await self.settle(request, update=update, started=started))
+        return _answer(await self.settle(request, update=update, started=started, rider=rider))
 
     async def check(self, request: ToolRequest) -> Answer:
         return _answer(await self.settle(request, released=True))
@@ -139,31 +162,37 @@ class Pipeline:
         update: Update = no_update,
         started: Started = not_told,
         released: bool = False,
+        rider: Rider | None = None,
     ) -> Settled | Waiting:
         """Equal requests that arrive together share one run; the last to leave stops it."""
-        call = self._take(request)
+        engine = self._routing.engine_for(request)
+        call = self._take(request, engine)
         key = (call.id, call.fingerprint)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running(started)
+            running = self._running[key] = _Running(engine, started, rider or Rider())
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
-        running.waiting += 1
+        waiter = asyncio.get_running_loop().create_future()
+        running.waiting.append(waiter)
         try:
-            return await asyncio.shield(running.task)
+            await waiter
         except asyncio.CancelledError:
-            if running.waiting == 1:
+            running.waiting.remove(waiter)
+            if not running.waiting:
                 running.stop()
                 await asyncio.wait([running.task])
             raise
-        finally:
-            running.waiting -= 1
+        return running.task.result()
 
     def _forget(self, key: tuple[str, str], task: asyncio.Task[Settled | Waiting]) -> None:
-        self._running.pop(key, None)
+        self._running.pop(key).end()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return await self._ledger.conclude(request_id, clean_output(output, self._redactor))
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
@@ -214,37 +243,63 @@ class Pipeline:
             if approval.status is ApprovalStatus.PENDING and decision.effect is not Effect.DENY:
                 return Waiting(call, approval)
             decision, use = await self._heed(call, decision, approval)
+        rider = running.rider
         if decision.effect is Effect.DENY:
-            return Settled(await self._ledger.refuse(call, decision, approval=approval))
+            refused = await self._ledger.refuse(
+                call, decision, approval=approval, also=lambda told: _both(rider, told)
+            )
+            rider.began = True
+            rider.ended = rider.end is not None
+            return Settled(refused)
         if released:
             await self._ledger.release(call, decision, approval=approval, operations=use)
             return _released(call)
         call = await self._ledger.start(
-            call, decision, approval=approval, operations=use, again=is_interrupted(known)
+            call,
+            decision,
+            approval=approval,
+            operations=use if rider.began else (*use, *rider.begin),
+            again=is_interrupted(known),
         )
+        rider.began = True
         output = await self._execute(call, running, update)
-        response = await self._ledger.finish(call, decision, output, approval=approval)
+        response = await self._ledger.finish(
+            call,
+            decision,
+            output,
+            approval=approval,
+            also=lambda told: _end(rider, Settled(told, output.isolation)),
+        )
+        rider.ended = rider.end is not None
         return Settled(response, output.isolation)
 
-    def _take(self, request: ToolRequest) -> Call:
+    def _take(self, request: ToolRequest, engine: Engine) -> Call:
         """Understand a request, before anything happens; raises Invalid."""
         request = complete(request)
         content = described(request)
         names = "\0".join(names_in(request))
         if not names.isprintable() and _readable(names) != names:
             raise Invalid("an id or a name in the request is no text", field="ctx")
-        if self._redactor.text(names) != names:
-            raise Invalid("an id or a name in the request holds a secret", field="ctx")
-        shown = {**content, "args": self._redactor.value(content["args"])}
+        args = content["args"]
+        # One search for all of it; only where that finds something, one for each.
+        clean = args
+        both: dict[str, JsonValue] = {"names": names, "args": args}
+        if self._redactor.value(both) is not both:
+            if self._redactor.text(names) != names:
+                raise Invalid("an id or a name in the request holds a secret", field="ctx")
+            clean = self._redactor.value(args)
+        evidence = self._ledger.evidence
         try:
-            fingerprint = self._ledger.evidence.commitment(content)
+            shown = whole = evidence.canonical(content)
+            if clean is not args:
+                shown = evidence.canonical({**content, "args": clean})
         except (TypeError, ValueError, OverflowError, RecursionError) as unreadable:
             raise Invalid("args cannot be written as JSON", field="args") from unreadable
         return Call(
             request,
-            shown=shown,
-            fingerprint=fingerprint,
-            engine_ref=self._routing.engine_for(request).ref,
+            shown,
+            fingerprint=evidence.commitment(whole),
+            engine_ref=engine.ref,
             level=self._routing.level_of(request),
         )
 
@@ -274,7 +329,7 @@ class Pipeline:
                 return Settled(response)
 
     def _decide(self, call: Call) -> Decision:
-        decision = self._policies.decide(call.request)
+        decision = self._policies.decide(call.request, level=call.level)
         said = f"{decision.reason}\0{decision.detail}"
         if self._redactor.text(said) == said:
             return decision
@@ -312,40 +367,41 @@ class Pipeline:
 
     async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""
-        engine = self._routing.engine_for(call.request)
-        stream = self._redactor.stream()
-        fed = False
+        engine = running.engine
+        stream: RedactingStream | None = None
 
         def shown(piece: str) -> None:
-            nonlocal fed
-            fed = True
+            nonlocal stream
+            if stream is None:
+                stream = self._redactor.stream()
             if clean := stream.feed(piece):
                 update(clean)
 
+        if not running.enter_tool():
+            return failed("Cancelled")
+        alarm = asyncio.get_running_loop().call_later(self._deadline_s, running.expire)
         try:
-            async with asyncio.timeout(self._deadline_s):
-                running.in_tool = True
-                if running.stopped:
-                    return failed("Cancelled")
-                await running.started()
-                output = await engine.run(call.request, update=shown)
-            if fed and (rest := stream.close()):
+            await running.started()
+            output = await engine.run(call.request, update=shown)
+            if stream is not None and (rest := stream.close()):
                 update(rest)
         except TimeoutError:
-            output = failed(f"No end after {self._deadline_s} s", outcome=Outcome.MAY_HAVE_EXECUTED)
+            output = failed("The engine gave up waiting", outcome=Outcome.MAY_HAVE_EXECUTED)
         except (Invalid, Refused, NotFound) as refused:
             output = failed(str(refused))
         except ToolgateError as unavailable:
             output = failed(str(unavailable), outcome=Outcome.MAY_HAVE_EXECUTED)
         except asyncio.CancelledError:
-            if not running.stopped:
+            if not running.stopped and not running.late:
                 raise  # the process ends; the next start says what is known
             running.task.uncancel()
-            output = failed("Cancelled", outcome=Outcome.MAY_HAVE_EXECUTED)
+            why = f"No end after {self._deadline_s} s" if running.late else "Cancelled"
+            output = failed(why, outcome=Outcome.MAY_HAVE_EXECUTED)
         except Exception:
             log.exception("engine_failed engine=%s request=%s", engine.ref, call.id)
             output = failed("The engine failed", outcome=Outcome.MAY_HAVE_EXECUTED)
         finally:
+            alarm.cancel()
             running.in_tool = False
         return clean_output(output, self._redactor)
 
@@ -420,6 +476,15 @@ def _not_yet(call: Call, approval: Approval) -> wire.RunToolResponse:
         step_id=call.request.step_id,
         outcome=wire.Outcome.NOT_STARTED,
     )
+
+
+def _end(rider: Rider, settled: Settled) -> Sequence[Operation]:
+    return rider.end(_answer(settled)) if rider.end is not None else ()
+
+
+def _both(rider: Rider, response: wire.RunToolResponse) -> Sequence[Operation]:
+    """Of a call that is refused, which begins and ends in one commit."""
+    return (*(() if rider.began else rider.begin), *_end(rider, Settled(response)))
 
 
 def _answer(settled: Settled | Waiting) -> Answer:

@@ -6,10 +6,10 @@ other call ends as one that may have been executed.
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from toolgate.domain.tools import Caller
 from toolgate.execution.calls import (
-    EXECUTING,
     EXECUTIONS,
     Entry,
     State,
@@ -17,37 +17,47 @@ from toolgate.execution.calls import (
     interrupted_call,
 )
 from toolgate.execution.ledger import Ledger
-from toolgate.ports.journal import Delete
+from toolgate.ports.evidence import STREAM
 
 log = logging.getLogger(__name__)
+
+ENDS: Final = frozenset({"result", "outcome"})  # the kinds of record that end a call
+PAGE: Final = 200  # records at a time: each may have its artifacts with it
 
 IsRepeatable = Callable[[str, Caller], bool]
 
 
 async def recover(ledger: Ledger, *, is_repeatable: IsRepeatable) -> int:
     """How many calls this process had left unfinished when it last stopped."""
+    decided: dict[str, None] = {}
+    after = await ledger.finished_through()
+    while records := await ledger.journal.read(STREAM, after=after, limit=PAGE):
+        after = records[-1].seq
+        for record in records:
+            if record.type == "decision":
+                decided[record.subject] = None
+            elif record.type in ENDS:
+                decided.pop(record.subject, None)
     found = 0
-    after = ""
-    while rows := await ledger.journal.scan(EXECUTING, after=after):
-        after = rows[-1].key
-        for row in rows:
-            if row.value.decode() == ledger.owner:
-                await _recover_one(ledger, row.key, is_repeatable)
-                found += 1
+    for request_id in decided:
+        found += await _recover_one(ledger, request_id, is_repeatable)
+    await ledger.journal.commit(ledger.note_finished(newest=after))
     if found:
         log.warning("calls_interrupted count=%d", found)
     return found
 
 
-async def _recover_one(ledger: Ledger, request_id: str, is_repeatable: IsRepeatable) -> None:
+async def _recover_one(ledger: Ledger, request_id: str, is_repeatable: IsRepeatable) -> bool:
     row = await ledger.journal.get(EXECUTIONS, request_id)
     entry = decode_entry(row.value) if row is not None else None
-    if row is None or entry is None or entry.state is not State.STARTED:
-        await ledger.journal.commit(Delete(EXECUTING, request_id))
-        return
+    if row is None or entry is None:
+        return False
+    if entry.state is not State.STARTED or entry.owner != ledger.owner:
+        return False
     call = interrupted_call(request_id, entry, version=row.version)
     again = may_run_again(entry, is_repeatable=is_repeatable)
     await ledger.interrupted(call, entry, may_run_again=again)
+    return True
 
 
 def may_run_again(entry: Entry, *, is_repeatable: IsRepeatable) -> bool:

@@ -106,12 +106,17 @@ def under_prefix(prefix: str, engine: Engine) -> Route:
     return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
 
 
-def on_target(target: Callable[[str], Engine | None]) -> Route:
+def on_target(target: Callable[[str], Engine | None], *, offers: Sequence[Tool] = ()) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
+    by_name = {tool.name: tool for tool in offers}
 
     def find(request: ToolRequest) -> Engine | None:
         if not any(fnmatchcase(request.tool, pattern) for pattern in TARGET_TOOLS):
             return None
         return target(request.target_id)
 
-    return Route(find)
+    return Route(
+        find,
+        offers=lambda _caller: offers,
+        describe=lambda tool, _caller: by_name.get(tool),
+    )

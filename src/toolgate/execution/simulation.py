@@ -12,14 +12,13 @@ from toolgate.domain.policy.model import Effect, Policy
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.shell import ParseShell
 from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.execution.calls import STREAM, EndedCall
+from toolgate.execution.audit import STREAM, TOOL_RUN, decode_row
 from toolgate.execution.policies import LevelOf
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Journal
 
 PAGE: Final = 200
 
-_decode_ended: Final = msgspec.json.Decoder(EndedCall).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -41,11 +40,12 @@ class Simulation:
         before: int | None = None
         left = limit
         while left > 0 and (
-            page := await self.journal.read_back(STREAM, before=before, limit=min(PAGE, left))
+            page := await self.journal.read_back(STREAM, before=before, limit=PAGE)
         ):
-            before, left = page[-1].seq, left - len(page)
-            for event in page:
-                call = await self._call(_decode_ended(event.data).id)
+            before = page[-1].seq
+            for event in [event for event in page if event.type == TOOL_RUN][:left]:
+                left -= 1
+                call = await self._call(decode_row(event.data).metadata["requestId"])
                 if call is not None:
                     yield call
 

@@ -112,8 +112,11 @@ class Targets:
         """All of them, or what a tenant may use; the built-in one is always there."""
         found = {LOCAL_DEFAULT: BUILT_IN}
         after = ""
-        while rows := await self._journal.scan(COLLECTION, after=after, limit=PAGE):
+        while True:
+            rows = await self._journal.scan(COLLECTION, after=after, limit=PAGE)
             found |= {row.key: self._opened(row.value) for row in rows}
+            if len(rows) < PAGE:  # nothing follows: one read for nearly everyone
+                break
             after = rows[-1].key
         return [
             each

@@ -1,15 +1,17 @@
 """How runs are written in the journal.
 
 `run/<id>` holds a run's facts; `session/<id>` holds what the session's devices are told, numbered
-for them; both change in one commit. The rows beside them can be read without a replay: `runs` (one
-line per run), `session_runs` (a session's runs, by session and age), `open_runs` (those a restart
-must pick up; `due` is the agent's deadline), `requests` (what was asked before), `calls` (which run a
-tool call belongs to; `due` is the call's deadline), `run_approvals` (which call an approval is for,
-and how it was asked for).
+for them; both change in one commit. The rows beside them can be read without a replay: `open_runs`
+(those a restart must pick up, by session and request; `due` is the agent's deadline), `requests` (what
+was asked before and has ended), `runs` (one line per run), `session_runs` (a session's runs, by session
+and age), `ended_runs` (by the time of their end, for retention), `calls` (which run a tool call belongs
+to; `due` is the call's deadline), `run_approvals` (which call an approval is for, and how it was asked
+for). A start writes only the first of them: someone waits for it, and the rest can follow.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -24,7 +26,7 @@ from toolgate.domain.runs import (
     TurnEnded,
     reduce,
 )
-from toolgate.ports.journal import Append, Event, Journal, NewEvent, Row
+from toolgate.ports.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put, Row
 
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
@@ -32,6 +34,7 @@ REQUESTS: Final = "requests"
 CALLS: Final = "calls"
 SESSION_RUNS: Final = "session_runs"
 RUN_APPROVALS: Final = "run_approvals"
+ENDED_RUNS: Final = "ended_runs"
 
 FACTS: Final[dict[str, type[Fact]]] = {
     "run_started": RunStarted,
@@ -61,7 +64,9 @@ class RunLine(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class CallLine(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True):
+    """Whose a row is."""
+
     run_id: str
     session_id: str
 
@@ -76,7 +81,7 @@ class ApprovalLine(msgspec.Struct, frozen=True):
 decode_members: Final = msgspec.json.Decoder(dict[str, Any]).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
-decode_call_line: Final = msgspec.json.Decoder(CallLine).decode
+decode_owner: Final = msgspec.json.Decoder(Owner).decode
 decode_approval_line: Final = msgspec.json.Decoder(ApprovalLine).decode
 
 PREVIEW_CHARACTERS: Final = 120
@@ -96,7 +101,22 @@ def fence_name(run_id: str) -> str:
 
 
 def request_key(session_id: str, request_id: str) -> str:
-    return f"{session_id}/{request_id}"
+    return f"{_plain(session_id)}/{request_id}"
+
+
+def open_key(session_id: str, request_id: str, run_id: str) -> str:
+    """Two open runs cannot have the same request; the sign keeps requests apart from run ids."""
+    owner = _plain(session_id)
+    return f"{owner}/={request_id}" if request_id else f"{owner}/{run_id}"
+
+
+def _plain(session_id: str) -> str:
+    """A session's name without a slash, so that what follows the first one is not part of it."""
+    return quote(session_id, safe="") if "/" in session_id or "%" in session_id else session_id
+
+
+def ended_key(ended_at: int, run_id: str) -> str:
+    return f"{ended_at:015d}/{run_id}"
 
 
 def session_key(session_id: str, run_id: str) -> str:
@@ -115,6 +135,30 @@ def fact_events(run_id: str, facts: Sequence[Fact]) -> list[NewEvent]:
 
 def fact_of(event: Event) -> Fact:
     return _DECODERS[event.type].decode(event.data)
+
+
+def start(fact: RunStarted, told: Delivery) -> tuple[Operation, ...]:
+    """All that must be on disk before a run's start is told: it can be taken up from this.
+
+    The client waits for this commit, so that it touches as little as can be. The request must be
+    neither that of an open run nor that of one that has ended.
+    """
+    run_id, session_id = fact.run_id, fact.session_id
+    event = NewEvent("run_started", encode(fact), run_id)
+    row = Put(
+        OPEN_RUNS,
+        open_key(session_id, fact.request_id, run_id),
+        encode(Owner(run_id, session_id)),
+        expected=0,
+    )
+    operations = (
+        Append(run_stream(run_id), (event,), 0),
+        delivery_append(session_id, (told,)),
+        row,
+    )
+    if not fact.request_id:
+        return operations
+    return (*operations, Delete(REQUESTS, request_key(session_id, fact.request_id), expected=0))
 
 
 def delivery_append(session_id: str, deliveries: Sequence[Delivery]) -> Append:
@@ -140,21 +184,29 @@ def run_line(state: RunState) -> bytes:
     )
 
 
+async def open_of(journal: Journal, session_id: str) -> list[str]:
+    """The open runs of a session, oldest first; ids sort by the time they were made."""
+    rows = await _rows_from(journal, OPEN_RUNS, open_key(session_id, "", ""))
+    return sorted(decode_owner(row.value).run_id for row in rows)
+
+
 async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
     """The runs of a session that have a row in a collection kept by session, oldest first."""
-    prefix = session_key(session_id, "")
-    found: list[str] = []
+    rows = await _rows_from(journal, collection, session_key(session_id, ""))
+    owners = [session_and_run(row.key) for row in rows]
+    return [run_id for owner, run_id in owners if owner == session_id]
+
+
+async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row]:
+    """The rows whose key begins so."""
+    found: list[Row] = []
     after = prefix
     while rows := await journal.scan(collection, after=after, limit=PAGE):
-        found += [run for owner, run in map(_owner, rows) if owner == session_id]
+        found += [row for row in rows if row.key.startswith(prefix)]
         after = rows[-1].key
         if len(rows) < PAGE or not after.startswith(prefix):
             break
     return found
-
-
-def _owner(row: Row) -> tuple[str, str]:
-    return session_and_run(row.key)
 
 
 async def load(journal: Journal, run_id: str) -> RunState | None:

@@ -1,4 +1,8 @@
-"""What sessions were told is kept for so long and no longer (ingress contract, "Offline")."""
+"""What sessions were told, and the facts of runs that have ended, are kept for so long and no longer.
+
+(Ingress contract, "Offline".) A run's line in the list of runs stays, and so does what the audit and
+the evidence say of it.
+"""
 
 import asyncio
 import logging
@@ -7,16 +11,20 @@ from typing import Final, Protocol
 
 from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
+from toolgate.orchestration.conversations import HISTORY_RUNS
+from toolgate.orchestration.records import Owner
 from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
 log = logging.getLogger(__name__)
 
 KEPT_MS: Final = 24 * 3_600_000
 KEPT_EVENTS: Final = 10_000
 EVERY_S: Final = 600.0
+PAGE: Final = 200  # runs looked at at a time
 
 
-class Prunes(Protocol):
+class Prunes(Journal, Protocol):
     async def prune(self, prefix: str, *, before: int, keep: int) -> int: ...
 
 
@@ -41,7 +49,58 @@ class Retention:
         """Forget what is too old or too much; how many events that was."""
         before = self.clock.now_ms() - self.kept_ms
         prefix = records.session_stream("")
-        return await self.journal.prune(prefix, before=before, keep=self.kept_events)
+        told = await self.journal.prune(prefix, before=before, keep=self.kept_events)
+        return told + await self._forget_runs(before)
+
+    async def _forget_runs(self, before: int) -> int:
+        """The facts of the runs that ended before then; an open one is never touched."""
+        forgotten = 0
+        after, end = "", records.ended_key(before, "")
+        while rows := await self.journal.scan(records.ENDED_RUNS, after=after, limit=PAGE):
+            for row in rows:
+                if row.key >= end:
+                    return forgotten
+                forgotten += await self._forget_run(row, before)
+            after = rows[-1].key
+        return forgotten
+
+    async def _forget_run(self, row: Row, before: int) -> int:
+        owner = records.decode_owner(row.value)
+        if await self._is_remembered(owner, before):
+            later = records.ended_key(self.clock.now_ms(), owner.run_id)
+            await self.journal.commit(
+                Delete(row.collection, row.key),
+                Put(row.collection, later, row.value),
+                durable=False,
+            )
+            return 0
+        state = await records.load(self.journal, owner.run_id)
+        if state is not None:
+            gone: list[Operation] = [
+                Delete(records.SESSION_RUNS, records.session_key(owner.session_id, owner.run_id))
+            ]
+            for call in (call for turn in state.turns for call in turn.calls):
+                gone.append(Delete(records.CALLS, call.call_id))
+                if call.approval_id:
+                    gone.append(Delete(records.RUN_APPROVALS, call.approval_id))
+            await self.journal.commit(*gone, durable=False)
+            await self.journal.forget(records.run_stream(owner.run_id), through=state.seq)
+        # Last, so that what a killed process left half done is found again.
+        await self.journal.commit(Delete(row.collection, row.key), durable=False)
+        return 0 if state is None else state.seq
+
+    async def _is_remembered(self, owner: Owner, before: int) -> bool:
+        """Whether its session still goes on, and its agent is told of this run."""
+        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
+        if not latest or latest[0].at < before:
+            return False
+        newer = await self.journal.scan(
+            records.SESSION_RUNS,
+            after=records.session_key(owner.session_id, owner.run_id),
+            limit=HISTORY_RUNS,
+        )
+        own = [row for row in newer if records.session_and_run(row.key)[0] == owner.session_id]
+        return len(own) < HISTORY_RUNS
 
     async def _keep_on(self) -> None:
         while True:

@@ -20,12 +20,11 @@ from toolgate.domain.runs import (
     RunStarted,
     RunState,
     RunStatus,
-    begin,
     decide,
     reduce,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Tool
+from toolgate.domain.tools import Outcome, Tool, ToolOutput
 from toolgate.orchestration import records
 from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.session_tools import SessionTools
@@ -42,6 +41,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per session, 24 h"
 FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
+ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
 PAGE: Final = 50  # runs in a list, unless told otherwise
 SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
@@ -71,8 +71,8 @@ class Runs:
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
-        await self.agents.find(invocation.agent_id)
-        now = self.clock.now_ms()
+        if not self.agents.knows(invocation.agent_id):
+            await self.agents.find(invocation.agent_id)
         run_id = self.new_id("run")
         started = RunStarted(
             run_id=run_id,
@@ -82,32 +82,16 @@ class Runs:
             request_id=invocation.request_id,
             role=invocation.role,
             content=self.redact(invocation.content),
-            at=now,
+            at=self.clock.now_ms(),
             context=invocation.context,
         )
-        state = begin(started)
-        told = deliveries.of_fact(None, started, state)
-        operations: list[Operation] = [
-            Append(records.run_stream(run_id), records.fact_events(run_id, [started]), 0),
-            records.delivery_append(invocation.session_id, told),
-            Put(records.RUNS, run_id, records.run_line(state), expected=0),
-            self._open_row(state, due=now + self.limits.agent_ms),
-            Put(records.SESSION_RUNS, records.session_key(invocation.session_id, run_id), b"null"),
-        ]
-        if invocation.request_id:
-            key = records.request_key(invocation.session_id, invocation.request_id)
-            value = records.encode(run_id)
-            operations.append(
-                Put(records.REQUESTS, key, value, due=now + REQUEST_KEPT_MS, expected=0)
-            )
         try:
-            await self.journal.commit(*operations)
+            await self.journal.commit(*records.start(started, deliveries.run_started(started)))
         except Conflict:  # asked before: most are not, so that looking first would cost a read
             known = await self._known_request(invocation)
             if not known:
                 raise
             return known
-        self.dispatcher.wake_at(now + self.limits.agent_ms)
         self.dispatcher.dispatch(run_id)
         return run_id
 
@@ -115,10 +99,16 @@ class Runs:
         return self.agents.knows(agent_id)
 
     async def _known_request(self, invocation: Invocation) -> str:
-        if not invocation.request_id:
+        session_id, request_id = invocation.session_id, invocation.request_id
+        if not request_id:
             return ""
-        key = records.request_key(invocation.session_id, invocation.request_id)
-        row = await self.journal.get(records.REQUESTS, key)
+        # In this order: a run that ends meanwhile goes from the first to the second.
+        row = await self.journal.get(
+            records.OPEN_RUNS, records.open_key(session_id, request_id, "")
+        )
+        if row is not None:
+            return records.decode_owner(row.value).run_id
+        row = await self.journal.get(records.REQUESTS, records.request_key(session_id, request_id))
         return "" if row is None else records.decode_text(row.value)
 
     async def state(self, run_id: str) -> RunState:
@@ -180,30 +170,32 @@ class Runs:
         if state.status is not before.status:
             operations.append(Put(records.RUNS, run_id, records.run_line(state)))
             operations.extend(self._agent_time(before, state))
-        if state.ended:
+        if before.status is RunStatus.CREATED:  # what its start left for later
             key = records.session_key(state.session_id, run_id)
-            operations.append(Delete(records.OPEN_RUNS, key))
-            operations.append(Fence(records.fence_name(run_id), FINAL_EPOCH))
+            operations.append(Put(records.SESSION_RUNS, key, b"null"))
+        if state.ended:
+            operations.extend(_end_rows(state))
         await self.journal.commit(*operations, *besides, durable=durable)
-        for call in () if state.ended else state.open_calls:
-            if call.deadline:
-                self.dispatcher.wake_at(call.deadline)
+        for operation in operations:
+            if isinstance(operation, Put) and operation.due is not None:
+                self.dispatcher.wake_at(operation.due)
         return state
 
     def _open_row(self, state: RunState, *, due: int | None) -> Put:
-        key = records.session_key(state.session_id, state.run_id)
-        return Put(records.OPEN_RUNS, key, b"null", due=due)
+        key = records.open_key(state.session_id, state.request_id, state.run_id)
+        owner = records.Owner(state.run_id, state.session_id)
+        return Put(records.OPEN_RUNS, key, records.encode(owner), due=due)
 
     def _agent_time(self, before: RunState, after: RunState) -> list[Operation]:
         """A person's time is not the agent's: its clock stops, and starts anew when they have spoken."""
         waited = before.status is RunStatus.PAUSED_WAITING_APPROVAL
         waits = after.status is RunStatus.PAUSED_WAITING_APPROVAL
-        if after.ended or waited == waits:
+        begins = before.status is RunStatus.CREATED
+        if after.ended or (waited == waits and not begins):
             return []
         if waits:
             return [self._open_row(after, due=None)]
-        due = self.clock.now_ms() + self.limits.agent_ms
-        self.dispatcher.wake_at(due)
+        due = self.limits.agent_ms + (before.started_at if begins else self.clock.now_ms())
         return [self._open_row(after, due=due)]
 
     async def submit_result(
@@ -220,21 +212,25 @@ class Runs:
     async def client_offline(self, run_id: str, call_id: str) -> None:
         """Nobody was there to take a tool request."""
         offline = {"code": "client_offline", "message": "the client is not connected"}
-        await self.end_call(run_id, call_id, ok=False, result=None, error=offline)
+        await self.end_call(run_id, call_id, ok=False, result=None, error=offline, taken=False)
 
     async def end_call(
-        self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any
+        self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any, taken: bool = True
     ) -> CallState:
+        """A device's call has ended; `taken` where a device had it at all."""
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
             output = self.redact(output)[:OUTPUT_LIMIT]
             move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output)
+            came_of_it = ToolOutput(0, stdout=output, isolation=ON_DEVICE)
         else:
             code, message = _error_parts(error)
             move = MoveCall(
                 call_id, CallStatus.FAILED, output=self.redact(message), error_code=code
             )
-        state = await self.apply(run_id, move)
+            came_of_it = _failed_on_device(message, started=taken)
+        evidence = await self.pipeline.conclude(call_id, came_of_it)
+        state = await self.apply(run_id, move, besides=evidence)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)
 
@@ -242,7 +238,7 @@ class Runs:
         row = await self.journal.get(records.CALLS, call_id)
         if row is None:
             raise NotFound("tool call", call_id)
-        state = await self.state(records.decode_call_line(row.value).run_id)
+        state = await self.state(records.decode_owner(row.value).run_id)
         return state.call(call_id), state
 
     async def decide_approval(
@@ -310,7 +306,7 @@ class Runs:
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""
-        _, run_id = records.session_and_run(row.key)
+        run_id = records.decode_owner(row.value).run_id
         try:
             await self.end(
                 run_id, RunStatus.FAILED, code="agent_timeout", message="the agent took too long"
@@ -320,12 +316,14 @@ class Runs:
 
     async def on_call_deadline(self, row: Row) -> None:
         """The row of a call is due: no device has answered in time."""
-        line = records.decode_call_line(row.value)
+        line = records.decode_owner(row.value)
         move = MoveCall(
             row.key, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
         )
         try:
-            await self.apply(line.run_id, move)
+            late = _failed_on_device(move.output, started=True)
+            evidence = await self.pipeline.conclude(row.key, late)
+            await self.apply(line.run_id, move, besides=evidence)
         except (Conflict, NotFound):
             await self.journal.commit(Put(records.CALLS, row.key, row.value))
             return
@@ -337,13 +335,13 @@ class Runs:
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
         """The runs that have not ended, each with its session."""
         if session_id:
-            runs = await records.runs_of(self.journal, records.OPEN_RUNS, session_id)
+            runs = await records.open_of(self.journal, session_id)
             return [(run_id, session_id) for run_id in runs]
         found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            owners = (records.session_and_run(row.key) for row in rows)
-            found.extend((run_id, owner) for owner, run_id in owners)
+            owners = (records.decode_owner(row.value) for row in rows)
+            found.extend((owner.run_id, owner.session_id) for owner in owners)
             after = rows[-1].key
         return found
 
@@ -359,9 +357,9 @@ class Runs:
 
     async def session_of(self, run_id: str) -> str:
         row = await self.journal.get(records.RUNS, run_id)
-        if row is None:
-            raise NotFound("run", run_id)
-        return records.decode_run_line(row.value).session_id
+        if row is not None:
+            return records.decode_run_line(row.value).session_id
+        return (await self.state(run_id)).session_id  # it has only just started
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         await self.session_tools.register(session_id, tools)
@@ -390,6 +388,22 @@ class Runs:
         return await self.journal.read(stream, after=after, subject=run_id)
 
 
+def _end_rows(state: RunState) -> list[Operation]:
+    """It is open no more; what asked for it is remembered, and what it was, for as long as both are."""
+    run_id, session_id, request_id = state.run_id, state.session_id, state.request_id
+    owner = records.encode(records.Owner(run_id, session_id))
+    rows: list[Operation] = [
+        Delete(records.OPEN_RUNS, records.open_key(session_id, request_id, run_id)),
+        Put(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner),
+        Fence(records.fence_name(run_id), FINAL_EPOCH),
+    ]
+    if request_id:
+        key = records.request_key(session_id, request_id)
+        due = state.ended_at + REQUEST_KEPT_MS
+        rows.append(Put(records.REQUESTS, key, records.encode(run_id), due=due))
+    return rows
+
+
 def _call_rows(before: RunState, after: RunState) -> list[Operation]:
     """A row per call that is new or whose deadline changed, so that it can be found by its id."""
     had = {call.call_id: call for turn in before.turns[-1:] for call in turn.calls}
@@ -399,9 +413,14 @@ def _call_rows(before: RunState, after: RunState) -> list[Operation]:
         old = had.get(call.call_id)
         old_due = None if old is None or old.ended else (old.deadline or None)
         if old is None or due != old_due:
-            line = records.CallLine(after.run_id, after.session_id)
+            line = records.Owner(after.run_id, after.session_id)
             rows.append(Put(records.CALLS, call.call_id, records.encode(line), due=due))
     return rows
+
+
+def _failed_on_device(message: str, *, started: bool) -> ToolOutput:
+    outcome = Outcome.MAY_HAVE_EXECUTED if started else Outcome.NOT_STARTED
+    return ToolOutput(1, stderr=message, outcome=outcome, isolation=ON_DEVICE)
 
 
 def _error_parts(error: Any) -> tuple[str, str]:

@@ -2,39 +2,49 @@
 
 A record is a leaf of the evidence log. It is written in the same commit as what it accompanies:
 `prepare` gives the operations, the caller commits them with its own. An artifact is a larger
-document that a record names by its digest.
+document that a record names by its digest; a small one stands behind the record, in its event.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from toolgate.domain.tools import JsonValue
 from toolgate.ports.journal import Operation
 
-STREAM: Final = "evidence"  # the record with number `seq` in it is leaf `seq - 1`
+# The record with number `seq` in it is leaf `seq - 1`; its event's data is that of `record_of`.
+STREAM: Final = "evidence"
 
 Scalar = str | int | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(NamedTuple):
     """A document that was stored, and is there for all once its record is committed."""
 
-    ref: str  # requests/<request_id>/<artifact>.json
+    ref: str  # requests/<subject>/<artifact>.json
     digest: str  # sha256:<hex> of the redacted content
-    size: int
     inline: bytes | None  # small ones travel with the commit; None: it is in the blobs
 
 
-class Evidence(Protocol):
-    async def store(self, ref: str, value: JsonValue, *, redacted: bool = False) -> Artifact:
-        """Redact and keep a document; it stays unseen until a record with it is committed.
+def record_of(data: bytes) -> bytes:
+    """The record in the data of an event of STREAM; after it, each on a line, come its artifacts."""
+    return data.partition(b"\n")[0]
 
-        With `redacted` the caller has done so already, for ref and value both.
+
+class Evidence(Protocol):
+    async def store(self, ref: str, value: JsonValue) -> Artifact:
+        """Redact and keep a document; it stays unseen until a record with it is committed.
 
         Raises Invalid where the ref cannot be one, Unavailable where the disk refuses.
         """
+        ...
+
+    async def keep(self, subject: str, contents: Mapping[str, bytes]) -> list[Artifact]:
+        """Store the artifacts of one record by their names, each made by `canonical` of a value
+        that holds no secret."""
+        ...
+
+    def canonical(self, value: object) -> bytes:
+        """The one way to write a value down: JSON, sorted, on one line."""
         ...
 
     def prepare(
@@ -46,7 +56,11 @@ class Evidence(Protocol):
         artifacts: Sequence[Artifact] = (),
         redacted: bool = False,
     ) -> list[Operation]:
-        """The operations that write one record, redacted; they conflict where a ref is taken."""
+        """The operations that write one record, redacted.
+
+        The artifacts are the subject's: their refs begin with `requests/<subject>/`. That a ref is
+        given once is for the caller to see to, who commits a row that conflicts otherwise.
+        """
         ...
 
     async def record(
@@ -65,6 +79,6 @@ class Evidence(Protocol):
         """An artifact's content. Raises NotFound, Damaged."""
         ...
 
-    def commitment(self, value: JsonValue) -> str:
-        """What stands in a record for a value that must not: equal for equal values only."""
+    def commitment(self, content: bytes) -> str:
+        """What stands in a record for a content that must not: equal for equal ones only."""
         ...

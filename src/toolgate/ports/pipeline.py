@@ -1,11 +1,12 @@
 """The one way in which a tool is ever run, as those who want a tool run see it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
+from toolgate.ports.journal import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,23 @@ class Pending:
 
 
 Answer = Ran | Denied | Pending
+
+
+@dataclass(slots=True)
+class Rider:
+    """What a caller wants written in the commits of its call, so that it needs none of its own.
+
+    `begin` goes with the decision, before the tool runs; what `end` makes of the answer goes with
+    the result. A call that waits or was known before takes nothing along: `began` and `ended` tell
+    what is on disk.
+    """
+
+    begin: Sequence[Operation] = ()
+    end: Callable[[Answer], Sequence[Operation]] | None = None
+    began: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
+
+
 Started = Callable[[], Awaitable[None]]  # let through, and about to run
 
 # The stream that tells of approvals: an event's subject is the run that waits, and its data has
@@ -50,7 +68,12 @@ async def not_told() -> None:
 
 class ToolPipeline(Protocol):
     async def run(
-        self, request: ToolRequest, *, update: Update = no_update, started: Started = not_told
+        self,
+        request: ToolRequest,
+        *,
+        update: Update = no_update,
+        started: Started = not_told,
+        rider: Rider | None = None,
     ) -> Answer:
         """Run a tool call; the same request again gives the same answer and runs nothing twice.
 
@@ -61,6 +84,14 @@ class ToolPipeline(Protocol):
 
     async def check(self, request: ToolRequest) -> Answer:
         """Decide a call that a device of the caller's session will run: `Ran` lets it go there."""
+        ...
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        """What puts on record what a device made of a call that `check` let go to it.
+
+        The caller commits it with what it writes itself. There is nothing to write where the call
+        has ended already, or was never let go.
+        """
         ...
 
     async def decide_approval(

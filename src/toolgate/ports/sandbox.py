@@ -128,7 +128,9 @@ class FileRefused(SandboxError):
 class Files(Protocol):
     """The workspace's files. Every path is resolved beneath it, symlinks included."""
 
-    async def read(self, path: str, *, limit: int) -> bytes: ...
+    async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
+        """At most `limit` bytes, from `offset` on; fewer where the file ends."""
+        ...
 
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         """Write, making directories as needed; returns the file's size afterwards."""

@@ -11,6 +11,9 @@ class Upstreams(Protocol):
         """Whether there is a server behind this capability."""
         ...
 
-    async def tools(self, capability_id: str) -> Sequence[Tool]:
-        """What the server offers, by its own names; raises Unavailable where it does not answer."""
+    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+        """What the server offers, by its own names; raises Unavailable where it does not answer.
+
+        Where it has to be asked, it is asked in this session (empty: the one that all share).
+        """
         ...

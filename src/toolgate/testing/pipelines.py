@@ -28,6 +28,7 @@ from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.executor import LocalExecutor
+from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
@@ -198,7 +199,13 @@ def _rig(
         deadline_s=deadline_s,
     )
     executor = LocalExecutor(
-        pipeline, evidence, journal, clock, Caller(role="executor", level=Level.SIGN), "1"
+        pipeline,
+        evidence,
+        journal,
+        clock,
+        Caller(role="executor", level=Level.SIGN),
+        "1",
+        FileArtifacts(DiskBlobs(home / "blobs"), journal, clock=clock),
     )
     return Rig(
         home, clock, bus, journal, evidence, audit, patterns, known, approvals, pipeline,

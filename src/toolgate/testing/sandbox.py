@@ -22,10 +22,10 @@ class FakeFiles:
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
 
-    async def read(self, path: str, *, limit: int) -> bytes:
+    async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
         if path not in self.content:
             raise FileRefused("No such file or directory")
-        return self.content[path][:limit]
+        return self.content[path][offset : offset + limit]
 
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         before = self.content.get(path, b"") if append else b""

@@ -18,8 +18,8 @@ class FakeFiles:
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self.contents = dict(contents)
 
-    async def read(self, path: str, *, limit: int) -> bytes:
-        return self.contents[self._beneath(path)][:limit]
+    async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
+        return self.contents[self._beneath(path)][offset : offset + limit]
 
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         before = self.contents.get(path, b"") if append else b""

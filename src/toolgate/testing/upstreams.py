@@ -15,7 +15,7 @@ class FakeUpstreams:
     def knows(self, capability_id: str) -> bool:
         return capability_id in self.offered
 
-    async def tools(self, capability_id: str) -> Sequence[Tool]:
+    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         if capability_id in self.silent:
             raise Unavailable(f"{capability_id} does not answer")
         return self.offered[capability_id]

@@ -81,6 +81,52 @@ def test_version_2_has_its_own_names_of_the_limits(tmp_path: Path) -> None:
     assert limits["cpu.max"] == "50000 100000"
 
 
+class OnPaper(cgroups.Cgroups):
+    """Groups in a plain directory; what the kernel would put into a new one is put there."""
+
+    files: tuple[str, ...] = ()
+
+    def make_folder(self, folder: Path) -> None:
+        super().make_folder(folder)
+        for name in ("cgroup.procs", "cgroup.kill", *self.files):
+            (folder / name).write_text("")
+
+
+V2_FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max")
+
+
+def test_version_2_writes_every_limit_into_the_new_group(tmp_path: Path) -> None:
+    groups = OnPaper([tmp_path], unified=True)
+    groups.files = V2_FILES
+    group = groups.make("session", CEILING)
+    said = {name: (tmp_path / "session" / name).read_text() for name in V2_FILES}
+    assert said == groups.limits(CEILING)
+    assert group.entrances == [tmp_path / "session" / "cgroup.procs"]
+    (tmp_path / "session" / "cgroup.procs").write_text("7\n8\n")
+    (tmp_path / "session" / "memory.current").write_text("4096")
+    assert group.pids() == [7, 8]
+    assert group.memory_bytes() == 4096
+    group.kill()
+    assert (tmp_path / "session" / "cgroup.kill").read_text() == "1"
+
+
+@pytest.mark.parametrize("missing", ["memory.max", "pids.max", "cpu.max"])
+def test_a_group_that_cannot_have_a_limit_is_not_made(tmp_path: Path, missing: str) -> None:
+    groups = OnPaper([tmp_path], unified=True)
+    groups.files = tuple(name for name in V2_FILES if name != missing)
+    with pytest.raises(Unavailable, match=missing):
+        groups.make("session", CEILING)
+    groups.files = tuple(name for name in V2_FILES if name != "memory.swap.max")
+    groups.make("without-swap", CEILING)
+
+
+def test_version_2_goes_up_where_our_own_group_may_give_nothing_on(tmp_path: Path) -> None:
+    mounts, own = v2_tree(tmp_path)
+    (tmp_path / "user" / "app" / "cgroup.controllers").write_text("")
+    groups = cgroups.find("toolgate-1", mounts=mounts, memberships=own)
+    assert groups.parents == [tmp_path / "user/toolgate-1"]
+
+
 def test_version_2_kills_a_real_group_in_one_write() -> None:
     mounted = [
         line.split()[1]

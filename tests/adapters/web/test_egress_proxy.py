@@ -252,3 +252,18 @@ async def test_silence_and_floods_end_a_tunnel(inside: Inside) -> None:
         inside.answer = b"x" * 50_000
         flood = await exchange(port, sent, then=b"GET / HTTP/1.1\r\n\r\n")
         assert len(flood) <= limits.bytes_each_way
+
+
+async def test_a_page_of_its_own_is_answered_here_and_nothing_is_looked_up(
+    inside: Inside, liar: Liar, decisions: list[EgressDecision]
+) -> None:
+    pages = {"http://own.example/": "<h1>ours</h1>"}
+    guard = Guard(resolve=liar)
+    async with EgressProxy(guard, decided=decisions.append, limits=LIMITS, pages=pages) as proxy:
+        port = await proxy.listen_tcp()
+        answer = await exchange(port, b"GET http://own.example/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(answer) == 200
+        assert answer.endswith(b"<h1>ours</h1>")
+        assert decisions == []
+        other = await exchange(port, b"POST http://own.example/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(other) != 200

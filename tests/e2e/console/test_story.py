@@ -2,17 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 import aiohttp
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
-from tests.e2e.harness import Program
+from tests.e2e.harness import Client, Program
 from tests.engines import need
-
-AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,6 +31,9 @@ VIEWS = {
 NAMELESS = """[...document.querySelectorAll('input,select,textarea,button,a,img')].filter((node) =>
   !(node.getAttribute('aria-label') || node.labels?.length || node.textContent.trim() ||
     node.hasAttribute('alt'))).map((node) => node.outerHTML)"""
+# Boxes that are wider inside than outside, and so hide something at their right edge.
+CUT_OFF = """[...document.querySelectorAll('.table-box,.card,.actions,.page-head,.filters')].filter(
+  (node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.outerHTML.slice(0, 200))"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -164,6 +164,41 @@ async def test_what_a_hostile_agent_says_is_text_and_breaks_nothing(
     assert await page.evaluate(OVERFLOW) <= 0
 
 
+async def test_hostile_names_and_endless_lines_break_no_page_and_run_nowhere(
+    page: Page, program: Program, session: aiohttp.ClientSession, ask: Ask
+) -> None:
+    hostile = "<img src=x onerror=window.broken=1>\u202egnp\u001b[2J" + "n" * 60
+    headers = {"X-Device-Id": "device-" + "x" * 100, "User-Agent": "<script>broken=1</script>" * 9}
+    async with aiohttp.ClientSession(headers=headers) as device:
+        assert await status_of(device, "GET", f"{program.urls['gateway']}/status") == 401
+    asking = await Client.connect(program.urls["ingress_ws"], user=hostile)
+    call = {"key": hostile, "value": hostile * 20}
+    await asking.invoke(f"[[tool:kv.set {json.dumps(call)}]]", agent="script")
+    await asking.hear_until("approval_required")
+    line = (
+        "[[tool:shell " + json.dumps({"command": "head -c 1000000 /dev/zero | tr '\\0' x"}) + "]]"
+    )
+    await page.goto(f"{program.urls['console']}/chat")
+    await expect(page.get_by_text("Connected")).to_be_visible()
+    await page.get_by_role("textbox", name="Message").fill(line)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("link", name="The rest is in the run.")).to_be_visible()
+    assert len(await page.locator(".bubble").last.inner_text()) < 25_000
+    for path in ("/chat", *VIEWS):
+        if path != "/chat":
+            await page.goto(program.urls["console"] + path)
+            await expect(page.get_by_role("heading", level=1)).to_be_visible()
+        for width in (1280, 390):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate(OVERFLOW) <= 0, (path, width)
+            assert await page.evaluate(CUT_OFF) == [], (path, width)
+        assert await page.evaluate("window.broken === undefined")
+        shown = await page.locator("main").inner_text()
+        assert "\u001b" not in shown
+        assert "\u202e" not in shown
+    await asking.close()
+
+
 async def test_a_line_without_end_is_cut_for_the_eye_and_kept_in_the_evidence(
     page: Page, program: Program, ask: Ask
 ) -> None:
@@ -291,17 +326,5 @@ async def test_every_page_fits_at_desktop_and_phone_width_in_both_languages(
         for width in (1280, 390):
             await page.set_viewport_size({"width": width, "height": 800})
             assert await page.evaluate(OVERFLOW) <= 0, (path, width)
+            assert await page.evaluate(CUT_OFF) == [], (path, width)
         assert await page.evaluate(NAMELESS) == [], path
-
-
-@pytest.mark.skipif(not AXE.exists(), reason="npm install --no-save axe-core")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_axe_finds_no_serious_violation(page: Page, program: Program, theme: str) -> None:
-    await page.add_init_script(f"localStorage.setItem('toolgate.theme', '{theme}')")
-    for path in VIEWS:
-        await page.goto(program.urls["console"] + path)
-        await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        await page.evaluate(AXE.read_text())
-        found = await page.evaluate("axe.run().then((result) => result.violations)")
-        serious = [one["id"] for one in found if one["impact"] in {"serious", "critical"}]
-        assert not serious, path

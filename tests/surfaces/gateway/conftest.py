@@ -164,6 +164,7 @@ async def open_door(
         journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
     seal = AesGcmSeal(b"k" * 32)
     pipeline = pipeline or FakePipeline()
+    pipeline.journal = journal
     upstreams = FakeUpstreams()
     dispatcher = LocalDispatcher(journal, clock)
     tools = SessionTools(journal)
@@ -219,7 +220,7 @@ async def open_door(
     finally:
         parts.events.close()
         await listener.stop()
-        await parts.commands.stop()
+        await parts.states.stop()
         await dispatcher.drain(seconds=1)
         await journal.close()
 

@@ -253,7 +253,7 @@ async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door)
     assert door.pipeline.ran == []
     waiting = asyncio.create_task(device.get("/command/r-pay?wait=20"))
     await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
-    door.parts.commands.approval_decided(approval_id)
+    door.parts.states.approval_decided(approval_id)
     done = await waiting
     assert done.data["status"] == "done"
     answer = done.data["answer"]
@@ -285,9 +285,9 @@ async def test_a_revoked_devices_waiting_command_does_not_run(door: Door) -> Non
     await door.pipeline.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
-    door.parts.commands.approval_decided(first.data["approvalId"])
+    door.parts.states.approval_decided(first.data["approvalId"])
     async with asyncio.timeout(10):
-        while door.parts.commands._wanted:
+        while door.parts.states._wanted:
             await asyncio.sleep(0.01)
     assert door.pipeline.ran == []
 

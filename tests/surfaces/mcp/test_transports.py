@@ -240,21 +240,18 @@ async def test_a_page_of_another_site_cannot_call_the_tools(
             assert answer.status in {403, 421}
 
 
-@pytest.mark.parametrize("era", ERAS)
+WAYS = [("http", "legacy"), ("http", "2026-07-28"), ("sse", "legacy"), ("local", "legacy")]
+
+
+@pytest.mark.parametrize(("transport", "era"), WAYS)
 async def test_a_client_that_cancels_its_request_cancels_the_run(
-    served: Served, http: Connect, era: str
+    served: Served, request: pytest.FixtureRequest, transport: str, era: str
 ) -> None:
-    async with http(mode=era) as client:
+    connect: Connect = request.getfixturevalue(transport)
+    async with connect(mode=era) as client:
         known = {run.run_id for run in served.toolset.runtime.listed()}
         calling = asyncio.ensure_future(
-            client.call_tool(
-                "run_task_template",
-                {
-                    "templateId": "batch_extract_pages",
-                    "inputs": {"urls": [served.outside("/never")]},
-                    "options": {"mode": "sync"},
-                },
-            )
+            client.call_tool("run_task_template", waiting(served.outside("/never")))
         )
         await until(lambda: len(served.toolset.runtime.listed()) > len(known))
         (run_id,) = {run.run_id for run in served.toolset.runtime.listed()} - known
@@ -262,6 +259,60 @@ async def test_a_client_that_cancels_its_request_cancels_the_run(
         calling.cancel()
         ended = await served.toolset.runtime.wait(run_id, timeout_s=5)
         assert ended.status is TaskStatus.CANCELED
+
+
+def waiting(*urls: str) -> dict[str, Any]:
+    return {
+        "templateId": "batch_extract_pages",
+        "inputs": {"urls": urls},
+        "options": {"mode": "sync"},
+    }
+
+
+@pytest.mark.parametrize(("transport", "era"), WAYS)
+async def test_progress_is_told_while_the_run_works(
+    served: Served, request: pytest.FixtureRequest, transport: str, era: str
+) -> None:
+    connect: Connect = request.getfixturevalue(transport)
+    heard: list[float] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        assert total == 3
+        heard.append(progress)
+
+    async with connect(mode=era) as client:
+        urls = [served.outside(path) for path in ("/n/1", "/n/2", "/never")]
+        calling = asyncio.ensure_future(
+            client.call_tool("run_task_template", waiting(*urls), progress_callback=hear)
+        )
+        await until(lambda: bool(heard) and heard[-1] == 2)
+        assert not calling.done()
+        calling.cancel()
+        await until(lambda: served.toolset.runtime.running == 0)
+
+
+async def test_garbage_on_an_open_sse_session_is_refused_unlogged_and_the_session_lives(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"a":' * 50_000
+    secret = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["hunter2-hunter2"]}'
+    async with (
+        aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as session,
+        session.get(f"{served.base}/mcp/sse") as stream,
+    ):
+        await stream.content.readline()
+        address = (await stream.content.readline()).decode().strip().removeprefix("data: ")
+        for body in (b"garbage", b"[]", b"{}", b"\xff", b"", deep, secret):
+            async with session.post(served.base + address, data=body) as answer:
+                assert answer.status == 400
+        ping = {"jsonrpc": "2.0", "id": "still here", "method": "ping"}
+        async with session.post(served.base + address, json=ping) as answer:
+            assert answer.status == 202
+        async with asyncio.timeout(10):
+            async for line in stream.content:
+                if b"still here" in line:
+                    break
+    assert "hunter2" not in caplog.text
 
 
 async def test_a_client_that_is_gone_in_mid_run_leaves_its_async_run_to_end(

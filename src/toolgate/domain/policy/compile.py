@@ -15,6 +15,7 @@ from toolgate.domain.policy import conditions
 from toolgate.domain.policy.model import (
     ALLOWLIST_MATCH,
     DEFAULT_ALLOW,
+    EGRESS,
     RESERVED_IDS,
     Check,
     CommandRule,
@@ -43,6 +44,7 @@ _DOCUMENT_KEYS: Final = (
     "description",
     "groups",
     "rules",
+    "egress",
     "allowlist",
     "tests",
 )
@@ -51,6 +53,9 @@ _MATCH_KEYS: Final = ("command", "cwd", "path", "url", "arguments", "level")
 _URL_KEYS: Final = ("scheme", "host", "port", "method", "public")
 _FOR_KEYS: Final = tuple(field.name for field in fields(Caller))
 _TEST_KEYS: Final = ("call", "args", "as", "level", "expect", "rule")
+_EGRESS_KEYS: Final = ("id", "hosts", "ports", "for", "reason", "tests")
+_EGRESS_FOR: Final = ("tenant", "workspace", "session")  # what is known of a sandbox
+EGRESS_PORTS: Final = (80, 443)
 _ALLOWLIST_KEYS: Final = ("tools", "http_fetch_hosts")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOOL: Final = re.compile(r"[A-Za-z0-9._:/*-]{1,200}")
@@ -105,7 +110,9 @@ class _Compiler:
             if key in document:
                 self._text(key, document[key])
         self._read_groups(document.get("groups", {}))
-        drafts = [*self._read_rules(document.get("rules", [])), *self._read_allowlist(document)]
+        rules = self._read_rules(document.get("rules", []))
+        egress = self._read_egress(document.get("egress", []), {rule.id for rule in rules})
+        drafts = [*rules, *egress, *self._read_allowlist(document)]
         tests = self._read_tests("tests", document.get("tests", []))
         tests.extend(test for draft in drafts for test in draft.tests)
         self._check_test_rules(tests, drafts)
@@ -187,6 +194,41 @@ class _Compiler:
         draft.tests = self._read_tests(f"{where}.tests", given.get("tests", []), of=draft)
         return draft
 
+    def _read_egress(self, grants: JsonValue, taken: set[str]) -> list["_Draft"]:
+        """Each grant is an allow of `sandbox.egress`, at these hosts and on few ports."""
+        if not isinstance(grants, list):
+            self._problem("egress", "must be a list")
+            return []
+        drafts: list[_Draft] = []
+        for index, grant in enumerate(grants):
+            where = f"egress[{index}]"
+            given = self._mapping(where, grant)
+            self._keys(where, given, _EGRESS_KEYS)
+            grant_id = given.get("id", "")
+            if not isinstance(grant_id, str) or not _ID.fullmatch(grant_id):
+                self._problem(f"{where}.id", "must be letters, digits, `.`, `_`, `-`, at most 64")
+            elif grant_id in taken or grant_id in self._reserved:
+                self._problem(f"{where}.id", f"the id {grant_id} is taken")
+            taken.add(str(grant_id))
+            reason = self._text(f"{where}.reason", given.get("reason", ""))
+            draft = _Draft(str(grant_id), Effect.ALLOW, (EGRESS,), reason)
+            hosts = self._hosts(f"{where}.hosts", given.get("hosts", []))
+            ports = self._ports(f"{where}.ports", given.get("ports", list(EGRESS_PORTS)))
+            self._add_url(draft, hosts=hosts, ports=ports)
+            whose = self._mapping(f"{where}.for", given.get("for", {}))
+            self._keys(f"{where}.for", whose, _EGRESS_FOR)
+            self._read_for(where, whose, draft)
+            draft.tests = self._read_tests(f"{where}.tests", given.get("tests", []), of=draft)
+            drafts.append(draft)
+        return drafts
+
+    def _ports(self, where: str, value: JsonValue) -> list[int]:
+        each = value if isinstance(value, list) else [value]
+        ports = [port for port in each if type(port) is int and 0 < port < 65_536]
+        if len(ports) != len(each):
+            self._problem(where, "must be numbers of ports")
+        return ports
+
     def _read_allowlist(self, document: Mapping[str, JsonValue]) -> list["_Draft"]:
         """The compact form is two rules with the texts of the executor contract."""
         if "allowlist" not in document:
@@ -241,18 +283,12 @@ class _Compiler:
         public = given.get("public")
         if public is not None and not isinstance(public, bool):
             self._problem(f"{where}.public", "must be true or false")
-        ports = given.get("port")
-        if ports is not None and not isinstance(ports, list):
-            ports = [ports]
-        if ports is not None and not all(type(p) is int and 0 < p < 65_536 for p in ports):
-            self._problem(f"{where}.port", "must be numbers of ports")
-            ports = []
         self._add_url(
             draft,
             schemes=self._lower(f"{where}.scheme", given.get("scheme")),
             hosts=None if "host" not in given else self._hosts(f"{where}.host", given["host"]),
             methods=self._lower(f"{where}.method", given.get("method")),
-            ports=None if ports is None else [p for p in ports if isinstance(p, int)],
+            ports=None if "port" not in given else self._ports(f"{where}.port", given["port"]),
             public=public if isinstance(public, bool) else None,
         )
 

@@ -15,6 +15,7 @@ from toolgate.domain.policy.facts import Facts
 from toolgate.domain.shell import Argv, Command
 from toolgate.domain.tools import Level, ToolRequest
 
+EGRESS: Final = "sandbox.egress"  # a connection out of a sandbox, to the policy a tool as others
 ACTIVE_POLICY: Final = "policy.default"  # the ref of the policy in force (executor contract)
 
 DEFAULT_DENY: Final = "default_deny"

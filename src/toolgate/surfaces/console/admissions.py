@@ -1,14 +1,16 @@
-"""Devices that knock and devices that are in; what is registered to be called."""
+"""Devices that knock and devices that are in; scripts; what is registered to be called."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 
-from toolgate.domain.capabilities import Capability
+from toolgate.domain.capabilities import Capability, Server
 from toolgate.domain.devices import Scope
-from toolgate.domain.errors import Unavailable
+from toolgate.domain.errors import Invalid, Unavailable
+from toolgate.domain.ids import is_path_safe
+from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Level
 from toolgate.surfaces.console.parts import OPERATOR, Admission, Answer, Parts, body_of
 
@@ -19,6 +21,31 @@ class Grant(msgspec.Struct):
     mcp: bool = False
     agent: bool = False
     approve: bool = False
+
+    def scope(self) -> Scope:
+        return Scope(
+            self.tools, system=self.system, mcp=self.mcp, agent=self.agent, approve=self.approve
+        )
+
+
+class Terms(msgspec.Struct):
+    """Of a capability. Without a server, the one that it has stays."""
+
+    level: Level = Level.WRITE
+    scope: str = "mcp"
+    rate: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    command: str = ""
+    args: tuple[str, ...] = ()
+    url: str = ""
+    secrets: dict[str, str] = {}  # a program's environment, or the headers that go to a URL
+
+    def server(self) -> Server | None:
+        if not self.command and not self.url:
+            return None
+        pairs = tuple(self.secrets.items())
+        if self.url:
+            return Server(url=self.url, headers=pairs)
+        return Server(command=self.command, args=self.args, env=pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +91,48 @@ class AdmissionPages:
     async def pair(self, request: Request) -> Answer:
         """Let a device in, or give one that is in another token; it is shown this once."""
         grant = await body_of(request, Grant)
-        scope = Scope(
-            grant.tools,
-            system=grant.system,
-            mcp=grant.mcp,
-            agent=grant.agent,
-            approve=grant.approve,
-        )
         token, _ = await self._admission().pairing.approve(
-            request.path_params["id"], scope, by=OPERATOR
+            request.path_params["id"], grant.scope(), by=OPERATOR
         )
         return {"token": token}
 
     async def revoke(self, request: Request) -> Answer:
         await self._admission().pairing.revoke(request.path_params["id"], by=OPERATOR)
+        return {}
+
+    async def make_token(self, request: Request) -> Answer:
+        """A token for a script, or another in the place of one; it is shown this once."""
+        grant, name = await body_of(request, Grant), _name(request)
+        token = await self._admission().registry.add_service(name, grant.scope())
+        await self.parts.note("token.made", ("token", name))
+        return {"token": token}
+
+    async def end_token(self, request: Request) -> Answer:
+        name = request.path_params["id"]
+        await self._admission().registry.remove_service(name)
+        await self.parts.note("token.ended", ("token", name))
+        return {}
+
+    async def register(self, request: Request) -> Answer:
+        """Register a capability, or change its terms."""
+        terms, name = await body_of(request, Terms), _name(request)
+        if terms.command and terms.url:
+            raise Invalid("a server is a program or an address, not both", field="server")
+        for secret in terms.secrets.values():
+            self.parts.learn(secret)
+        wanted = Capability(
+            capability_id=name,
+            scope=terms.scope,
+            level=terms.level,
+            updated_at=self.parts.clock.now_ms(),
+            rate=None if terms.rate is None else Rate(terms.rate),
+            owner=OPERATOR,
+            server=terms.server(),
+        )
+        return _shown(await self._admission().capabilities.register(wanted, by=OPERATOR))
+
+    async def unregister(self, request: Request) -> Answer:
+        await self._admission().capabilities.remove(request.path_params["id"], by=OPERATOR)
         return {}
 
     async def capabilities(self, _: Request) -> Answer:
@@ -88,6 +143,14 @@ class AdmissionPages:
         if self.parts.admission is None:
             raise Unavailable("no gateway runs here")
         return self.parts.admission
+
+
+def _name(request: Request) -> str:
+    """What someone calls a thing; raises Invalid."""
+    name = str(request.path_params["id"])
+    if not is_path_safe(name):
+        raise Invalid("a name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
+    return name
 
 
 def _shown(one: Capability) -> dict[str, Any]:
@@ -103,5 +166,5 @@ def _shown(one: Capability) -> dict[str, Any]:
         "rate": None if one.rate is None else one.rate.limit,
         "expires_at": one.expires_at,
         "updated_at": one.updated_at,
-        "server": "" if server is None else (server.url or server.command),
+        "server": "" if server is None else server.url or " ".join((server.command, *server.args)),
     }

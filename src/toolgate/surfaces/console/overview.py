@@ -7,7 +7,6 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.execution import audit
-from toolgate.execution.ledger import AUDIT_ACTION
 from toolgate.orchestration import records
 from toolgate.orchestration.records import RunLine
 from toolgate.ports import evidence
@@ -106,13 +105,13 @@ class OverviewPage:
         before: int | None = None
         looked = 0
         while looked < LOOKED_AT and (
-            page := await self.parts.journal.read_back(
-                audit.STREAM, before=before, limit=500, subject=AUDIT_ACTION
-            )
+            page := await self.parts.journal.read_back(audit.STREAM, before=before, limit=500)
         ):
             for event in page:
                 if event.at < since:
                     return counts
+                if event.type != audit.TOOL_RUN:
+                    continue
                 metadata = _decode_row(event.data).metadata
                 if metadata.get("decision") == "deny":
                     counts["denied"] += 1

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from toolgate.domain.errors import Invalid
 from toolgate.execution.audit import AuditQuery
-from toolgate.ports.evidence import STREAM
+from toolgate.ports.evidence import STREAM, record_of
 from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, whole
 
 MAX_INDEX: Final = 2**53
@@ -40,7 +40,8 @@ class RecordPages:
             "checkpoint": self.parts.evidence.checkpoint,
             "failure": self.parts.evidence.failure,
             "items": [
-                {"index": event.seq - 1, "record": msgspec.Raw(event.data)} for event in page
+                {"index": event.seq - 1, "record": msgspec.Raw(record_of(event.data))}
+                for event in page
             ],
             "next": page[-1].seq - 1 if len(events) > limit else None,
         }

@@ -4,7 +4,7 @@ The routes are mounted on the gateway's port. Who asks is known by the bearer, n
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,17 +29,30 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
 }
 
 
+Keep = Callable[[bytes], Awaitable[wire.StoredArtifact]]
+
+LARGEST_UPLOAD: Final = 32 * 1024 * 1024  # of a file that is kept (execution/file_artifacts.py)
+FILES: Final = "files/"
+JSON_TYPE: Final = "application/json"
+BYTES_TYPE: Final = "application/octet-stream"
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorApi:
+    """`keep` takes in a file for later tool calls; without it there is no such route."""
+
     executor: Executor
     token: str
+    keep: Keep | None = None
 
     def app(self) -> Starlette:
         return Starlette(routes=[*self.routes(), Route(wire.HEALTH_PATH, self._health)])
 
     def routes(self) -> Sequence[Route]:
         """All but /health, which a listener that is shared has of its own."""
+        upload = Route(wire.ARTIFACT_PUT_PATH, self._answering(self._upload), methods=["POST"])
         return [
+            *([upload] if self.keep is not None else []),
             Route(wire.RUN_PATH, self._answering(self._run), methods=["POST"]),
             Route(wire.ARTIFACT_PATH, self._answering(self._artifact), methods=["GET"]),
             Route(wire.EPISODES_PATH, self._answering(self._episodes), methods=["POST"]),
@@ -72,11 +85,15 @@ class ExecutorApi:
     async def _artifact(self, request: Request) -> Response:
         ref = request.query_params.get("ref", "")
         content = await self.executor.artifact(ref)
-        return Response(
-            content,
-            media_type="application/json",
-            headers={wire.HEADER_CACHE_CONTROL: wire.NO_STORE},
-        )
+        headers = {wire.HEADER_CACHE_CONTROL: wire.NO_STORE}
+        if ref.startswith(FILES):  # whatever somebody's command has written
+            headers |= {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
+        kind = BYTES_TYPE if ref.startswith(FILES) else JSON_TYPE
+        return Response(content, media_type=kind, headers=headers)
+
+    async def _upload(self, request: Request) -> Response:
+        assert self.keep is not None
+        return asgi.Json(await self.keep(await asgi.read_body(request, limit=LARGEST_UPLOAD)))
 
     async def _episodes(self, request: Request) -> Response:
         search = wire.decode_search(await asgi.read_body(request) or b"{}")

@@ -27,16 +27,18 @@ from toolgate.ports.upstreams import Upstreams
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.command_agent import AgentPlanner
 from toolgate.surfaces.gateway.command_mcp import McpPlanner, OwnServer
+from toolgate.surfaces.gateway.command_records import Records
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
+from toolgate.surfaces.gateway.command_states import OPEN, STATES, States
 from toolgate.surfaces.gateway.command_system import SystemPlanner
 from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
-from toolgate.surfaces.gateway.commands import OPEN, STATES, Commands
+from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
-from toolgate.surfaces.gateway.status import StatusRoutes
+from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
 from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
 
@@ -74,6 +76,7 @@ class Foundations:
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
+    targets: HealthOfTargets = no_targets
     more_routes: Sequence[Route] = ()
     more_capabilities: Sequence[Capability] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class Assembled:
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
+    states: States
     events: Events
     limits: RateLimits
     keys: Keys
@@ -121,8 +125,8 @@ class Assembled:
             PAIRINGS: self.pairing.on_due,
             RATES: self.limits.on_due,
             KEYS: self.keys.on_due,
-            OPEN: self.commands.on_open_due,
-            STATES: self.commands.on_state_due,
+            OPEN: self.states.on_open_due,
+            STATES: self.states.on_state_due,
         }
 
 
@@ -143,17 +147,17 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
+    states = States(on.journal, on.bus, on.clock, on.seal)
     commands = Commands(
         journal=on.journal,
-        bus=on.bus,
         clock=on.clock,
         new_id=on.new_id,
-        seal=on.seal,
         registry=registry,
         limits=limits,
         keys=keys,
         capabilities=capabilities,
-        trail=trail,
+        records=Records(trail, on.clock),
+        states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
             Kind.TOOL: ToolPlanner(on.pipeline, on.level_of),
@@ -170,11 +174,11 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         clock=on.clock,
         version=options.version,
         registry=registry,
-        commands=commands,
+        states=states,
         events=events,
         open_runs=lambda: _open_runs(on.runs),
         last_at=on.last_at,
-        targets=lambda: (),
+        targets=on.targets,
     )
     gateway = Gateway(
         (
@@ -182,7 +186,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *events.routes(),
             *PairingRoutes(pairing).routes(),
             *TokenRoutes(registry, on.journal, trail).routes(),
-            *CommandRoutes(commands).routes(),
+            *CommandRoutes(states).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),
@@ -195,7 +199,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         version=options.version,
         verify=on.verify,
     )
-    return Assembled(gateway, registry, pairing, capabilities, commands, events, limits, keys)
+    return Assembled(
+        gateway, registry, pairing, capabilities, commands, states, events, limits, keys
+    )
 
 
 def _own(capability_id: str) -> Capability:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.domain.devices import Identity
+from toolgate.domain.devices import Identity, session_of
 from toolgate.domain.runs import RunState, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import Level, Outcome
@@ -20,7 +20,7 @@ from toolgate.ports.journal import Event
 from toolgate.ports.orchestrator import Invocation
 from toolgate.surfaces.gateway.answers import Code, Problem
 from toolgate.surfaces.gateway.bodies import check_id
-from toolgate.surfaces.gateway.plans import Done, Plan, Ticket, Waiting, session_of
+from toolgate.surfaces.gateway.plans import Done, Plan, Ticket, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AgentPlanner:
             run_id = ticket.run_id or await self.runs.invoke(
                 Invocation(
                     # Without a name each command is a conversation of its own.
-                    session_id=session_of(identity, named or ticket.command_id),
+                    session_id=session_of(identity.name, named or ticket.command_id),
                     user_id=identity.name,
                     agent_id=agent_id,
                     role=role,
@@ -62,7 +62,7 @@ class AgentPlanner:
             return await self._until_it_rests(run_id)
 
         # What the agent then does is policed call by call; the command itself changes nothing.
-        return Plan(level=Level.READ, name=agent_id, capabilities=(f"agent.{agent_id}",), run=run)
+        return Plan(Level.READ, agent_id, (f"agent.{agent_id}",), run, rides=False)
 
     async def _until_it_rests(self, run_id: str) -> Done | Waiting:
         moved = asyncio.Event()

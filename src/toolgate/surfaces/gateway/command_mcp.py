@@ -15,7 +15,7 @@ from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.capabilities import Health
-from toolgate.domain.devices import Identity, Kind
+from toolgate.domain.devices import Identity, Kind, session_of
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
@@ -69,26 +69,28 @@ class McpPlanner:
             raise Forbidden(refusal)
         if identity.scope.refusal(Kind.MCP, Level.READ):
             raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
-        tool, name = await self._tool(capability_id, payload.action)
-        level = Level.SIGN if capability.level is Level.SIGN else tool.level
         session = given(payload.session_id, given(command.session_key, ""))
+        tool, name = await self._tool(
+            capability_id, payload.action, session_of(identity.name, session) if session else ""
+        )
+        level = Level.SIGN if capability.level is Level.SIGN else tool.level
         args = _args(payload)
 
         async def run(ticket: Ticket) -> Done | Waiting:
             caller = caller_of(
                 identity, level=granted_level(identity, Kind.MCP, level), session=session
             )
-            output = await run_one(
-                self.pipeline, ToolRequest(call_id(ticket, 0), name, args, caller)
-            )
-            if isinstance(output, Waiting):
-                return output
-            degraded = capability.status is Health.DEGRADED
-            return _done(capability_id, payload.action, output, degraded=degraded)
+            request = ToolRequest(call_id(ticket, 0), name, args, caller)
+
+            def done(output: ToolOutput) -> Done:
+                degraded = capability.status is Health.DEGRADED
+                return _done(capability_id, payload.action, output, degraded=degraded)
+
+            return await run_one(self.pipeline, request, ticket, done)
 
         return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
 
-    async def _tool(self, capability_id: str, action: str) -> tuple[Tool, str]:
+    async def _tool(self, capability_id: str, action: str, session: str) -> tuple[Tool, str]:
         """The tool as its server has it, and its name in the pipeline."""
         if (ours := self.own.get(capability_id)) is not None:
             name = f"{ours.prefix}.{action}"
@@ -99,7 +101,7 @@ class McpPlanner:
         if not self.upstreams.knows(capability_id):
             raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
         try:
-            tools = await self.upstreams.tools(capability_id)
+            tools = await self.upstreams.tools(capability_id, session=session)
         except Unavailable as silent:
             raise Problem(Code.INTERNAL, str(silent), outcome=Outcome.NOT_STARTED) from silent
         named = {tool.name: tool for tool in tools}

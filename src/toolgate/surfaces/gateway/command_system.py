@@ -72,9 +72,11 @@ class SystemPlanner:
             )
             request = ToolRequest(call_id(ticket, 0), action.value, args, caller)
             started = self.clock.monotonic()
-            output = await run_one(self.pipeline, request)
-            took = int((self.clock.monotonic() - started) * 1000)
-            return output if isinstance(output, Waiting) else _done(action, output, took)
+
+            def done(output: ToolOutput) -> Done:
+                return _done(action, output, int((self.clock.monotonic() - started) * 1000))
+
+            return await run_one(self.pipeline, request, ticket, done)
 
         return Plan(level=level, name=action, capabilities=(action,), run=run)
 

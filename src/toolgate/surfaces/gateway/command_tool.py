@@ -50,12 +50,17 @@ class ToolPlanner:
 
         async def run(ticket: Ticket) -> Done | Waiting:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
-            answers = [
-                await self.pipeline.run(
-                    ToolRequest(call_id(ticket, number), call.name, call.arguments, caller)
+            answers: list[Answer] = []
+            rider = ticket.rider
+            for number, call in enumerate(calls, 1):
+                if number == len(calls) and first_waiting(answers) is None:
+                    rider = ticket.riding(lambda answer: _done(calls, [*answers, answer]))
+                request = ToolRequest(
+                    call_id(ticket, number - 1), call.name, call.arguments, caller
                 )
-                for number, call in enumerate(calls)
-            ]
+                answers.append(await self.pipeline.run(request, rider=rider))
+            if ticket.rider.ended:
+                return ticket.done
             return first_waiting(answers) or _done(calls, answers)
 
         return Plan(

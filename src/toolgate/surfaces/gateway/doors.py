@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -46,14 +47,8 @@ class Doors:
 
         An address cannot be rebound, so any address will do.
         """
-        name = _host_name(host)
-        if name in LOCAL_NAMES or name in self.hosts or "*" in self.hosts:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+        name, is_address = _host_name(host)
+        return is_address or name in LOCAL_NAMES or name in self.hosts or "*" in self.hosts
 
     def is_same_site(self, origin: str, host: str) -> bool:
         """Whether a page that opens a WebSocket is one of ours; what is no page has no Origin."""
@@ -107,9 +102,16 @@ class Doors:
         return identity
 
 
-def _host_name(host: str) -> str:
-    """Without its port; an IPv6 address without its brackets."""
+@lru_cache(maxsize=256)
+def _host_name(host: str) -> tuple[str, bool]:
+    """Without its port, an IPv6 address without its brackets; and whether it is an address."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].rstrip(".")
+        name = host[1:].partition("]")[0]
+    else:
+        name = host.partition(":")[0].rstrip(".")
+    try:
+        ip_address(name)
+    except ValueError:
+        return name, False
+    return name, True

@@ -5,28 +5,51 @@ The four planners (`command_agent`, `command_tool`, `command_system`, `command_m
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.domain.devices import Identity, Kind, Who, session_of
 from toolgate.domain.tools import Caller, Level, Outcome, ToolOutput, ToolRequest
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
+from toolgate.ports.journal import Operation
+from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, Problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Done:
+    data: Any
+    problem: Problem | None = None
+
+
+def _nothing(_: Done) -> Sequence[Operation]:
+    return ()
+
+
+@dataclass(slots=True)
 class Ticket:
-    """A command that has been let in."""
+    """A command that has been let in, and what is to be written of it."""
 
     command_id: str
     request_id: str
     run_id: str = ""  # where it has started a run before
+    rider: Rider = field(default_factory=Rider)
+    end: Callable[[Done], Sequence[Operation]] = _nothing
+    waited: tuple[str, str] | None = None  # the approval and the run it waited for
+    done: Done = field(default_factory=lambda: Done(None))  # once the rider's end is on disk
 
+    def unwritten(self) -> Sequence[Operation]:
+        """How it begins, as long as that is not on disk."""
+        return () if self.rider.began else self.rider.begin
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    data: Any
-    problem: Problem | None = None
+    def riding(self, done_of: Callable[[Answer], Done]) -> Rider:
+        """For the last call of a plan: the command's end goes with the call's."""
+
+        def end(answer: Answer) -> Sequence[Operation]:
+            self.done = done_of(answer)
+            return self.end(self.done)
+
+        self.rider.end = end
+        return self.rider
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +62,13 @@ class Waiting:
 RunPlan = Callable[[Ticket], Awaitable[Done | Waiting]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     level: Level  # of the action, or of the highest of several
     name: str
     capabilities: tuple[str, ...]
     run: RunPlan
+    rides: bool = True  # its beginning is written by the pipeline, before anything runs
 
 
 class Planner(Protocol):
@@ -66,13 +90,8 @@ def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str
         role=identity.who if identity.who is Who.DEVICE else str(identity.who),
         level=level,
         agent=agent,
-        session=session_of(identity, session),
+        session=session_of(identity.name, session),
     )
-
-
-def session_of(identity: Identity, name: str) -> str:
-    """A session that only this caller can name."""
-    return f"gw:{identity.name}:{name}" if name else f"gw:{identity.name}"
 
 
 def granted_level(identity: Identity, kind: Kind, level: Level) -> Level:
@@ -85,16 +104,27 @@ def call_id(ticket: Ticket, number: int) -> str:
     return f"{ticket.command_id}.{number}"
 
 
-async def run_one(pipeline: ToolPipeline, request: ToolRequest) -> ToolOutput | Waiting:
+async def run_one(
+    pipeline: ToolPipeline,
+    request: ToolRequest,
+    ticket: Ticket,
+    done_of: Callable[[ToolOutput], Done],
+) -> Done | Waiting:
     """One call, for commands that are one call; a denial becomes the contract's refusal."""
-    answer = await pipeline.run(request)
-    match answer:
-        case Ran(output):
-            return output
-        case Pending():
-            return Waiting(answer.approval_id, expires_at=answer.expires_at)
-        case Denied():
-            raise denied(answer)
+
+    def done(answer: Answer) -> Done:
+        if isinstance(answer, Ran):
+            return done_of(answer.output)
+        assert isinstance(answer, Denied)
+        problem = denied(answer)
+        return Done(problem.data, problem)
+
+    answer = await pipeline.run(request, rider=ticket.riding(done))
+    if ticket.rider.ended:
+        return ticket.done
+    if isinstance(answer, Pending):
+        return Waiting(answer.approval_id, expires_at=answer.expires_at)
+    return done(answer)
 
 
 def denied(answer: Denied) -> Problem:

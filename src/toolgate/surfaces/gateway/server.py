@@ -37,7 +37,8 @@ from toolgate.surfaces.gateway.answers import (
     success,
 )
 from toolgate.surfaces.gateway.bodies import canonical
-from toolgate.surfaces.gateway.commands import Asked, Commands
+from toolgate.surfaces.gateway.command_reading import Asked
+from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors, RawHeaders, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import DOCS_PATH, OPENAPI_PATH, docs_page, document
@@ -47,7 +48,6 @@ from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
-STREAM_PATH: Final = "/events/stream"
 REFUSALS_WRITTEN: Final = Rate(60)  # audit rows a minute for what an address is refused unknown
 _JSON: Final = (b"content-type", b"application/json")
 _NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
@@ -145,11 +145,11 @@ class Gateway:
         try:
             if not self.doors.is_ours(text(headers, b"host")):
                 raise Forbidden("this Host is not one of ours; see ALLOWED_HOSTS")
-            if scope["path"] == STREAM_PATH and scope["method"] == "GET":
-                return await self._stream(headers, scope, receive, send)
             found = self.table.find(scope["method"], scope["path"])
             if found is None:
                 return False
+            if found.route.stream:
+                return await self._stream(headers, scope, receive, send)
             if found.route.command is not None:
                 reply = await self._command(found.route.command, headers, scope, receive)
             else:

@@ -24,7 +24,8 @@ from toolgate.domain.errors import Invalid
 from toolgate.ports.clock import Clock
 from toolgate.surfaces.gateway.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
 from toolgate.surfaces.gateway.bodies import canonical, check_id
-from toolgate.surfaces.gateway.commands import Asked, Commands
+from toolgate.surfaces.gateway.command_reading import Asked
+from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Call, Route

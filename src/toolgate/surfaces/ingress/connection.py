@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = 256  # events a reader that lags is given at a time
 INBOX: Final = 64  # messages of a client that may wait for an earlier one of its own
+SENT: Final = range(1000, 5000)  # close codes (RFC 6455, 7.4); picows knows those left free in it
+ABNORMAL: Final = 1006  # stands for a connection that was lost
 CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
 
 
@@ -87,9 +89,8 @@ class Connection(WSListener):
         self._conversation = Conversation(api_key=parts.options.api_key)
         self._transport: WSTransport | None = None
         self._inbox: deque[bytes | None] = deque()  # None stands for a binary message
-        self._pieces: list[bytes] = []
-        self._pieces_size = 0
-        self._pieces_binary = False
+        self._begun: bytearray | None = None  # a message of which more fragments are to come
+        self._begun_binary = False
         self._reading = True
         self._closing = False
         self._worker: asyncio.Task[None] | None = None
@@ -117,12 +118,18 @@ class Connection(WSListener):
                 self.ponged_at = self._parts.clock.monotonic()
             case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
                 self._collect(frame)
+            case WSMsgType.PING:
+                transport.send_pong(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
-                if not transport.is_close_frame_sent:
-                    transport.send_close(WSCloseCode.OK)
-                transport.disconnect()
-            case _:
-                return
+                self._say_goodbye(transport, frame)
+
+    def _say_goodbye(self, transport: WSTransport, frame: WSFrame) -> None:
+        code = int.from_bytes(frame.get_payload_as_bytes()[:2], "big")
+        if frame.payload_size and (code not in SENT or code == ABNORMAL):
+            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, f"close code {code}")
+        if not transport.is_close_frame_sent:
+            transport.send_close(WSCloseCode.OK)
+        transport.disconnect()
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
@@ -193,21 +200,27 @@ class Connection(WSListener):
         """Put a message together from its frames; the conversation sees whole ones only."""
         if self._closing:
             return
-        goes_on = frame.msg_type is WSMsgType.CONTINUATION
-        if goes_on is not bool(self._pieces):
+        begun, binary = self._begun, frame.msg_type is WSMsgType.BINARY
+        if (frame.msg_type is WSMsgType.CONTINUATION) is (begun is None):
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a fragment out of place")
-        if not goes_on:
-            self._pieces_binary = frame.msg_type is WSMsgType.BINARY
-        self._pieces_size += frame.payload_size
-        if self._pieces_size > self._parts.options.max_message_bytes:
+        size = frame.payload_size + (0 if begun is None else len(begun))
+        if size > self._parts.options.max_message_bytes:
             self.close(CloseCode.MESSAGE_TOO_BIG, "message too big")
             return
-        self._pieces.append(frame.get_payload_as_bytes())
-        if not frame.fin:
+        message = frame.get_payload_as_bytes()
+        if begun is None and not frame.fin:
+            self._begun, self._begun_binary = bytearray(message), binary
             return
-        message = None if self._pieces_binary else b"".join(self._pieces)
-        self._pieces, self._pieces_size = [], 0
-        self._inbox.append(message)
+        if begun is not None:
+            begun += message
+            if not frame.fin:
+                return
+            message, binary, self._begun = bytes(begun), self._begun_binary, None
+        self.take(message, binary=binary)
+
+    def take(self, message: bytes, *, binary: bool) -> None:
+        """A whole message has come: it waits for the client's earlier ones."""
+        self._inbox.append(None if binary else message)
         if len(self._inbox) >= INBOX and self._reading and self._transport is not None:
             self._reading = False
             self._transport.underlying_transport.pause_reading()
@@ -265,8 +278,7 @@ class Connection(WSListener):
 
     async def _open(self, hello: wire.Hello) -> None:
         parts = self._parts
-        if parts.hub.count_of_user(hello.user_id) >= parts.options.max_connections_of_user:
-            self.close(CloseCode.TRY_AGAIN_LATER, "too many connections of this user")
+        if self._too_many(hello.user_id):
             return
         last_seq = None if isinstance(hello.last_seq, msgspec.UnsetType) else hello.last_seq
         try:
@@ -288,6 +300,12 @@ class Connection(WSListener):
             self._deadline.cancel()
             self._deadline = None
         await self._begin(opening)
+
+    def _too_many(self, user_id: str) -> bool:
+        if self._parts.hub.count_of_user(user_id) < self._parts.options.max_connections_of_user:
+            return False
+        self.close(CloseCode.TRY_AGAIN_LATER, "too many connections of this user")
+        return True
 
     async def _register(self, session_id: str, tools: Sequence[Tool] | None) -> None:
         """The session can do what its devices can do together; the latest word on a tool stands."""
@@ -319,7 +337,8 @@ class Connection(WSListener):
             epoch=parts.journal.vouches_since,
             now=now,
         )
-        if self._transport is None:  # it left while we looked
+        # It may have left while we looked, or others of its user may have come.
+        if self._transport is None or self._too_many(self._conversation.user_id):
             return
         self._cursor = opening.after
         self._channel = parts.hub.join(opening.session_id, self._conversation.user_id, self)

@@ -19,18 +19,12 @@ _decode_delta: Final = msgspec.json.Decoder(_Delta).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def event_id(event: Event) -> str:
-    return f"ev_{event.position}"
-
-
 def frame(event: Event, *, first_seq: int = 0) -> bytes:
     """`data` is an object with at least one member: the run it is about."""
+    position, _, seq, kind, at, data, _ = event  # once for each event of all sessions
     first = f'"first_seq":{first_seq},' if first_seq else ""
-    head = (
-        f'{{"type":"{event.type}","ts":{event.at},"seq":{event.seq},{first}'
-        f'"event_id":"{event_id(event)}",'
-    )
-    return head.encode() + event.data[1:]
+    head = f'{{"type":"{kind}","ts":{at},"seq":{seq},{first}"event_id":"ev_{position}",'
+    return head.encode() + data[1:]
 
 
 def snapshot_frame(delivery: Delivery, *, now: int) -> bytes:

@@ -154,8 +154,9 @@ class Hub:
             task.cancel()
 
     def _heard(self, events: Sequence[Event]) -> None:
+        channels = self._channels
         for event in events:
-            channel = self._channels.get(event.stream)
+            channel = channels.get(event.stream)
             if channel is not None:
                 self.delivered += len(channel.connections)
                 channel.deliver(event, frame(event))

@@ -73,6 +73,7 @@ class Ingress:
             sock=bound,
             max_frame_size=self.options.max_message_bytes,
             read_buffer_init_size=READ_BUFFER,
+            enable_auto_pong=False,  # a ping with a reserved bit must not be answered
             backlog=BACKLOG,
         )
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")

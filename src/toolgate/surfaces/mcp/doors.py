@@ -6,7 +6,7 @@ imported when the first request comes.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -33,10 +33,21 @@ _SDK_SESSION: Final = re.compile(rb"\?session_id=([0-9a-f]{32})")
 class McpDoors:
     """The HTTP transports, trust `remote`; an ASGI app and something to be closed."""
 
-    def __init__(self, toolset: Toolset, *, hosts: Sequence[str] = LOOPBACK_HOSTS) -> None:
-        """`hosts` are the names by which clients may call this server (Host and Origin)."""
+    def __init__(
+        self,
+        toolset: Toolset,
+        *,
+        hosts: Sequence[str] | None = LOOPBACK_HOSTS,
+        extend: "Callable[[Server[Any]], None] | None" = None,
+    ) -> None:
+        """`hosts` are the names by which clients may call this server (Host and Origin).
+
+        None where whoever mounts it has looked at them. A session is its opener's alone, where
+        that one is the scope's `user`. `extend` may add to what the server answers, before anybody asks.
+        """
         self._toolset = toolset
         self._hosts = hosts
+        self._extend = extend
         self._opening = asyncio.Lock()
         self._open: _Open | None = None
         self._life: asyncio.Task[None] | None = None
@@ -46,10 +57,12 @@ class McpDoors:
         if scope["type"] != "http":
             raise RuntimeError(f"no such thing here: {scope['type']}")
         try:
-            app = (await self._opened()).route(scope["path"])
+            opened = await self._opened()
         except ImportError:
-            app = Response("MCP needs the extra toolgate[browser]", status_code=503)
-        await app(scope, receive, send)
+            missing = Response("MCP needs the extra toolgate[browser]", status_code=503)
+            await missing(scope, receive, send)
+            return
+        await opened.route(scope["path"])(opened.named(scope), receive, send)
 
     async def close(self) -> None:
         self._closing.set()
@@ -67,7 +80,9 @@ class McpDoors:
     async def _live(self, ready: "asyncio.Future[_Open]") -> None:
         """The manager's task group must be left by the task that entered it: this one."""
         try:
-            opened = await asyncio.to_thread(_import_and_build, self._toolset, self._hosts)
+            opened = await asyncio.to_thread(
+                _import_and_build, self._toolset, self._hosts, self._extend
+            )
         except ImportError as missing:
             ready.set_exception(missing)
             return
@@ -83,7 +98,9 @@ class _Open:
         server: "Server[Any]",
         manager: "StreamableHTTPSessionManager",
         sse: "SseServerTransport",
+        named: Callable[[Scope], Scope],
     ) -> None:
+        self.named = named
         self.manager = manager
         self._toolset = toolset
         self._server = server
@@ -98,7 +115,10 @@ class _Open:
         return routes.get(path.rstrip("/"), Response(status_code=404))
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.manager.handle_request(scope, receive, send)
+        # The SDK compares headers with the body; the space around a value is no part of it, but
+        # not every HTTP parser takes it away (RFC 9110, 5.5).
+        trimmed = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        await self.manager.handle_request({**scope, "headers": trimmed}, receive, send)
         if scope["method"] == "DELETE":
             name = Request(scope).headers.get("mcp-session-id", "")
             self._toolset.runtime.sessions.client_gone(f"http:{name}")
@@ -143,22 +163,38 @@ async def serve_stdio(toolset: Toolset) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def _import_and_build(toolset: Toolset, hosts: Sequence[str]) -> _Open:
+def _import_and_build(
+    toolset: Toolset, hosts: Sequence[str] | None, extend: "Callable[[Server[Any]], None] | None"
+) -> _Open:
     # The SDK costs a second of CPU and 45 MB: paid by the first request, in a thread.
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # noqa: PLC0415
+    from mcp.server.auth.provider import AccessToken  # noqa: PLC0415
     from mcp.server.sse import SseServerTransport  # noqa: PLC0415
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415
 
-    named = [form for host in hosts for form in (host, f"{host}:*")]
+    forms = [form for host in hosts or () for form in (host, f"{host}:*")]
     security = TransportSecuritySettings(
-        allowed_hosts=named,
-        allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in named],
+        enable_dns_rebinding_protection=hosts is not None,
+        allowed_hosts=forms,
+        allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in forms],
     )
+
+    def named(scope: Scope) -> Scope:
+        """The caller as the SDK knows callers; it keeps their sessions apart."""
+        user = scope.get("user")
+        if user is None:
+            return scope
+        token = AccessToken(token="", client_id=user.display_name, scopes=[])
+        return {**scope, "user": AuthenticatedUser(token)}
+
     server = BrowserTools(toolset, trust=Trust.REMOTE).server()
+    if extend is not None:
+        extend(server)
     manager = StreamableHTTPSessionManager(
         server, security_settings=security, max_request_body_size=BODY_LIMIT
     )
     sse = SseServerTransport(MESSAGE_PATH, security, max_request_body_size=BODY_LIMIT)
-    return _Open(toolset, server, manager, sse)
+    return _Open(toolset, server, manager, sse, named)

@@ -21,6 +21,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.domain.task_runs import TaskFailed, Trust
 from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
+from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
+from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
 
@@ -38,11 +40,17 @@ class BrowserTools:
 
     def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
         # At its debug level the SDK logs whole messages, and with them what is typed into logins.
+        # One that it cannot read it logs in part, as an error: its sender was told so.
         logging.getLogger("mcp").setLevel(logging.WARNING)
+        logging.getLogger("mcp.server.sse").setLevel(logging.CRITICAL)
         self._toolset = toolset
         self._trust = trust
         self._stdio = stdio
-        self._tools = types.ListToolsResult.model_validate({"tools": tool_offers()})
+        offers = tool_offers()
+        self._tools = types.ListToolsResult.model_validate({"tools": offers})
+        self._input_schemas = {offer["name"]: offer["inputSchema"] for offer in offers}
+        self._answers = TaskAnswers(toolset, asker=self._asker, result=_result)
+        self._tasks = TaskExtension(self._answers)
         self._began: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._canceling: set[asyncio.Task[None]] = set()
 
@@ -52,6 +60,7 @@ class BrowserTools:
             version=version("toolgate"),
             title="Toolgate browser tasks",
             instructions=INSTRUCTIONS,
+            get_tool_input_schema=self._input_schemas.get,  # else each call lists the tools first
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_list_resources=self._list_resources,
@@ -61,7 +70,7 @@ class BrowserTools:
         server.add_notification_handler(
             "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
         )
-        TaskMethods(self._toolset, asker=self._asker, result=_result).install(server)
+        TaskMethods(self._answers, self._tasks).install(server)
         return server
 
     def _asker(self, ctx: Context) -> Asker:
@@ -73,6 +82,18 @@ class BrowserTools:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         if not self._toolset.has(params.name):
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
+        try:
+            if params.name != TOOL:
+                call = Call(self._asker(ctx))
+                return _result(await self._toolset.call(params.name, _given(params), call), ctx)
+            if self._tasks.takes(ctx, params):
+                return await self._tasks.call(ctx, params)
+            return await self._run(ctx, params)
+        except TaskFailed as failed:
+            return self._answers.refused(ctx, failed)
+
+    async def _run(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """A run, told of while it works, and canceled with the request."""
         client = self._client(ctx)
         run_ids: list[str] = []
 
@@ -83,9 +104,7 @@ class BrowserTools:
         with _telling(ctx) as progress:
             call = Call(self._asker(ctx), progress=progress, began=began)
             try:
-                answer = await self._toolset.call(params.name, params.arguments or {}, call)
-            except TaskFailed as failed:
-                return _result(error_answer(failed.error), ctx, is_error=True)
+                return _result(await self._toolset.call(TOOL, _given(params), call), ctx)
             except asyncio.CancelledError:
                 # At 2026-07-28 over HTTP a client cancels by closing its stream. Before, a
                 # stream that breaks says nothing, and a cancellation is a notification.
@@ -93,7 +112,6 @@ class BrowserTools:
                     for run_id in run_ids:
                         self._cancel_soon(run_id)
                 raise
-        return _result(answer, ctx)
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         run_id = self._began.pop((self._client(ctx), str(params.request_id)), None)
@@ -170,6 +188,10 @@ class BrowserTools:
     async def _cancel(self, run_id: str) -> None:
         with contextlib.suppress(TaskFailed):
             await self._toolset.runtime.cancel(run_id)
+
+
+def _given(params: types.CallToolRequestParams) -> dict[str, Any]:
+    return params.arguments or {}
 
 
 def client_name(http_session: str, sse_session: str) -> str:

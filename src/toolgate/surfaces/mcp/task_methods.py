@@ -1,10 +1,11 @@
-"""MCP's own tasks (revision 2025-11-25) on our runs: a run is a task, and has its id.
+"""MCP's own tasks on our runs: a run is a task, and has its id.
 
-The SDK knows their types and dispatches none of them; a call of `run_task_template` that asks to
-be a task is taken before the SDK's handler, and `tasks/*` are methods of ours.
+Revision 2025-11-25 has them in its core: the SDK knows their types and dispatches none of them; a
+call of `run_task_template` that asks to be a task is taken before the SDK's handler, and `tasks/*`
+are methods of ours. Revision 2026-07-28 has an extension instead: `task_extension.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import mcp_types as types
@@ -15,11 +16,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.domain.task_runs import RUN_TTL_MS, TaskFailed, TaskRun, TaskStatus
-from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer
+from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
+from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
 
-TOOL: Final = "run_task_template"
 RELATED: Final = "io.modelcontextprotocol/related-task"
-POLL_MS: Final = 500
 PAGE: Final = 50
 STATUSES: Final = {
     TaskStatus.QUEUED: "working",
@@ -31,11 +31,11 @@ STATUSES: Final = {
 }
 
 Context = ServerRequestContext[Any, Any]
-Shape = Callable[..., dict[str, Any]]
+Method = Callable[[Context, Any], Awaitable[dict[str, Any]]]
 
 
 class TaskServer(Server[Any]):
-    """Says that it has tasks, to the revision that has them."""
+    """Says that it has tasks, to each revision in its own words."""
 
     def get_capabilities(
         self,
@@ -45,13 +45,14 @@ class TaskServer(Server[Any]):
         *,
         protocol_version: str | None = None,
     ) -> types.ServerCapabilities:
+        modern = protocol_version in MODERN_PROTOCOL_VERSIONS
         capabilities = super().get_capabilities(
             notification_options,
             experimental_capabilities,
-            extensions,
+            {**(extensions or {}), EXTENSION: {}} if modern else extensions,
             protocol_version=protocol_version,
         )
-        if protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if modern:
             return capabilities
         tasks = types.ServerTasksCapability.model_validate(
             {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
@@ -60,20 +61,21 @@ class TaskServer(Server[Any]):
 
 
 class TaskMethods:
-    def __init__(
-        self, toolset: Toolset, *, asker: Callable[[Context], Asker], result: Shape
-    ) -> None:
-        """`result` makes an answer of a tool into that of tools/call."""
-        self._toolset = toolset
-        self._asker = asker
-        self._result = result
+    def __init__(self, answers: TaskAnswers, extension: TaskExtension) -> None:
+        self._answers = answers
+        self._extension = extension
 
     def install(self, server: Server[Any]) -> None:
         server.middleware.append(self._take_tasks)
-        server.add_request_handler("tasks/get", types.GetTaskRequestParams, self._get)
-        server.add_request_handler("tasks/result", types.GetTaskPayloadRequestParams, self._payload)
-        server.add_request_handler("tasks/cancel", types.CancelTaskRequestParams, self._cancel)
-        server.add_request_handler("tasks/list", types.PaginatedRequestParams, self._list)
+        methods: list[tuple[str, type[types.RequestParams], Method | None, Method | None]] = [
+            ("tasks/get", types.GetTaskRequestParams, self._get, self._extension.get),
+            ("tasks/result", types.GetTaskPayloadRequestParams, self._payload, None),
+            ("tasks/update", UpdateTaskRequestParams, None, self._extension.update),
+            ("tasks/cancel", types.CancelTaskRequestParams, self._cancel, self._extension.cancel),
+            ("tasks/list", types.PaginatedRequestParams, self._list, None),
+        ]
+        for name, params, core, extension in methods:
+            server.add_request_handler(name, params, _by_revision(name, core, extension))
 
     async def _take_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         params = ctx.params or {}
@@ -83,40 +85,27 @@ class TaskMethods:
         if params.get("name") != TOOL:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="This tool is never a task")
         given = params.get("arguments") or {}
-        options = given.get("options") if isinstance(given, dict) else None
-        asynchronous = {**(options if isinstance(options, dict) else {}), "mode": "async"}
+        if not isinstance(given, dict):
+            return await call_next(ctx)  # which says what is wrong with it
         try:
-            started = await self._toolset.call(
-                TOOL, {**given, "options": asynchronous}, Call(self._asker(ctx))
-            )
+            # The SDK's client takes no answer of a tool that has no content.
+            return {"content": [], "task": _task(await self._answers.begin(ctx, given))}
         except TaskFailed as failed:
-            return self._result(error_answer(failed.error), ctx, is_error=True)
-        return {"task": _task(self._toolset.runtime.view(started["runId"]))}
+            return self._answers.refused(ctx, failed)
 
     async def _get(self, _ctx: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
-        return _task(self._find(params.task_id))
+        return _task(self._answers.find(params.task_id))
 
     async def _payload(
         self, ctx: Context, params: types.GetTaskPayloadRequestParams
     ) -> dict[str, Any]:
         """The answer that the call itself would have had, once there is one."""
-        run = self._find(params.task_id)
-        run = await self._toolset.runtime.wait(run.run_id)
-        answer = await self._shown(run, ctx)
-        failed = run.raised and run.error is not None
-        result = self._result(answer, ctx, is_error=failed)
+        run = await self._answers.ended(self._answers.find(params.task_id))
+        result = await self._answers.result(ctx, run)
         return {**result, "_meta": {RELATED: {"taskId": run.run_id}}}
 
-    async def _shown(self, run: TaskRun, ctx: Context) -> Answer:
-        if run.raised and run.error is not None:
-            return error_answer(run.error)
-        call = Call(self._asker(ctx))
-        shown = await self._toolset.call("get_task_run", {"runId": run.run_id}, call)
-        return {**shown, "mode": run.mode.value, "deduplicated": False}
-
     async def _cancel(self, _ctx: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
-        self._find(params.task_id)
-        run, canceled = await self._toolset.runtime.cancel(params.task_id)
+        run, canceled = await self._answers.cancel(self._answers.find(params.task_id))
         if not canceled:
             raise MCPError(
                 code=types.INVALID_PARAMS, message=f"The task has already ended: {run.status}"
@@ -125,20 +114,24 @@ class TaskMethods:
 
     async def _list(self, _ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         cursor = params.cursor or "0"
-        if not cursor.isdigit():
+        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise MCPError(code=types.INVALID_PARAMS, message="Unknown cursor")
-        runs = self._toolset.runtime.listed()
+        runs = self._answers.listed()
         page = runs[int(cursor) : int(cursor) + PAGE]
         answer: dict[str, Any] = {"tasks": [_task(run) for run in page]}
         if int(cursor) + PAGE < len(runs):
             answer["nextCursor"] = str(int(cursor) + PAGE)
         return answer
 
-    def _find(self, task_id: str) -> TaskRun:
-        try:
-            return self._toolset.runtime.view(task_id)
-        except TaskFailed as unknown:
-            raise MCPError(code=types.INVALID_PARAMS, message=str(unknown)) from unknown
+
+def _by_revision(name: str, core: Method | None, extension: Method | None) -> Method:
+    async def handle(ctx: Context, params: Any) -> dict[str, Any]:
+        chosen = extension if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else core
+        if chosen is None:
+            raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=name)
+        return await chosen(ctx, params)
+
+    return handle
 
 
 def _task(run: TaskRun) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import { h, s, put } from "./dom.js";
 import { get, post, live, onSignedOut } from "./api.js";
 import { t, language, languages, loadLanguage, setLanguage } from "./lang.js";
-import { dialog, button, guarded, setNow, toast } from "./ui.js";
+import { button, dialog, empty, guarded, page, setNow, toast } from "./ui.js";
 
 const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-3H4z", runs: "M5 6h14M5 12h14M5 18h9", approvals: "M12 3l7 3v6c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6zM9 12l2.2 2.2L15.5 10",
@@ -63,10 +63,11 @@ function frame() {
   showWaiting();
 }
 
+let here = "";
 function showWaiting() {
   const node = document.getElementById("waiting");
   if (node) { node.hidden = !waiting; node.textContent = String(waiting); node.setAttribute("aria-label", t("{n} waiting", { n: waiting })); }
-  document.title = (waiting ? `(${waiting}) ` : "") + "Toolgate";
+  document.title = `${waiting ? `(${waiting}) ` : ""}${here ? `${here} · ` : ""}Toolgate`;
 }
 
 async function countWaiting() {
@@ -85,8 +86,8 @@ async function show() {
     const here = node.dataset.view === name || (name === "run" && node.dataset.view === "runs") || (name === "task" && node.dataset.view === "tasks");
     if (here) node.setAttribute("aria-current", "page"); else node.removeAttribute("aria-current");
   }
-  if (!name) { put(main, h("div", { class: "page" }, h("h1", null, t("There is no such page")), h("p", null, h("a", { href: "/console" }, t("Overview"))))); return; }
   live.open(name === "run" ? match[1] : "");
+  if (!name) { put(main, page(t("There is no such page"), null, empty(t("The address may be mistyped."), h("a", { href: "/console" }, t("Overview"))))); return; }
   const context = {
     me, go,
     isHere: () => mine === visit,
@@ -97,6 +98,9 @@ async function show() {
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
   await guarded(main, async () => (await import(`./views/${name}.js`)).show(context, id), context.isHere);
+  if (!context.isHere()) return;
+  here = main.querySelector("h1")?.textContent || "";
+  showWaiting();
 }
 
 function go(path) { history.pushState(null, "", path); scrollTo(0, 0); show().then(() => main.querySelector("h1")?.focus()); }

@@ -41,10 +41,10 @@ export function moment(at) {
 
 export function took(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  if (ms < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.floor(ms / 1000) % 60} s`;
-  return `${Math.floor(ms / 3_600_000)} h ${Math.floor(ms / 60_000) % 60} min`;
+  if (ms < 1000) return t("{n} ms", { n: Math.round(ms) });
+  if (ms < 60_000) return t("{n} s", { n: (ms / 1000).toFixed(ms < 10_000 ? 1 : 0) });
+  if (ms < 3_600_000) return t("{n} min {m} s", { n: Math.floor(ms / 60_000), m: Math.floor(ms / 1000) % 60 });
+  return t("{n} h {m} min", { n: Math.floor(ms / 3_600_000), m: Math.floor(ms / 60_000) % 60 });
 }
 
 export function bytes(n) {
@@ -84,10 +84,10 @@ export function ago(at) {
 
 export function timer(from) {
   const node = h("span", { class: "num" });
-  return everySecond(node, () => { const past = Math.max(0, Math.floor((now() - from) / 1000) * 1000); node.textContent = past ? took(past) : "0 s"; });
+  return everySecond(node, () => { const past = Math.max(0, Math.floor((now() - from) / 1000) * 1000); node.textContent = took(Math.max(past, 1000)); });
 }
 
-export const mono = (text, title) => h("code", { title: title === undefined ? null : title }, plain(text));
+export const mono = (text) => h("code", { title: String(text ?? "").length > 20 ? plain(text) : null }, plain(text));
 export const shortId = (id) => h("code", { class: "id", title: id }, id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
 
 const AT_FIRST = 4000;
@@ -150,7 +150,7 @@ export function toast(words, tone = "good") {
 }
 
 export function dialog(title, content, actions) {
-  const box = h("dialog", { "aria-label": title }, h("h2", null, title), content, h("div", { class: "actions end" }, actions));
+  const box = h("dialog", { "aria-label": title }, h("h2", null, title), h("div", { class: "dialog-body" }, content), h("div", { class: "actions end" }, actions));
   document.body.append(box);
   box.addEventListener("close", () => box.remove());
   box.showModal();

@@ -74,7 +74,7 @@ export async function show(context) {
     blank();
     put(recent, data.recent.length ? card(t("Decided lately"), table([
       { name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Decision"), show: (one) => badge(one.status) },
-      { name: t("By"), show: (one) => plain(one.decided_by) || "–" }, { name: t("Reason"), class: "clip", show: (one) => plain(one.note) || "–" },
+      { name: t("By"), show: (one) => plain(one.decided_by) || "–" }, { name: t("Reason"), class: "clip wide", show: (one) => plain(one.note) || "–" },
       { name: t("Run"), show: (one) => (one.run_id ? link(`/console/runs/${one.run_id}`, shortId(one.run_id)) : "–") },
       { name: t("When"), class: "end num", show: (one) => ago(one.decided_at || one.expires_at) },
     ], data.recent, { label: t("Decided lately") })) : null);

@@ -1,14 +1,68 @@
-import { plain } from "../dom.js";
-import { get } from "../api.js";
+import { h, plain, put } from "../dom.js";
+import { get, put as send, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, empty, mono, page, table } from "../ui.js";
+import { ago, badge, button, confirm, dialog, empty, field, later, mono, page, table, toast } from "../ui.js";
 
-export async function show() {
-  const data = await get("/capabilities");
-  return page(t("Capabilities"), null, data.items.length ? table([
-    { name: t("Capability"), show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => badge(one.status) }, { name: t("Level"), show: (one) => badge(one.level) },
-    { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip", show: (one) => (one.server ? mono(one.server) : "–") },
-    { name: t("Rate"), class: "num", show: (one) => (one.rate ? t("{n} a minute", { n: one.rate }) : "–") },
-    { name: t("Changed"), class: "end num", show: (one) => (one.updated_at ? ago(one.updated_at) : t("built in")) },
-  ], data.items, { label: t("Capabilities") }) : empty(t("Nothing is registered.")));
+const SERVERS = { "": "No server, or the one it has", command: "A program on this machine (stdio)", url: "An address (HTTP)" };
+const LEVELS = { read: "Read", write: "Write", sign: "Sign" };
+const options = (names, chosen) => Object.entries(names).map(([value, words]) => h("option", { value, selected: value === chosen }, t(words)));
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+// NAME=VALUE a line, as an environment is written.
+function pairs(text) {
+  return Object.fromEntries(lines(text).map((line) => {
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error(t("{line}: write NAME=VALUE", { line }));
+    return [line.slice(0, at), line.slice(at + 1)];
+  }));
+}
+
+function edit(known, done) {
+  const id = h("input", { value: known?.id || "mcp.", readonly: !!known, required: true, pattern: "[A-Za-z0-9._\\-]{1,128}", spellcheck: "false" });
+  const scope = h("input", { value: known?.scope || "mcp", required: true });
+  const level = h("select", null, options(LEVELS, known?.level || "write"));
+  const rate = h("input", { type: "number", min: 1, max: 1000000, value: known?.rate ?? "" });
+  const kind = h("select", null, options(SERVERS, ""));
+  const command = h("input", { spellcheck: "false", placeholder: "npx" });
+  const args = h("textarea", { rows: 3, spellcheck: "false", placeholder: "-y\n@playwright/mcp" });
+  const url = h("input", { type: "url", placeholder: "https://mcp.example.com/mcp" });
+  const secrets = h("textarea", { rows: 2, spellcheck: "false", placeholder: "NAME=VALUE" });
+  const parts = { command: [field(t("Program"), command), field(t("Arguments, one a line"), args)], url: [field(t("Address"), url)] };
+  const server = h("div", { class: "stack" });
+  const pick = () => put(server, parts[kind.value] || null, kind.value ? field(kind.value === "url" ? t("Headers, NAME=VALUE a line") : t("Environment, NAME=VALUE a line"), secrets, t("Goes in and is never shown.")) : null);
+  kind.addEventListener("change", pick);
+  const form = h("form", { class: "stack" }, h("div", { class: "form" }, field(t("Name"), id, t("Its tools are called {name}.TOOL", { name: "mcp.docs" })), field(t("Scope"), scope), field(t("Level"), level), field(t("Calls a minute"), rate)), field(t("Server"), kind), server);
+  const save = async () => {
+    if (!form.reportValidity()) return;
+    const body = { level: level.value, scope: scope.value, rate: rate.value ? Number(rate.value) : null, secrets: kind.value ? pairs(secrets.value) : {} };
+    if (kind.value === "command") Object.assign(body, { command: command.value.trim(), args: lines(args.value) });
+    if (kind.value === "url") body.url = url.value.trim();
+    await send(`/capabilities/${encodeURIComponent(id.value)}`, body);
+    box.close();
+    toast(t("Saved"));
+    done();
+  };
+  form.addEventListener("submit", (event) => event.preventDefault());
+  const box = dialog(known ? known.id : t("Register a capability"), form, [button(t("Cancel"), () => box.close(), { tone: "quiet" }), button(t("Save"), save)]);
+}
+
+export async function show(context) {
+  const box = h("div");
+  const load = async () => {
+    const data = await get("/capabilities");
+    if (!context.isHere()) return;
+    const drop = (one) => confirm(t("Remove {name}?", { name: one.id }), t("Calls of its tools will be refused."), t("Remove"), async () => { await remove(`/capabilities/${encodeURIComponent(one.id)}`); await load(); });
+    put(box, data.items.length ? table([
+      { name: t("Capability"), class: "clip", show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => badge(one.status) }, { name: t("Level"), show: (one) => badge(one.level) },
+      { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip wide", show: (one) => (one.server ? h("code", { title: plain(one.server) }, plain(one.server)) : "–") },
+      { name: t("Rate"), class: "num", show: (one) => (one.rate ? t("{n} a minute", { n: one.rate }) : "–") },
+      { name: t("Changed"), class: "num", show: (one) => (one.updated_at ? ago(one.updated_at) : t("built in")) },
+      { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.updated_at ? button(t("Remove"), () => drop(one), { tone: "danger", small: true }) : null) },
+    ], data.items, { label: t("Capabilities") }) : empty(t("Nothing is registered."), t("Register an MCP server, and agents can call its tools under the policy.")));
+  };
+  await load();
+  const soon = later(() => load().catch(() => {}), 150);
+  context.onTold((told) => told.touched?.includes("audit") && soon());
+  context.onLink((on) => on && soon());
+  return page(t("Capabilities"), button(t("Register a capability…"), () => edit(null, load)), box);
 }

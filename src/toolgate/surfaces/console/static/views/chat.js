@@ -6,6 +6,7 @@ import { t } from "../lang.js";
 import { button, mono } from "../ui.js";
 
 const KEPT = "toolgate.chat";
+const MOST = 20_000; // characters of one answer: a bubble is to be read, and a run's page has all of it
 const EXAMPLES = [
   ["Add two numbers", 'Let me work that out. [[tool:math.add {"a": 2, "b": 40}]]'],
   ["Ask a person", 'I would like to note this down. [[tool:kv.set {"key": "greeting", "value": "hello"}]]'],
@@ -25,7 +26,7 @@ export async function show(context) {
 
   const keep = () => sessionStorage.setItem(KEPT, JSON.stringify({ session, epoch, agent: agent.value, said: kept.said }));
   const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
-  const show = (node) => { log.querySelector(".chips")?.remove(); log.append(node); bottom(); return node; };
+  const show = (node) => { log.querySelector(".welcome")?.remove(); log.append(node); bottom(); return node; };
   const aside = (...words) => show(h("div", { class: "aside" }, words));
   const say = (type, members) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
 
@@ -39,7 +40,7 @@ export async function show(context) {
       keep();
     },
     run_started(message) {
-      const run = { bubble: null, approvals: new Map() };
+      const run = { bubble: null, said: 0, approvals: new Map() };
       runs.set(message.run_id, run);
       const words = kept.said?.[message.request_id];
       if (words && !log.querySelector(`[data-request="${CSS.escape(message.request_id)}"]`)) mine(words, message.request_id);
@@ -49,8 +50,12 @@ export async function show(context) {
     delta(message) {
       const run = runs.get(message.run_id);
       if (!run) return;
+      const room = MOST - run.said;
+      run.said += message.text.length;
+      if (room <= 0) return;
       run.bubble ||= show(h("div", { class: "bubble partial" }));
-      run.bubble.append(plain(message.text));
+      run.bubble.append(plain(message.text.slice(0, room)));
+      if (run.said >= MOST) run.bubble.append("… ", h("a", { href: `/console/runs/${message.run_id}` }, t("The rest is in the run.")));
       bottom();
     },
     state(message) {
@@ -98,8 +103,9 @@ export async function show(context) {
   };
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); if (input.value.trim() && send(input.value)) input.value = ""; } } }, input, h("button", { type: "submit" }, t("Send")));
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
-  put(log, h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true }))));
+  const welcome = () => put(log, h("div", { class: "welcome" }, h("p", null, t("Say something to an agent. The script agent needs no model: it calls the tools that its message spells out.")), h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true })))));
+  welcome();
   connect();
   context.onLeave(() => { left = true; socket?.close(); });
-  return h("div", { class: "chat" }, h("header", { class: "page-head" }, h("h1", { tabindex: "-1" }, t("Chat")), state, agent, button(t("New conversation"), () => { session = ""; seq = 0; kept.said = {}; runs.clear(); put(log); sessionStorage.removeItem(KEPT); socket?.close(); }, { tone: "quiet" })), log, form);
+  return h("div", { class: "chat" }, h("header", { class: "page-head" }, h("h1", { tabindex: "-1" }, t("Chat")), state, agent, button(t("New conversation"), () => { session = ""; seq = 0; kept.said = {}; runs.clear(); welcome(); sessionStorage.removeItem(KEPT); socket?.close(); }, { tone: "quiet" })), log, form);
 }

@@ -1,26 +1,38 @@
 import { h, plain, put } from "../dom.js";
-import { get, post } from "../api.js";
+import { get, post, put as send, remove } from "../api.js";
 import { t } from "../lang.js";
-import { ago, badge, block, button, card, confirm, dialog, empty, field, later, mono, page, setNow, table, tick } from "../ui.js";
+import { ago, badge, block, button, card, confirm, dialog, empty, field, later, mono, page, setNow, table, tick, toast } from "../ui.js";
 
 const RIGHTS = { agent: "Talk to agents", system: "System commands", mcp: "MCP servers", approve: "Approve calls" };
 
 const scopeOf = (scope) => h("span", { class: "scope" }, badge(scope.tools), Object.keys(RIGHTS).filter((name) => scope[name]).map((name) => h("span", { class: "badge calm" }, t(RIGHTS[name]))));
 
-function grant(device, scope, done) {
+// Asks what someone may do, hands it to `make`, and shows the token that comes of it, once.
+function grant(title, scope, { yes, make, done, isNew = false }) {
+  const name = h("input", { required: true, pattern: "[A-Za-z0-9._\\-]{1,128}", spellcheck: "false", placeholder: "ci" });
   const level = h("select", { name: "tools" }, ["read", "write", "sign"].map((name) => h("option", { value: name, selected: scope.tools === name }, t({ read: "Read", write: "Write", sign: "Sign" }[name]))));
   const rights = Object.entries(RIGHTS).map(([name, words]) => h("label", { class: "check" }, tick(name, scope[name]), t(words)));
-  const box = dialog(t("What may {device} do?", { device: device.id }), h("div", { class: "form" }, field(t("Tools up to"), level), h("div", { class: "scope" }, rights)), [
+  const form = h("form", { class: "stack", on: { submit: (event) => event.preventDefault() } }, isNew ? field(t("Name"), name) : null, field(t("Tools up to"), level), h("div", { class: "checks" }, rights));
+  const box = dialog(title, form, [
     button(t("Cancel"), () => box.close(), { tone: "quiet" }),
-    button(t("Pair"), async () => {
+    button(yes, async () => {
+      if (!form.reportValidity()) return;
       const wanted = { tools: level.value, ...Object.fromEntries(Object.keys(RIGHTS).map((name) => [name, box.querySelector(`[name=${name}]`).checked])) };
-      const { token } = await post(`/devices/${encodeURIComponent(device.id)}/pair`, wanted);
+      const { token, words } = await make(wanted, name.value);
       box.close();
       done();
-      const shown = dialog(t("{device} is paired", { device: device.id }), [h("p", null, t("Its token, shown this once:")), block(token)], button(t("Done"), () => shown.close()));
+      const copy = button(t("Copy"), async () => { await navigator.clipboard.writeText(token); toast(t("Copied")); }, { tone: "quiet" });
+      const shown = dialog(words, [h("p", null, t("Its token, shown this once:")), block(token)], [copy, button(t("Done"), () => shown.close())]);
     }),
   ]);
 }
+
+const pair = (device, scope, done) => grant(t("What may {device} do?", { device: device.id }), scope, { yes: t("Pair"), done, make: async (wanted) => ({ ...await post(`/devices/${encodeURIComponent(device.id)}/pair`, wanted), words: t("{device} is paired", { device: device.id }) }) });
+
+const script = (known, done) => grant(known ? t("Another token for {name}?", { name: known.name }) : t("A token for a script"), known?.scope || { tools: "read" }, { yes: t("Make it"), done, isNew: !known, make: async (wanted, given) => {
+  const name = known?.name || given;
+  return { ...await send(`/tokens/${encodeURIComponent(name)}`, wanted), words: t("{name} has a token", { name }) };
+} });
 
 export async function show(context) {
   const box = h("div", { class: "stack" });
@@ -31,16 +43,19 @@ export async function show(context) {
     const revoke = (id, words) => button(words, () => confirm(t("Shut {device} out?", { device: id }), t("Its token stops working at once."), words, async () => { await post(`/devices/${encodeURIComponent(id)}/revoke`); await load(); }), { tone: "danger", small: true });
     put(box,
       card(t("Waiting to be paired"), data.pending.length ? table([
-        { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), show: (one) => mono(one.id) },
-        { name: t("From"), show: (one) => [h("div", null, plain(one.ip)), h("small", null, plain(one.user_agent))] }, { name: t("Asked"), class: "num", show: (one) => ago(one.requested_at) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => grant(one, { tools: "read" }, load), { small: true }), revoke(one.id, t("Turn away"))) },
+        { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), class: "clip", show: (one) => mono(one.id) },
+        { name: t("From"), class: "clip", show: (one) => [h("div", null, plain(one.ip)), h("small", { title: plain(one.user_agent) }, plain(one.user_agent))] }, { name: t("Asked"), class: "num", show: (one) => ago(one.requested_at) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => pair(one, { tools: "read" }, load), { small: true }), revoke(one.id, t("Turn away"))) },
       ], data.pending, { label: t("Waiting to be paired") }) : empty(t("No device waits."), t("A device that calls the gateway without a token appears here with a code."))),
       card(t("Paired devices"), data.devices.length ? table([
-        { name: t("Device"), show: (one) => mono(one.id) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Paired"), class: "num", show: (one) => ago(one.paired_at) },
+        { name: t("Device"), class: "clip", show: (one) => mono(one.id) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Paired"), class: "num", show: (one) => ago(one.paired_at) },
         { name: t("Last seen"), class: "num", show: (one) => ago(one.last_seen) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => grant(one, one.scope, load), { tone: "quiet", small: true }), revoke(one.id, t("Revoke"))) },
-      ], data.devices, { label: t("Paired devices") }) : empty(t("No device is paired."))),
-      data.services.length ? card(t("Scripts with a token"), table([{ name: t("Name"), show: (one) => mono(one.name) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Made"), class: "end num", show: (one) => ago(one.made_at) }], data.services)) : null);
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => pair(one, one.scope, load), { tone: "quiet", small: true }), revoke(one.id, t("Revoke"))) },
+      ], data.devices, { label: t("Paired devices") }) : empty(t("No device is paired."), t("One that waits above can be let in with Pair…"))),
+      card([t("Scripts with a token"), button(t("New token for a script…"), () => script(null, load), { small: true, tone: "quiet" })], data.services.length ? table([
+        { name: t("Name"), class: "clip", show: (one) => mono(one.name) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Made"), class: "num", show: (one) => ago(one.made_at) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => script(one, load), { tone: "quiet", small: true }), button(t("End"), () => confirm(t("End the token of {name}?", { name: one.name }), t("It stops working at once."), t("End"), async () => { await remove(`/tokens/${encodeURIComponent(one.name)}`); await load(); }), { tone: "danger", small: true })) },
+      ], data.services, { label: t("Scripts with a token") }) : empty(t("No script has a token."), t("A script sends its token as Authorization: Bearer, and needs no pairing."))));
   };
   await load();
   const soon = later(() => load().catch(() => {}));

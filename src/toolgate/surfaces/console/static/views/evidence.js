@@ -35,7 +35,7 @@ export async function show(context) {
       { name: t("Says"), show: (one) => { const f = one.record.fields, word = f.decision || f.status; return VERDICTS[word] ? badge(word) : f.exit_code !== undefined ? t("exit {n}", { n: f.exit_code }) : "–"; } },
       { name: t("About"), class: "clip", show: (one) => mono(one.record.subject) },
       { name: "", class: "end", show: (one) => button(t("Verify"), () => look(one, data.key), { tone: "quiet", small: true }) },
-    ], data.items, { label: t("Evidence") }) : empty(t("No records.")),
+    ], data.items, { label: t("Evidence") }) : (query.subject ? empty(t("There is no record about that."), t("Look for a request's whole id, as it stands under Details of a call.")) : empty(t("No records."), t("Every decision and every result of a tool call becomes one."))),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.before = trail.pop(); return load(); }, { tone: "quiet" }) : null, data.next !== null ? button(t("Older"), () => { trail.push(query.before || ""); query.before = data.next; return load(); }, { tone: "quiet" }) : null));
   };
   const verify = async () => {

@@ -33,13 +33,13 @@ function draw(box, data, context) {
       { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
       { name: t("State"), show: (run) => badge(run.status) },
       { name: t("Agent"), show: (run) => plain(run.agent_id) },
-      { name: t("Message"), class: "clip", show: (run) => plain(run.preview) },
+      { name: t("Message"), class: "clip wide", show: (run) => plain(run.preview) },
       { name: t("Since"), class: "end num", show: (run) => timer(run.started_at) },
     ], running, { label: t("Running now"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) }) : empty(t("Nothing runs at the moment."), t("Talk to an agent in the chat, or connect a client."))),
     data.failures.length ? card(t("Failed lately"), table([
       { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
       { name: t("Agent"), show: (run) => plain(run.agent_id) },
-      { name: t("Why"), class: "clip", show: (run) => plain(run.message || run.code) },
+      { name: t("Why"), class: "clip wide", show: (run) => plain(run.message || run.code) },
       { name: t("When"), class: "end num", show: (run) => ago(run.started_at) },
     ], data.failures, { label: t("Failed lately"), onRow: (run) => context.go(`/console/runs/${run.run_id}`) })) : null);
 }

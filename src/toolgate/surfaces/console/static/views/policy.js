@@ -11,7 +11,7 @@ export async function show(context) {
   const about = h("p", { class: "hint" });
   const draw = () => {
     put(about, t("{rules} rules, {tests} tests, version {version}", { rules: data.rule_count, tests: data.test_count, version: data.version.slice(0, 19) }));
-    put(rules, table([{ name: t("Rule"), show: (rule) => [mono(rule.id), h("div", { class: "hint" }, plain(rule.reason))] }, { name: t("Decides"), show: (rule) => badge(rule.effect) }, { name: t("Tools"), show: (rule) => h("code", null, plain(rule.tools.join(", "))) }], data.rules, { label: t("Rules") }));
+    put(rules, table([{ name: t("Rule"), class: "wrap", show: (rule) => [mono(rule.id), h("div", { class: "hint" }, plain(rule.reason))] }, { name: t("Decides"), show: (rule) => badge(rule.effect) }, { name: t("Tools"), class: "wrap", show: (rule) => h("code", null, plain(rule.tools.join(", "))) }], data.rules, { label: t("Rules") }));
   };
   const refused = (problems) => put(found, h("div", { class: "notice bad", role: "alert" }, h("strong", null, t("It cannot become active:")), h("ul", null, problems.map((problem) => h("li", null, plain(problem))))));
   const check = async () => {

@@ -18,13 +18,13 @@ export async function show(context) {
     { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
     { name: t("State"), show: (run) => badge(run.status) },
     { name: t("Agent"), show: (run) => plain(run.agent_id) },
-    { name: t("User"), class: "clip", show: (run) => plain(run.user_id) },
-    { name: t("Message"), class: "clip", show: (run) => h("span", { title: plain(run.preview) }, plain(run.preview)) },
+    { name: t("User"), class: "clip narrow", show: (run) => plain(run.user_id) },
+    { name: t("Message"), class: "clip wide", show: (run) => h("span", { title: plain(run.preview) }, plain(run.preview)) },
     { name: t("Took"), class: "end num", show: (run) => (run.ended_at ? took(run.ended_at - run.started_at) : timer(run.started_at)) },
     { name: t("Started"), class: "end num", show: (run) => ago(run.started_at) },
   ];
   const draw = () => put(box,
-    items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : ""),
+    items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : (query.q || query.agent || query.status ? empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : "") : empty(t("Nothing has run yet."), link("/console/chat", t("Talk to an agent in the chat, or connect a client.")))),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
       next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
   const load = async () => { ({ items, next } = await get("/runs", query)); if (context.isHere()) draw(); };

@@ -3,7 +3,8 @@ import { get, post } from "../api.js";
 import { t } from "../lang.js";
 import { ago, badge, button, dialog, empty, field, later, link, page, shortId, table, took } from "../ui.js";
 
-const EXAMPLES = { batch_extract_pages: { urls: ["https://example.com/"] }, screenshot_page: { url: "https://example.com/" }, pdf_page: { url: "https://example.com/" } };
+const SAMPLE = "http://pages.toolgate.example"; // answered by Toolgate itself, so that a task can be tried anywhere
+const EXAMPLES = { batch_extract_pages: { urls: [`${SAMPLE}/`, `${SAMPLE}/policy`] }, screenshot_page: { url: `${SAMPLE}/` }, pdf_page: { url: `${SAMPLE}/` } };
 
 function start(templates, context) {
   const chosen = h("select", null, templates.map((one) => h("option", { value: one.templateId }, one.templateId)));

@@ -1,0 +1,202 @@
+"""One connection to an MCP server, from its handshake to its end; a failure ends it for good.
+
+One task owns it, as the SDK asks. Calls to a program on stdio go past the SDK (see `mcp_stdio`).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.adapters.mcp_outputs import Result, decode_result
+from toolgate.adapters.mcp_stdio import Pipe, ServerError, open_pipe, stdio_transport
+from toolgate.domain.capabilities import Server
+from toolgate.domain.errors import Unavailable
+from toolgate.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+OPEN_S: Final = 20.0  # to start a server and shake hands with it
+CALL_S: Final = 60.0
+CHECK_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Session:
+    name: str
+    server: Server
+    clock: Clock
+    last_heard: float = 0.0
+    used_at: float = 0.0
+    calls: int = 0  # under way
+    _client: Any = None
+    _pipe: Pipe | None = None
+    _opened: asyncio.Future[None] | None = None
+    _leave: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self._leave.is_set() or (self._task is not None and self._task.done())
+
+    async def open(self) -> None:
+        """Raises Unavailable."""
+        if self._client is not None:
+            return
+        if self._opened is None:
+            self._opened = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._live(), name=f"mcp {self.name}")
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.shield(self._opened)
+        except TimeoutError as late:
+            raise Unavailable(f"{self.name} did not start in {OPEN_S:.0f} s") from late
+
+    async def close(self) -> None:
+        self._leave.set()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=CHECK_S)
+            for task in late:
+                task.cancel()
+                await asyncio.wait({task}, timeout=CHECK_S)
+
+    async def is_fit(self, *, after_s: float) -> bool:
+        """A silent session may be that of a server that was restarted."""
+        if self.dead:
+            return False
+        if self._client is None or self.clock.monotonic() - self.last_heard < after_s:
+            return True
+        try:
+            await self.check()
+        except Unavailable:
+            return False
+        except ServerError:
+            return True
+        return True
+
+    async def check(self) -> None:
+        """Raises Unavailable, ServerError."""
+        await self._ask(self._client.list_tools(), seconds=CHECK_S)
+
+    async def list_page(self, cursor: str | None) -> Any:
+        """One page of the SDK's listing; raises Unavailable, ServerError."""
+        return await self._ask(self._client.list_tools(cursor=cursor), seconds=OPEN_S)
+
+    async def call(
+        self, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
+    ) -> Result:
+        """Raises Unavailable, and then the session is of no more use; ServerError."""
+        self.calls += 1
+        try:
+            if self._pipe is not None:
+                return await self._call_by_pipe(self._pipe, action, args, meta)
+            calling = self._client.call_tool(action, args, read_timeout_seconds=CALL_S, meta=meta)
+            told = await self._ask(calling, seconds=CALL_S)
+            return msgspec.convert(told.model_dump(mode="json", by_alias=True), Result)
+        finally:
+            self.calls -= 1
+            self.used_at = self.clock.monotonic()
+
+    async def _call_by_pipe(
+        self, pipe: Pipe, action: str, args: dict[str, Any], meta: dict[str, Any] | None
+    ) -> Result:
+        params: dict[str, Any] = {"name": action, "arguments": args}
+        if meta:
+            params["_meta"] = meta
+        try:
+            result = decode_result(await pipe.call(params, seconds=CALL_S))
+        except Unavailable:
+            self._leave.set()
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError) as garbage:
+            self._leave.set()
+            raise Unavailable(f"{self.name}: {_plainly(garbage)}") from garbage
+        finally:
+            self.last_heard = self.clock.monotonic()
+        if result.result_type != "complete":
+            raise ServerError(
+                f"it asks for more ({result.result_type[:40]}), which nobody can give"
+            )
+        return result
+
+    async def _ask(self, question: Awaitable[Any], *, seconds: float) -> Any:
+        """Raises Unavailable, and then the session is of no more use; ServerError."""
+        answering = asyncio.ensure_future(question)
+        assert self._task is not None
+        try:
+            done, _ = await asyncio.wait(
+                {answering, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if answering in done:
+                answer = await answering
+                self.last_heard = self.clock.monotonic()
+                return answer
+        except Exception as failed:
+            from mcp import MCPError  # noqa: PLC0415 - see `_live`
+
+            if isinstance(failed, MCPError) and not self._is_cut(failed):
+                self.last_heard = self.clock.monotonic()
+                raise ServerError(str(failed)) from failed
+            self._leave.set()
+            raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
+        finally:
+            answering.cancel()
+        gone = self._task.done()
+        self._leave.set()
+        if gone:
+            raise Unavailable(f"{self.name} has gone away")
+        raise Unavailable(f"{self.name} did not answer in {seconds:.0f} s")
+
+    def _is_cut(self, failed: Exception) -> bool:
+        return self.dead or "connection closed" in str(failed).lower()
+
+    async def _live(self) -> None:
+        assert self._opened is not None
+        try:
+            async with self._connected() as client:
+                self._client = client
+                self.last_heard = self.used_at = self.clock.monotonic()
+                self._opened.set_result(None)
+                await self._leave.wait()
+        except Exception as failed:  # noqa: BLE001 - whatever a server does, it ends its own session
+            if not self._opened.done():
+                self._opened.set_exception(Unavailable(f"{self.name}: {_plainly(failed)}"))
+                self._opened.exception()  # whoever waits is told; nobody has to
+            else:
+                log.warning("mcp_session_ended name=%s error=%s", self.name, _plainly(failed))
+        finally:
+            if not self._opened.done():
+                self._opened.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser").
+        import httpx2  # noqa: PLC0415
+        from mcp import Client  # noqa: PLC0415
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
+        if self.server.command:
+            async with (
+                open_pipe(self.server, name=self.name) as pipe,
+                Client(stdio_transport(pipe)) as client,
+            ):
+                self._pipe = pipe
+                yield client
+        elif not self.server.headers:
+            async with Client(self.server.url) as client:
+                yield client
+        else:
+            http = httpx2.AsyncClient(headers=dict(self.server.headers), timeout=CALL_S)
+            async with Client(streamable_http_client(self.server.url, http_client=http)) as client:
+                yield client
+
+
+def _plainly(failed: BaseException) -> str:
+    """The first cause in a group, in one line."""
+    while isinstance(failed, BaseExceptionGroup):
+        failed = failed.exceptions[0]
+    return f"{type(failed).__name__}: {failed}"[:300]

@@ -1,0 +1,90 @@
+"""`toolgate artifact`: files in and out of what an installation keeps."""
+
+import base64
+import json
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from toolgate.cli.options import with_settings
+from toolgate.domain.errors import Misconfigured, Refused, Unavailable
+from toolgate.settings import Settings
+
+TIMEOUT_S: Final = 60.0
+TOKEN_FILE: Final = "executor.token"  # noqa: S105 - a file's name
+
+
+@click.group()
+def command() -> None:
+    """Put files where tools can have them, and get those that tools have kept.
+
+    `file.write {path, artifact: REF}` puts one into a session's workspace; `file.read {path,
+    artifact: true}` keeps one and answers its REF.
+    """
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--url", help="The gateway's address, where it is not that of the settings.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@with_settings
+def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
+    """Keep FILE and print its ref."""
+    answer = json.loads(_ask(settings, url, "/artifact/put", content=file.read_bytes()))
+    click.echo(json.dumps(answer) if as_json else answer["ref"])
+
+
+@command.command()
+@click.argument("ref")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Instead of stdout.")
+@click.option("--url", help="The gateway's address, where it is not that of the settings.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; the content in base64.")
+@with_settings
+def get(
+    settings: Settings, *, ref: str, output: Path | None, url: str | None, as_json: bool
+) -> None:
+    """Write what REF names: a file, or a document of the evidence."""
+    content = _ask(settings, url, f"/artifact/get?ref={quote(ref, safe='/')}")
+    if output is not None:
+        output.write_bytes(content)
+    if as_json:
+        told: dict[str, str | int] = {"ref": ref, "size": len(content)}
+        if output is None:
+            told["content"] = base64.b64encode(content).decode()
+        click.echo(json.dumps(told))
+    elif output is None:
+        sys.stdout.buffer.write(content)
+
+
+def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+    address = (url or f"http://{host}:{settings.gateway_port}").rstrip("/")
+    request = urllib.request.Request(  # noqa: S310 - the operator's own URL
+        address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as above
+            answer: bytes = got.read()
+            return answer
+    except urllib.error.HTTPError as refused:
+        with refused:
+            told = json.loads(refused.read())
+        raise Refused(told["error"]["message"]) from refused
+    except (OSError, ValueError) as silent:
+        raise Unavailable(f"no gateway answers at {address}: {silent}") from silent
+
+
+def _token(settings: Settings) -> str:
+    if settings.executor_token:
+        return settings.executor_token.reveal()
+    try:
+        return (settings.home / TOKEN_FILE).read_text().strip()
+    except OSError as unreadable:
+        raise Misconfigured(
+            f"no executor token: set EXECUTOR_TOKEN, or --home to where {TOKEN_FILE} is"
+        ) from unreadable

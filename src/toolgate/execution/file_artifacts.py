@@ -1,0 +1,110 @@
+"""Files that were kept: bytes by the name of their content, and who may put them in a workspace.
+
+A ref (`files/<sha256>`) is no secret, so it opens nothing by itself: only the tenant and workspace
+that kept a file, or were given it, can use it in a tool.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from toolgate.domain.errors import Invalid, NotFound
+from toolgate.domain.tools import Caller
+from toolgate.ports.blobs import Blobs
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal, Put
+
+COLLECTION: Final = "file_artifacts"  # rows by digest and owner
+LARGEST_FILE: Final = 32 * 1024 * 1024  # half of what a session's disk holds
+PREFIX: Final = "files/"
+_TEXTS: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}")
+_REF: Final = re.compile(r"files/([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class FileArtifact:
+    ref: str
+    size: int
+
+    @property
+    def sha256(self) -> str:
+        return self.ref.removeprefix(PREFIX)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    size: int
+    kept_at: int  # Unix ms
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class FileArtifacts:
+    def __init__(
+        self,
+        blobs: Blobs,
+        journal: Journal,
+        *,
+        clock: Clock,
+        holds_secret: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._blobs = blobs
+        self._journal = journal
+        self._clock = clock
+        self._holds_secret = holds_secret
+
+    async def keep(self, content: bytes, *, owner: Caller) -> FileArtifact:
+        """On disk when this returns; raises Invalid for what is too large or holds a secret."""
+        if len(content) > LARGEST_FILE:
+            raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes")
+        if await asyncio.to_thread(lambda: self._holds_secret(_readable(content))):
+            # It cannot be masked: the bytes would no longer be the file's.
+            raise Invalid("the file holds a secret, and secrets are not kept")
+        digest = (await self._blobs.put(content)).removeprefix("sha256:")
+        row = _Row(len(content), self._clock.now_ms())
+        await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)))
+        return FileArtifact(PREFIX + digest, len(content))
+
+    async def get(self, ref: str, *, owner: Caller) -> bytes:
+        """For a tool; raises Invalid, or NotFound, which is also said of others' files."""
+        digest = _digest(ref)
+        if await self._journal.get(COLLECTION, _key(digest, owner)) is None:
+            raise NotFound("artifact", ref)
+        return await self._blobs.get(f"sha256:{digest}")
+
+    async def fetch(self, ref: str) -> bytes:
+        """For whoever may read everything; raises Invalid or NotFound."""
+        digest = _digest(ref)
+        rows = await self._journal.scan(COLLECTION, after=f"{digest}/", limit=1)
+        if not rows or not rows[0].key.startswith(f"{digest}/"):
+            raise NotFound("artifact", ref)
+        return await self._blobs.get(f"sha256:{digest}")
+
+
+def _readable(content: bytes) -> str:
+    """What a secret could be read in: the text, or what is text in something that is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return b"\0".join(_TEXTS.findall(content)).decode()
+
+
+def is_file(ref: str) -> bool:
+    return ref.startswith(PREFIX)
+
+
+def _digest(ref: str) -> str:
+    found = _REF.fullmatch(ref)
+    if found is None:
+        raise Invalid("the ref of a file is files/ and its SHA-256", field="artifact")
+    return found[1]
+
+
+def _key(digest: str, owner: Caller) -> str:
+    whose = "".join(f"{len(part)}:{part}" for part in (owner.tenant, owner.workspace))
+    return f"{digest}/{sha256(whose.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

@@ -1,0 +1,76 @@
+"""What is written down of a command: its events, and its row in the audit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from toolgate.admission.audit import Trail
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Kind
+from toolgate.domain.tools import JsonValue
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Append, NewEvent, Operation
+from toolgate.surfaces.gateway.command_reading import Asked, Entered, name_of
+
+STREAM: Final = "gateway"  # what /events/poll reads
+EVENT_TYPES: Final = {
+    Kind.AGENT: wire.EventType.AGENT,
+    Kind.TOOL: wire.EventType.TOOL,
+    Kind.SYSTEM: wire.EventType.TOOL,
+    Kind.MCP: wire.EventType.MCP,
+}
+_ACTIONS: Final = {kind: f"command.{kind}" for kind in Kind}
+_UNTIMED: Final = frozenset({wire.EventStatus.STARTED, wire.EventStatus.PENDING})
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    trail: Trail
+    clock: Clock
+
+    def event(self, entered: Entered, name: str, status: wire.EventStatus) -> Append:
+        body: dict[str, object] = {
+            "status": status,
+            "source": entered.identity.name,
+            "message": f"{name} {status}",
+            "metadata": {
+                "requestId": entered.request_id,
+                "command": entered.kind,
+                "traceId": entered.trace_id,
+            },
+        }
+        if status not in _UNTIMED:
+            took = int((self.clock.monotonic() - entered.started) * 1000)
+            body["durationMs"] = max(0, took)
+        return Append(STREAM, (NewEvent(EVENT_TYPES[entered.kind], wire.encode(body)),))
+
+    def row(
+        self, entered: Entered, capabilities: Sequence[str], *, code: str = ""
+    ) -> Sequence[Operation]:
+        metadata: dict[str, JsonValue] = {
+            "deviceId": entered.identity.name,
+            "capabilityId": ",".join(capabilities) or name_of(entered),
+            "idempotencyKey": entered.key or None,
+            "requestHash": entered.request_hash,
+            "requestId": entered.request_id,
+            "traceId": entered.trace_id,
+            "decision": "deny" if code else "allow",
+        }
+        if code:
+            metadata["code"] = code
+        return self.trail.note(
+            _ACTIONS[entered.kind],
+            actor=entered.identity.name,
+            resource=("command", entered.command_id),
+            metadata=metadata,
+        )
+
+    def unread_row(self, asked: Asked, *, code: str, trace_id: str) -> Sequence[Operation]:
+        who = asked.identity.name
+        metadata: dict[str, JsonValue] = {
+            "deviceId": who,
+            "decision": "deny",
+            "code": code,
+            "traceId": trace_id,
+        }
+        return self.trail.note(_ACTIONS[asked.kind], actor=who, metadata=metadata)

@@ -1,0 +1,245 @@
+"""Where commands stand: those in flight, those that wait for a person or a run, those that ended.
+
+A command that waits is a sealed row. It is gone on with when what it waits for may be there: its
+approval was decided or has expired, its run has moved, somebody asks for it, or we start again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import Identity, Kind
+from toolgate.domain.errors import NotFound
+from toolgate.ports.bus import Bus
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.ports.seal import Seal
+from toolgate.surfaces.gateway.command_reading import Entered
+from toolgate.surfaces.gateway.plans import Waiting
+
+log = logging.getLogger(__name__)
+
+OPEN: Final = "open_commands"  # those that wait for a person or for a run
+STATES: Final = "commands"  # what GET /command/{requestId} answers
+STATE_KEPT_MS: Final = 24 * 3600 * 1000
+_DONE: Final = wire.CommandStatus.DONE
+_PENDING: Final = wire.CommandStatus.PENDING
+
+
+class OpenCommand(msgspec.Struct, frozen=True):
+    """What is kept, sealed, of a command that waits."""
+
+    kind: Kind
+    who: str
+    raw: bytes
+    command_id: str
+    request_id: str
+    key: str
+    request_hash: str
+    trace_id: str
+    at: int
+    approval_id: str
+    run_id: str
+
+
+class State(msgspec.Struct, frozen=True):
+    command_id: str
+    status: wire.CommandStatus
+    approval_id: str = ""
+    run_id: str = ""
+    body: bytes = b""
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack_open: Final = msgspec.msgpack.Decoder(OpenCommand).decode
+_unpack_state: Final = msgspec.msgpack.Decoder(State).decode
+_decode_answer: Final = msgspec.json.Decoder(wire.Answer).decode
+
+Resume = Callable[[OpenCommand], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class States:
+    journal: Journal
+    bus: Bus
+    clock: Clock
+    seal: Seal
+    in_flight: dict[str, tuple[Kind, wire.InFlight]] = field(default_factory=dict)
+    _ends: dict[str, asyncio.Event] = field(default_factory=dict)  # command id: it moved
+    _by_request: dict[tuple[str, str], str] = field(default_factory=dict)
+    _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: who waits for it
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _going_on: set[str] = field(default_factory=set)
+    _resume: Resume | None = None
+
+    async def load(self, resume: Resume) -> None:
+        """Take up the commands that waited when the last process ended."""
+        self._resume = resume
+        self.bus.subscribe(None, self._hear)
+        after = ""
+        while rows := await self.journal.scan(OPEN, after=after):
+            for row in rows:
+                waiting = _unpack_open(self.seal.open(row.value))
+                self._want(waiting)
+                self.go_on_soon(waiting.command_id)
+            after = rows[-1].key
+
+    async def stop(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def enter(self, entered: Entered, name: str, run_id: str) -> None:
+        flight = wire.InFlight(
+            request_id=entered.request_id,
+            name=name,
+            started_at=entered.at,
+            device_id=entered.identity.name,
+            run_id=run_id or msgspec.UNSET,
+        )
+        self.in_flight[entered.command_id] = (entered.kind, flight)
+        self._by_request[entered.identity.name, entered.request_id] = entered.command_id
+
+    def leave(self, entered: Entered) -> None:
+        self.in_flight.pop(entered.command_id, None)
+        self._by_request.pop((entered.identity.name, entered.request_id), None)
+        if (moved := self._ends.pop(entered.command_id, None)) is not None:
+            moved.set()
+
+    def wait(self, entered: Entered, waiting: Waiting, *, due: int | None) -> Sequence[Operation]:
+        """The rows of a command that waits from now on."""
+        kept = OpenCommand(
+            kind=entered.kind,
+            who=entered.identity.name,
+            raw=entered.raw,
+            command_id=entered.command_id,
+            request_id=entered.request_id,
+            key=entered.key,
+            request_hash=entered.request_hash,
+            trace_id=entered.trace_id,
+            at=entered.at,
+            approval_id=waiting.approval_id,
+            run_id=waiting.run_id,
+        )
+        self._want(kept)
+        state = State(entered.command_id, _PENDING, waiting.approval_id, waiting.run_id)
+        return (
+            Put(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
+            self._row(entered, state),
+        )
+
+    def end(self, entered: Entered, body: bytes, *, waited: bool) -> Sequence[Operation]:
+        """The rows of a command that has ended: of one that anybody can ask for by its name."""
+        if not (entered.named or waited):
+            return ()
+        row = self._row(entered, State(entered.command_id, _DONE, body=body))
+        return (row, Delete(OPEN, entered.command_id)) if waited else (row,)
+
+    async def waiting(self, command_id: str) -> OpenCommand | None:
+        row = await self.journal.get(OPEN, command_id)
+        return None if row is None else _unpack_open(self.seal.open(row.value))
+
+    async def state(self, identity: Identity, request_id: str, *, wait: float) -> wire.CommandState:
+        """Where a command of this caller stands, waiting so many seconds for its end."""
+        ends_at = self.clock.monotonic() + wait
+        while True:
+            running = self._by_request.get((identity.name, request_id))
+            found = await self._known_state(identity, request_id)
+            if found is None and running is None:
+                raise NotFound("command", request_id)
+            command_id = running or (found.command_id if found is not None else "")
+            if running is None and found is not None and found.status is not _DONE:
+                self.go_on_soon(found.command_id)
+            left = ends_at - self.clock.monotonic()
+            if (found is not None and found.status is _DONE and running is None) or left <= 0:
+                return _told(request_id, found, running=running is not None)
+            moved = self._ends.setdefault(command_id, asyncio.Event())
+            try:
+                async with asyncio.timeout(left):
+                    await moved.wait()
+            except TimeoutError:
+                continue
+
+    async def _known_state(self, identity: Identity, request_id: str) -> State | None:
+        row = await self.journal.get(STATES, _state_key(identity.name, request_id))
+        return None if row is None else _unpack_state(self.seal.open(row.value))
+
+    def go_on_soon(self, command_id: str) -> None:
+        if command_id not in self._going_on:
+            self._going_on.add(command_id)
+            task = asyncio.create_task(self._go_on(command_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _go_on(self, command_id: str) -> None:
+        """Try again a command that waits: what it waited for may be there."""
+        assert self._resume is not None
+        try:
+            kept = await self.waiting(command_id)
+            if kept is not None and command_id not in self.in_flight:
+                await self._resume(kept)
+        except Exception:
+            log.exception("command_not_resumed command_id=%s", command_id)
+        finally:
+            self._going_on.discard(command_id)
+
+    async def on_open_due(self, row: Row) -> None:
+        """An approval's time is over: the pipeline says what becomes of the call."""
+        await self.journal.commit(Put(OPEN, row.key, row.value))
+        self.go_on_soon(row.key)
+
+    async def on_state_due(self, row: Row) -> None:
+        await self.journal.commit(Delete(row.collection, row.key))
+
+    def approval_decided(self, approval_id: str) -> None:
+        if command_id := self._wanted.get(approval_id):
+            self.go_on_soon(command_id)
+
+    def forget(self, command_id: str) -> None:
+        """It waits no more."""
+        if self._wanted:
+            gone = [name for name, who in self._wanted.items() if who == command_id]
+            for name in gone:
+                del self._wanted[name]
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        if not self._wanted:
+            return
+        for event in events:
+            command_id = self._wanted.get(event.subject)
+            if command_id is not None and not event.stream.startswith("session/"):
+                self.go_on_soon(command_id)
+
+    def _want(self, kept: OpenCommand) -> None:
+        for name in (kept.approval_id, kept.run_id):
+            if name:
+                self._wanted[name] = kept.command_id
+
+    def _row(self, entered: Entered, state: State) -> Put:
+        key = _state_key(entered.identity.name, entered.request_id)
+        due = self.clock.now_ms() + STATE_KEPT_MS
+        return Put(STATES, key, self.seal.close(_pack(state)), due=due)
+
+
+def _state_key(who: str, request_id: str) -> str:
+    return f"{who}\n{request_id}"
+
+
+def _told(request_id: str, state: State | None, *, running: bool) -> wire.CommandState:
+    if state is None or running:
+        return wire.CommandState(status=wire.CommandStatus.RUNNING, request_id=request_id)
+    status = state.status
+    if status is _PENDING and not state.approval_id:
+        status = wire.CommandStatus.RUNNING
+    return wire.CommandState(
+        status=status,
+        request_id=request_id,
+        approval_id=state.approval_id or msgspec.UNSET,
+        run_id=state.run_id or msgspec.UNSET,
+        answer=_decode_answer(state.body) if state.status is _DONE else msgspec.UNSET,
+    )

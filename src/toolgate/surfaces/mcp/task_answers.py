@@ -1,0 +1,64 @@
+"""What both of MCP's ways to have tasks want from a run: begin it, find it, its answer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+
+from toolgate.domain.task_runs import TaskFailed, TaskRun
+from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer
+
+TOOL: Final = "run_task_template"
+POLL_MS: Final = 500
+
+Context = ServerRequestContext[Any, Any]
+Shape = Callable[..., dict[str, Any]]
+
+
+class TaskAnswers:
+    def __init__(
+        self, toolset: Toolset, *, asker: Callable[[Context], Asker], result: Shape
+    ) -> None:
+        """`result` makes an answer of a tool into that of tools/call."""
+        self._toolset = toolset
+        self._asker = asker
+        self._result = result
+
+    async def begin(self, ctx: Context, arguments: Mapping[str, Any]) -> TaskRun:
+        """The run that a call of the tool became; raises TaskFailed where there is none."""
+        options = arguments.get("options")
+        asynchronous = {**(options if isinstance(options, dict) else {}), "mode": "async"}
+        call = Call(self._asker(ctx))
+        started = await self._toolset.call(TOOL, {**arguments, "options": asynchronous}, call)
+        return self._toolset.runtime.view(started["runId"])
+
+    def refused(self, ctx: Context, failed: TaskFailed) -> dict[str, Any]:
+        return self._result(error_answer(failed.error), ctx, is_error=True)
+
+    def find(self, task_id: str) -> TaskRun:
+        try:
+            return self._toolset.runtime.view(task_id)
+        except TaskFailed as unknown:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(unknown)) from unknown
+
+    def listed(self) -> list[TaskRun]:
+        return self._toolset.runtime.listed()
+
+    async def ended(self, run: TaskRun) -> TaskRun:
+        return await self._toolset.runtime.wait(run.run_id)
+
+    async def cancel(self, run: TaskRun) -> tuple[TaskRun, bool]:
+        return await self._toolset.runtime.cancel(run.run_id)
+
+    async def result(self, ctx: Context, run: TaskRun) -> dict[str, Any]:
+        """What the call itself would have answered, had it waited for the end."""
+        if run.raised and run.error is not None:
+            return self._result(error_answer(run.error), ctx, is_error=True)
+        return self._result(await self._shown(run, ctx), ctx)
+
+    async def _shown(self, run: TaskRun, ctx: Context) -> Answer:
+        call = Call(self._asker(ctx))
+        shown = await self._toolset.call("get_task_run", {"runId": run.run_id}, call)
+        return {**shown, "mode": run.mode.value, "deduplicated": False}

@@ -1,0 +1,54 @@
+"""An MCP server by hand, which keeps every message it got: `plain.py FILE`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+NAMES = ("say", "pid", "wait", "wrong", "lie", "ask", "die")
+TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
+TOOLS[NAMES.index("lie")]["outputSchema"] = {"type": "object", "required": ["sum"]}
+RESULTS: dict[str, Any] = {
+    "say": {"content": [{"type": "text", "text": "said"}]},
+    "pid": {"content": [{"type": "text", "text": str(os.getpid())}]},
+    "wrong": {"content": "not a list"},
+    "lie": {"content": [], "structuredContent": {"product": 6}},
+    "ask": {"resultType": "input_required", "content": [], "requestState": "more"},
+}
+
+
+def result_of(message: dict[str, Any]) -> Any:
+    match message["method"]:
+        case "initialize":
+            return {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "plain", "version": "1"},
+            }
+        case "tools/list":
+            return {"tools": TOOLS}
+        case "tools/call":
+            if message["params"]["name"] == "die":
+                os._exit(3)
+            return RESULTS.get(message["params"]["name"])
+        case _:
+            return None
+
+
+with Path(sys.argv[1]).open("a", buffering=1) as kept:
+    for line in sys.stdin:
+        kept.write(line)
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        result = result_of(message)
+        if result is not None:
+            answer["result"] = result
+        elif message["method"] == "tools/call":
+            continue
+        else:
+            answer["error"] = {"code": -32601, "message": "no such method"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,152 @@
+"""Sessions of MCP servers: whose they are, how many there may be, and what goes over the wire."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolgate.adapters import mcp_session, mcp_upstream
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.mcp_upstream import McpUpstreams
+from toolgate.domain.capabilities import Server
+from toolgate.domain.devices import named_session, session_of
+from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
+
+SERVERS = Path(__file__).parent / "mcp_servers"
+
+
+class Upstream:
+    def __init__(self, server: Server) -> None:
+        self.sessions = McpUpstreams(
+            lambda name: server if name == "mcp.test" else None,
+            clock=SystemClock(),
+            report=lambda _name, _health: None,
+        )
+
+    async def call(
+        self, action: str, /, *, session: str = "", device: str = "laptop", **args: JsonValue
+    ) -> ToolOutput:
+        caller = Caller(device=device, session=session_of(device, session))
+        async with asyncio.timeout(60):
+            return await self.sessions.run(ToolRequest("r", f"mcp.test.{action}", args, caller))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "messages"
+
+
+@pytest.fixture
+async def plain(kept: Path) -> AsyncIterator[Upstream]:
+    program = (str(SERVERS / "plain.py"), str(kept))
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    yield upstream
+    await upstream.sessions.close()
+
+
+def messages(kept: Path, method: str) -> list[dict[str, Any]]:
+    if not kept.exists():
+        return []
+    found = [
+        json.loads(line) for line in kept.read_text().splitlines(keepends=True) if line[-1:] == "\n"
+    ]
+    return [one for one in found if one.get("method") == method]
+
+
+async def message(kept: Path, method: str) -> dict[str, Any]:
+    """The one that the server got, or gets within a moment."""
+    async with asyncio.timeout(10):
+        while not (found := messages(kept, method)):
+            await asyncio.sleep(0.01)
+    return found[0]
+
+
+@pytest.mark.requirement("002/mcp/session-id")
+async def test_a_named_session_is_its_callers_alone(plain: Upstream) -> None:
+    shared = (await plain.call("pid")).stdout
+    mine = (await plain.call("pid", session="one")).stdout
+    other = (await plain.call("pid", session="two")).stdout
+    of_another_device = (await plain.call("pid", session="one", device="phone")).stdout
+    assert len({shared, mine, other, of_another_device}) == 4
+    assert (await plain.call("pid", session="one")).stdout == mine
+    assert (await plain.call("pid", device="phone")).stdout == shared
+    died = await plain.call("die", session="one")
+    assert died.outcome is Outcome.MAY_HAVE_EXECUTED
+    healed = (await plain.call("pid", session="one")).stdout
+    assert healed not in (shared, mine, other, of_another_device)
+    assert (await plain.call("pid", session="two")).stdout == other
+
+
+async def test_the_session_that_was_idle_longest_makes_room(
+    plain: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_upstream, "MAX_NAMED", 2)
+    for name in ("one", "two", "one", "three"):
+        assert (await plain.call("say", session=name)).ok
+    assert (await plain.call("say")).ok
+    open_now = [named_session("laptop", key.session) for key in plain.sessions._sessions]
+    assert sorted(open_now) == ["", "one", "three"]
+
+
+async def test_a_session_in_use_does_not_make_room(
+    plain: Upstream, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_upstream, "MAX_NAMED", 1)
+    waiting = asyncio.create_task(plain.call("wait", session="one"))
+    await message(kept, "tools/call")
+    refused = await plain.call("say", session="two")
+    assert refused.outcome is Outcome.NOT_STARTED
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (await plain.call("say", session="two")).ok
+
+
+async def test_a_named_session_that_is_left_alone_ends(plain: Upstream) -> None:
+    await plain.call("say", session="one")
+    await plain.call("say")
+    await plain.sessions.end_idle()
+    assert len(plain.sessions._sessions) == 2
+    await plain.sessions.end_idle(after_s=0)
+    assert [key.session for key in plain.sessions._sessions] == [""]
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server_and_the_session_lives(
+    plain: Upstream, kept: Path
+) -> None:
+    waiting = asyncio.create_task(plain.call("wait"))
+    call = await message(kept, "tools/call")
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    cancelled = await message(kept, "notifications/cancelled")
+    assert cancelled["params"]["requestId"] == call["id"]
+    assert (await plain.call("say")).stdout == "said"
+    assert len(messages(kept, "initialize")) == 1
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(
+    plain: Upstream, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plain.call("say")
+    monkeypatch.setattr(mcp_session, "CALL_S", 0.2)
+    late = await plain.call("wait")
+    assert late.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+async def test_the_context_goes_along_as_meta(plain: Upstream, kept: Path) -> None:
+    await plain.call("say", _meta={"tab": 7}, text="x")
+    sent = (await message(kept, "tools/call"))["params"]
+    assert sent["arguments"] == {"text": "x"}
+    assert sent["_meta"]["toolgate/context"] == {"tab": 7}
+
+
+async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> None:
+    await plain.sessions.tools("mcp.test")
+    for action in ("wrong", "lie", "ask"):
+        output = await plain.call(action)
+        assert not output.ok, action
+        assert output.stderr
+    assert (await plain.call("say")).stdout == "said"

@@ -1,0 +1,205 @@
+"""What holds for every command: JSON where there is an answer, exit codes, calm errors."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment, running
+from toolgate.cli.main import COMMANDS, EXIT_CODES, main
+from toolgate.cli.terminal import plain, through
+
+# They have no answer to put so: five serve, and print their one line of JSON once they are ready;
+# one prints a program for a shell, one a file's own bytes.
+SERVING = {"up", "ingress", "orchestrator", "runner", "browser"}
+WITHOUT_JSON = SERVING | {"completion", "artifact get"}
+PAST = '{"tool": "shell", "args": {"command": "ls"}, "effect": "allow"}\n' * 50
+
+
+def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command, info_name=name)
+    for child in command.list_commands(context):
+        found = command.get_command(context, child)
+        assert found is not None
+        yield from leaves(found, f"{name} {child}".strip())
+
+
+ALL = dict(leaves(main, ""))
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_every_command_can_answer_in_json(name: str) -> None:
+    options = {option for parameter in ALL[name].params for option in parameter.opts}
+    assert ("--json" in options) is (name not in WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_every_command_and_each_of_its_options_says_what_it_is_for(name: str) -> None:
+    assert ALL[name].help
+    options = [one for one in ALL[name].params if isinstance(one, click.Option)]
+    assert [one.name for one in options if not one.help] == []
+
+
+def test_the_help_names_every_command_and_every_exit_code() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    assert all(name in shown for name in COMMANDS)
+    assert all(f"{code} " in shown for code in EXIT_CODES)
+
+
+def toolgate(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        env=environment(given),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["policy", "check"], 0),
+        (["evidence", "verify", "--home", "/nowhere"], 1),
+        (["audit", "query", "--home", "/nowhere"], 1),
+        (["console", "-s", "OPERATOR_TOKEN=x", "-s", "GATEWAY_PORT=1"], 1),
+        (["chat", "-s", "WS_PORT=1", "hello"], 1),
+        (["settings", "--nonsense"], 2),
+        (["nonsense"], 2),
+        (["devices", "--home", "/nowhere"], 2),
+        (["chat", "--url", "http://127.0.0.1", "hello"], 2),
+        (["up", "-s", "WS_PORT=many"], 2),
+        (["policy", "explain", "--tool", "shell", "--args", "[]"], 2),
+    ],
+)
+def test_a_command_ends_with_the_code_that_is_documented_and_says_why(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
+    ended = toolgate(*arguments, TOOLGATE_HOME=str(tmp_path))
+    assert ended.returncode == code
+    assert code in EXIT_CODES
+    assert "Traceback" not in ended.stderr
+    assert bool(ended.stderr) is (code != 0)
+
+
+@pytest.fixture
+async def program(tmp_path: Path) -> AsyncIterator[Program]:
+    async with running(tmp_path / "home", HEARTBEAT="@every 1s") as started:
+        yield started
+
+
+async def test_chat_tells_a_program_each_event_as_json_and_reads_messages_from_stdin(
+    program: Program,
+) -> None:
+    chat = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "chat",
+        "--json",
+        "--agent=script",
+        f"--url={program.urls['ingress_ws']}",
+        env=environment({}),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    said = b'sum [[tool:math.add {"a": 2, "b": 40}]]\n\nbroken [[tool:math.add {oops}]]\n'
+    told, _ = await asyncio.wait_for(chat.communicate(said), PATIENCE)
+    events = [json.loads(line) for line in told.splitlines()]
+    kinds = [event["type"] for event in events]
+    assert kinds.count("run_started") == 2
+    assert kinds[-1] == "error"
+    assert "42" in "".join(event.get("text", "") for event in events)
+    assert chat.returncode == 1  # the second run did not end well
+
+
+async def test_ctrl_c_ends_a_command_without_a_word_of_python(program: Program) -> None:
+    events = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "events",
+        "--since=0",
+        f"--home={program.home}",
+        f"--url={program.urls['gateway']}",
+        env=environment({}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert events.stdout is not None
+    assert await asyncio.wait_for(events.stdout.readline(), PATIENCE)
+    events.send_signal(signal.SIGINT)
+    _, said = await asyncio.wait_for(events.communicate(), PATIENCE)
+    assert events.returncode == 130
+    assert b"Traceback" not in said
+
+
+def test_the_policy_in_force_is_meant_where_none_is_named(tmp_path: Path) -> None:
+    ours = "version: 1\nrules:\n  - {id: ours, deny: shell, match: any, reason: Ours}\n"
+    asked = ("policy", "explain", "--tool", "shell", "--args", '{"command": "ls"}', "--json")
+    home = tmp_path / "home"
+    home.mkdir()
+    shipped = json.loads(toolgate(*asked, TOOLGATE_HOME=str(home)).stdout)
+    assert shipped["rule_id"] == "read-only-commands"
+    (home / "policy.yaml").write_text(ours)  # as the console leaves it
+    kept = json.loads(toolgate(*asked, TOOLGATE_HOME=str(home)).stdout)
+    assert kept["rule_id"] == "ours"
+    other = tmp_path / "other.yaml"
+    other.write_text(ours.replace("ours", "other"))
+    given = json.loads(toolgate(*asked, TOOLGATE_HOME=str(home), POLICY_FILE=str(other)).stdout)
+    assert given["rule_id"] == "other"
+
+
+def in_a_terminal(*arguments: str) -> str:
+    """What a command writes where all its outputs are a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, *arguments],
+        env=environment({"TERM": "xterm", "COLUMNS": "100"}),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    finally:
+        os.close(ours)
+        process.wait(timeout=PATIENCE)
+    return written.decode()
+
+
+def test_long_work_shows_a_bar_in_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
+    past, policy = tmp_path / "past.jsonl", tmp_path / "policy.yaml"
+    past.write_text(PAST)
+    policy.write_text("version: 1\nrules: []\n")
+    asked = ("policy", "simulate", str(policy), f"--calls={past}")
+    shown = in_a_terminal(*asked)
+    assert "Deciding them again" in shown
+    assert "50/50" in shown
+    ended = toolgate(*asked)
+    assert "Deciding" not in ended.stdout + ended.stderr
+    assert "50 calls, 50 changed" in ended.stdout
+
+
+def test_what_a_stranger_wrote_cannot_steer_a_terminal() -> None:
+    hostile = "a\x1b[31mred\x9b2J\u202egpj.exe\r\nb\tc\x07"
+    assert plain(hostile) == "a␛[31mred<U+009B>2J<U+202E>gpj.exe\nb\tc␇"
+    assert plain("汉字 ünï — fine\n") == "汉字 ünï — fine\n"
+
+
+def test_a_bar_hands_on_every_item() -> None:
+    assert list(through(range(7), "counting", total=7)) == list(range(7))
