@@ -18,9 +18,9 @@ from toolgate.cli.main import COMMANDS, EXIT_CODES, main
 from toolgate.cli.terminal import plain, through
 
 # They have no answer to put so: five serve, and print their one line of JSON once they are ready;
-# one prints a program for a shell, one a file's own bytes.
+# the last prints a program for a shell.
 SERVING = {"up", "ingress", "orchestrator", "runner", "browser"}
-WITHOUT_JSON = SERVING | {"completion", "artifact get"}
+WITHOUT_JSON = SERVING | {"completion"}
 PAST = '{"tool": "shell", "args": {"command": "ls"}, "effect": "allow"}\n' * 50
 
 

@@ -80,9 +80,19 @@ async def running(home: Path, **settings: str) -> AsyncIterator[Program]:
         yield program
     finally:
         await program.kill()
+        await hang_up()
 
 
-@dataclass
+async def hang_up() -> None:
+    """Leave no client of this loop's behind: its socket would outlive the test."""
+    here = asyncio.get_running_loop()
+    for client in [one for one in _connected if one.socket.loop is here]:
+        _connected.remove(client)
+        client.socket.transport.abort()
+        await client.socket.wait_closed()
+
+
+@dataclass(eq=False)
 class Client:
     """One device: what it was told last, and what it says next."""
 
@@ -99,7 +109,9 @@ class Client:
         )
         ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
         assert ack["type"] == "hello_ack", ack
-        return cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0))
+        client = cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0))
+        _connected.append(client)
+        return client
 
     async def say(self, kind: str, **members: Any) -> None:
         await self.socket.send(json.dumps({"type": kind, "ts": 1, **members}))
@@ -125,3 +137,8 @@ class Client:
 
     async def close(self) -> None:
         await self.socket.close()
+        if self in _connected:
+            _connected.remove(self)
+
+
+_connected: list[Client] = []

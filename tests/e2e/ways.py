@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.e2e.harness import PATIENCE, Client
+from tests.e2e.harness import PATIENCE, Client, hang_up
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
@@ -105,6 +105,7 @@ async def installed(way: str, home: Path, **settings: str) -> AsyncIterator[Runn
     finally:
         for one in reversed(installations):
             await one.stop()
+        await hang_up()
 
 
 def _settings(given: dict[str, str], home: Path) -> table.Settings:

@@ -160,6 +160,8 @@ class Site:
                   + "<p>Card " + html.escape(form.get("card", [""])[0]))  # fmt: skip
         elif path == "/login" and request.command == "POST":
             self._sign_in(request, form)
+        elif path == "/sets-cookie":
+            _send(request, "<title>Set</title>", headers={"Set-Cookie": "token=1; Path=/"})
         elif path == "/private":
             signed_in = "token" in SimpleCookie(request.headers.get("Cookie", ""))
             _send(request, f"<title>Private</title><p>{'Secret room' if signed_in else 'Go away'}")

@@ -152,7 +152,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
     files = FileArtifacts(
-        blobs, journal, clock=clock, holds_secret=lambda text: redactor.text(text) != text
+        blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
     )
     on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
     upstreams = Upstreams(clock)
