@@ -25,8 +25,8 @@ from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, proces
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import WATCH, PlaywrightBrowser
-from toolgate.adapters.playwright_tab import EXTRACTOR
+from toolgate.adapters.page_looks import EXTRACTOR, WATCH
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.task_runs import Trust
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
@@ -128,7 +128,7 @@ def pages(*, made: bool = False) -> Iterator[tuple[list[str], int, int]]:
 
 
 @contextlib.asynccontextmanager
-async def toolset_on(home: Path, browser: PlaywrightBrowser) -> AsyncIterator[Toolset]:
+async def toolset_on(home: Path, browser: SystemBrowser) -> AsyncIterator[Toolset]:
     clock = SystemClock()
     journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=LocalBus())
     runtime = TaskRuntime(
@@ -264,7 +264,7 @@ async def measure_batches(*, made: bool) -> list[Result]:
             bare = await playwright.chromium.launch(
                 executable_path=executable, args=list(FLAGS), chromium_sandbox=may_sandbox()
             )
-            ours = PlaywrightBrowser()
+            ours = SystemBrowser()
             async with toolset_on(Path(home), ours) as toolset:
                 mine, theirs = await read_ours(toolset, urls), await read_pooled(bare, urls)
                 equal = sum(a == b for a, b in zip(mine, theirs, strict=True)) / PAGES
@@ -341,7 +341,7 @@ async def measure_memory() -> list[Result]:
     peaks = {}
     for count in (100, 1000):
         with pages() as (urls, server, _), tempfile.TemporaryDirectory() as home:
-            browser = PlaywrightBrowser()
+            browser = SystemBrowser()
             async with toolset_on(Path(home), browser) as toolset:
                 asked = [f"{urls[n % PAGES]}?{n}" for n in range(count)]
                 reading = asyncio.ensure_future(read_ours(toolset, asked))

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from toolgate import settings
-from toolgate.cli.main import COMMANDS
+from toolgate.cli.main import COMMANDS, EXIT_CODES
 from toolgate.contracts import (
     executor_v0,
     gateway_v1,
@@ -26,7 +26,9 @@ from toolgate.contracts import (
 )
 from toolgate.contracts.wire import Code
 from toolgate.domain import approvals, runs, task_runs, toolcalls
+from toolgate.domain.tools import Tool
 from toolgate.execution.registry import BUILT_IN
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 
 OUT = Path(__file__).parents[1] / "docs" / "reference"
 SOURCES = Path(__file__).parents[1] / "src" / "toolgate"
@@ -98,18 +100,31 @@ def tools_page() -> Iterator[str]:
     yield "run again after a crash."
     yield ""
     yield from head("tool", "level", "repeatable", "what it does", "arguments")
-    for name, built_in in sorted(BUILT_IN.items()):
-        tool = built_in.tool
-        properties = tool.schema.get("properties", {})
-        assert isinstance(properties, dict)
-        arguments = ", ".join(f"`{argument}`" for argument in properties)
-        repeatable = "yes" if tool.repeatable else "no"
-        yield row(f"`{name}`", tool.level, repeatable, tool.description, arguments)
+    for _, built_in in sorted(BUILT_IN.items()):
+        if built_in.tool.name not in {tool.name for tool in TARGET_TOOLS}:
+            yield _tool(built_in.tool)
+    yield ""
+    yield from ["## On an execution target", ""]
+    yield "These run where the call's target says: this machine's sandbox, or a runner (docs/runner.md)."
+    yield ""
+    yield from head("tool", "level", "repeatable", "what it does", "arguments")
+    yield from (_tool(tool) for tool in sorted(TARGET_TOOLS, key=lambda tool: tool.name))
+
+
+def _tool(tool: Tool) -> str:
+    properties = tool.schema.get("properties", {})
+    assert isinstance(properties, dict)
+    arguments = ", ".join(f"`{argument}`" for argument in properties)
+    repeatable = "yes" if tool.repeatable else "no"
+    return row(f"`{tool.name}`", tool.level, repeatable, tool.description, arguments)
 
 
 def commands_page() -> Iterator[str]:
-    yield "Exit codes: 0 done; 1 it failed, and the line on stderr says why; 2 the command, a setting"
-    yield "or a file is wrong, and the line says what to correct."
+    yield "`--json` makes stdout JSON and nothing else; what goes wrong is a sentence on stderr."
+    yield ""
+    yield from head("exit code", "means")
+    for code, means in EXIT_CODES.items():
+        yield row(code, means)
     yield ""
     for name in COMMANDS:
         command = importlib.import_module(f"toolgate.cli.{COMMANDS[name][0]}").command

@@ -68,6 +68,35 @@ async def play_tasks(http: aiohttp.ClientSession, urls: dict[str, str], token: s
         assert status == "succeeded", status
 
 
+async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
+    """Devices, a script, a server and a target, as an installation in use has them."""
+    api = f"{urls['console']}/api"
+    for name in ("laptop-li.wei", "phone-amara", "tablet-2"):
+        knocks = {"X-Device-Id": name, "User-Agent": "Toolgate for phones 1.2"}
+        url = f"{urls['gateway']}/status"
+        async with aiohttp.ClientSession() as device, device.get(url, headers=knocks):
+            pass
+    grant = {"tools": "write", "agent": True, "mcp": True}
+    async with http.post(f"{api}/devices/laptop-li.wei/pair", json=grant) as answer:
+        assert answer.status == 200
+    for path, body in (
+        ("tokens/ci", {"tools": "read", "mcp": True}),
+        ("capabilities/mcp.docs", {"level": "read", "rate": 60, "url": "https://mcp.example.com/"}),
+        (
+            "targets/runner-lab",
+            {
+                "tenantId": "t_default",
+                "kind": "docker-runner",
+                "endpoint": "http://lab:18081",
+                "authToken": "a token that is never shown",
+                "enabled": True,
+            },
+        ),
+    ):
+        async with http.put(f"{api}/{path}", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+
 @asynccontextmanager
 async def toolgate(home: Path) -> AsyncIterator[tuple[dict[str, str], str]]:
     """The installed program: where it listens, and its sign-in link."""
@@ -140,11 +169,6 @@ async def take(browser: Browser, urls: dict[str, str], link: str) -> None:
         await page.get_by_role("button", name="Approve").click()
         await page.get_by_role("table", name="Decided lately").wait_for()
         await until_asked(tomas, DEPLOY)
-        async with aiohttp.ClientSession() as device:
-            for name in ("phone-amara", "tablet-2"):
-                url = f"{urls['gateway']}/status"
-                async with device.get(url, headers={"X-Device-Id": name}):
-                    continue
         for name, path in VIEWS.items():
             await page.goto(base + path)
             await shoot(page, name)
@@ -180,7 +204,11 @@ async def in_other_ways(page: Page, base: str, run_id: str) -> None:
     await shoot(page, "approvals-zh")
     await page.evaluate("localStorage.setItem('toolgate.lang', 'en')")
     await page.set_viewport_size({"width": 390, "height": 800})
-    for name, path in {"phone-run": f"/runs/{run_id}", "phone-approvals": "/approvals"}.items():
+    for name, path in {
+        "phone-overview": "",
+        "phone-run": f"/runs/{run_id}",
+        "phone-approvals": "/approvals",
+    }.items():
         await page.goto(base + path)
         await shoot(page, name)
 
@@ -197,6 +225,7 @@ async def main() -> None:
             ) as http,
         ):
             await play_tasks(http, urls, (home / "operator.token").read_text())
+            await furnish(http, urls)
             browser = await driver.chromium.launch(
                 executable_path=find_chromium(), args=["--no-sandbox"]
             )

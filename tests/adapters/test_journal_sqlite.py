@@ -23,7 +23,7 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.ports.journal import Append, Fence, Head, Journal, NewEvent, Put
+from toolgate.ports.journal import Append, Delete, Fence, Head, Journal, NewEvent, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal_suite import JournalSuite, said, seqs, texts
 
@@ -118,6 +118,29 @@ async def test_more_streams_rows_and_fences_than_are_remembered_are_read_from_th
         with pytest.raises(Fenced):
             await journal.commit(Fence("f0", 1))
         assert await journal.head("s0") == Head(first=1, last=3)
+
+
+async def test_a_row_that_is_there_refuses_a_new_one_and_leaves_the_rest_of_the_batch_alone(
+    path: Path,
+) -> None:
+    async with opened(path) as journal:
+        await journal.commit(Put("rows", "old", b"first"))
+    async with opened(path) as journal:  # nothing is remembered
+        outcomes = await asyncio.gather(
+            journal.commit(Put("rows", "a", b"1", expected=0), Append("s", [said("a")])),
+            journal.commit(Append("s", [said("lost")]), Put("rows", "old", b"2", expected=0)),
+            journal.commit(Put("rows", "b", b"1", expected=0), Put("rows", "b", b"2", expected=1)),
+            journal.commit(Put("rows", "a", b"2", expected=0)),
+            journal.commit(Put("rows", "c", b"1", expected=0), Delete("rows", "c")),
+            journal.commit(Append("s", [said("b")])),
+            return_exceptions=True,
+        )
+        assert [isinstance(one, Conflict) for one in outcomes] == [
+            False, True, False, True, False, False,
+        ]  # fmt: skip
+        assert texts(await journal.read("s")) == ["a", "b"]
+        rows = {row.key: (row.version, row.value) for row in await journal.scan("rows")}
+        assert rows == {"a": (1, b"1"), "b": (2, b"2"), "old": (1, b"first")}
 
 
 async def test_what_sqlite_cannot_hold_is_refused_alone(path: Path) -> None:

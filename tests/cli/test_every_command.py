@@ -17,9 +17,10 @@ from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment, running
 from toolgate.cli.main import COMMANDS, EXIT_CODES, main
 from toolgate.cli.terminal import plain, through
 
-# They have no answer to give: five serve, and print their one line of JSON once they are ready;
+# They have no answer to put so: five serve, and print their one line of JSON once they are ready;
 # the last prints a program for a shell.
-WITHOUT_JSON = {"up", "ingress", "orchestrator", "runner", "browser", "completion"}
+SERVING = {"up", "ingress", "orchestrator", "runner", "browser"}
+WITHOUT_JSON = SERVING | {"completion"}
 PAST = '{"tool": "shell", "args": {"command": "ls"}, "effect": "allow"}\n' * 50
 
 

@@ -536,6 +536,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Upstream MCP servers are reached over stdio and over HTTP.",
     ),
     Requirement(
+        id="002/mcp/session-id",
+        source="spec gateway.md, Commands",
+        behaviour="A `sessionId` has a session of the server of its own, which no other caller is in.",
+    ),
+    Requirement(
         id="002/mcp/playwright",
         source="spec gateway.md, mcp",
         behaviour="`mcp.playwright` is Playwright's server.",

@@ -1,10 +1,14 @@
 """Browser tasks over MCP on the gateway's port of the installed program, behind its doors."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
+import httpx2
 import pytest
 import pytest_asyncio
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.harness import Program, running
 
@@ -25,8 +29,25 @@ JSON = {"Accept": "application/json, text/event-stream"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
-    async with running(tmp_path_factory.mktemp("mcp") / "home") as started:
+    home = tmp_path_factory.mktemp("mcp") / "home"
+    async with running(home, ALLOWED_HOSTS="gate.example") as started:
         yield started
+
+
+def operator(program: Program) -> dict[str, str]:
+    return {"Authorization": f"Bearer {(program.home / 'operator.token').read_text()}"}
+
+
+async def paired(http: aiohttp.ClientSession, program: Program, name: str) -> dict[str, str]:
+    """The headers of a new device that may use MCP."""
+    gateway, device = program.urls["gateway"], {"X-Device-Id": name}
+    async with http.get(f"{gateway}/status", headers=device) as answer:
+        await answer.read()
+    body = {"deviceId": name, "scope": {"mcp": True}}
+    url = f"{gateway}/pairing/approve"
+    async with http.post(url, json=body, headers=operator(program)) as answer:
+        token = (await answer.json())["data"]["deviceToken"]
+    return {**device, "X-Device-Token": token}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +58,7 @@ async def test_every_door_of_mcp_needs_a_token_and_an_origin_of_ours(
     program: Program, method: str, path: str
 ) -> None:
     url = program.urls["mcp"] + path
-    right = {"Authorization": f"Bearer {(program.home / 'operator.token').read_text()}"}
+    right = operator(program)
     async with aiohttp.ClientSession(headers=JSON) as http:
 
         async def status(headers: dict[str, str]) -> int:
@@ -57,17 +78,60 @@ async def test_every_door_of_mcp_needs_a_token_and_an_origin_of_ours(
 
 
 async def test_a_stock_client_lists_the_seven_tools_through_the_gateway(program: Program) -> None:
-    mcp = pytest.importorskip("mcp.client.streamable_http")
-    from mcp import ClientSession  # noqa: PLC0415 - heavy, and only here
-
-    token = (program.home / "operator.token").read_text()
-    import httpx2  # noqa: PLC0415 - what the SDK speaks HTTP with
-
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
-        mcp.streamable_http_client(program.urls["mcp"], http_client=http) as streams,
+        httpx2.AsyncClient(headers=operator(program)) as http,
+        streamable_http_client(program.urls["mcp"], http_client=http) as streams,
         ClientSession(streams[0], streams[1]) as session,
     ):
         await session.initialize()
         tools = await session.list_tools()
         assert len(tools.tools) == 7
+
+
+async def test_mcp_may_be_called_by_every_name_of_the_gateway(program: Program) -> None:
+    async with aiohttp.ClientSession(headers={**JSON, **operator(program)}) as http:
+        for host in ("gate.example", "gate.example:8787", "10.1.2.3:8787"):
+            own = {"Host": host, "Origin": f"http://{host}"}
+            async with http.post(program.urls["mcp"], json=INITIALIZE, headers=own) as answer:
+                assert answer.status == 200, host
+
+
+async def test_a_session_is_its_openers_alone(program: Program) -> None:
+    url = program.urls["mcp"]
+    async with aiohttp.ClientSession(headers=JSON) as http:
+        ada, bob = await paired(http, program, "ada"), await paired(http, program, "bob")
+        async with http.post(url, json=INITIALIZE, headers=ada) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        for caller, status in ((ada, 200), (bob, 404), (operator(program), 404), (ada, 200)):
+            async with http.post(url, json=ping, headers={**caller, **session}) as answer:
+                assert answer.status == status
+        async with http.get(f"{url}/sse", headers=ada) as stream:
+            await stream.content.readline()
+            at = (await stream.content.readline()).decode().strip().removeprefix("data: ")
+            at = program.urls["gateway"] + at
+            for caller, status in ((bob, 404), (ada, 202)):
+                async with http.post(at, json=INITIALIZE, headers=caller) as answer:
+                    assert answer.status == status
+
+
+async def test_a_revoked_device_is_cut_off_its_open_streams(program: Program) -> None:
+    url = program.urls["mcp"]
+    async with aiohttp.ClientSession(headers=JSON) as http:
+        eve = await paired(http, program, "eve")
+        async with http.post(url, json=INITIALIZE, headers=eve) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        async with (
+            http.get(f"{url}/sse", headers=eve) as old,
+            http.get(url, headers={**eve, **session}) as new,
+        ):
+            assert (old.status, new.status) == (200, 200)
+            revoke = f"{program.urls['gateway']}/pairing/revoke"
+            body = {"deviceId": "eve"}
+            async with http.post(revoke, json=body, headers=operator(program)) as answer:
+                assert answer.status == 200, await answer.text()
+            async with asyncio.timeout(5):
+                await old.content.read()
+                await new.content.read()
+        async with http.post(url, json=INITIALIZE, headers=eve) as answer:
+            assert answer.status == 401

@@ -9,13 +9,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+import click
 import pytest
 import pytest_asyncio
 
-from tests.e2e.harness import Program, environment, running
+from tests.e2e.harness import PATIENCE, Program, environment, running
+from toolgate.cli.main import main
 
 ROOT: Final = Path(__file__).parents[2]
 READMES: Final = ("README.md", "README.zh-CN.md")
+PAGES: Final = (
+    *READMES,
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/README.md")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md")),
+)
 EXPECTED: Final = {  # what its answer must hold, by how a line begins
     "toolgate chat": "42",
     "python examples/": "Hello, brave new world",
@@ -87,15 +95,7 @@ def test_both_readmes_have_the_same_doors() -> None:
     assert doors("README.md") == doors("README.zh-CN.md")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *READMES,
-        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
-        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/README.md")),
-        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md")),
-    ],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)", text):
@@ -103,6 +103,59 @@ def test_every_link_leads_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), target
 
 
+def commands(page: Path) -> list[str]:
+    """The lines of its shell blocks that call our program."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = (line.strip() for block in blocks for line in block.splitlines())
+    return [line for line in lines if re.match(r"(\.venv/bin/)?toolgate ", line)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_a_page_names_is_there_with_its_options(page: str) -> None:
+    for line in commands(ROOT / page):
+        words = shlex.split(line, comments=True)[1:]
+        words = words[: next((n for n, w in enumerate(words) if w in {"&", ">", "|"}), len(words))]
+        at: click.Command = main
+        context = click.Context(main)
+        while isinstance(at, click.Group):
+            found = at.get_command(context, words.pop(0))
+            assert found is not None, line
+            at = found
+        options = {option for parameter in at.params for option in parameter.opts}
+        said = words[: words.index("--")] if "--" in words else words
+        given = {word.partition("=")[0] for word in said if word.startswith("-")}
+        assert given <= options, line
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
 def test_examples_are_short(name: str) -> None:
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 40
+
+
+async def test_an_mcp_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
+    async with running(tmp_path / ".toolgate") as program:
+        line = 'python examples/mcp_client.py http://127.0.0.1:8787/mcp "$(cat .toolgate/operator.token)"'
+        code, output = await run(line, program)
+        assert code == 0, output
+        assert "run_task_template" in output
+        assert "http://pages.toolgate.example/ The gate" in output
+
+
+async def test_an_agent_of_ones_own_is_talked_to(tmp_path: Path) -> None:
+    async with running(tmp_path / ".toolgate") as program:
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable,
+            ROOT / "examples" / "own_agent.py",
+            program.urls["orchestrator"],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert agent.stdout is not None
+        try:
+            registered = await asyncio.wait_for(agent.stdout.readline(), PATIENCE)
+            assert b"parrot" in registered
+            code, output = await run("toolgate chat --agent parrot hello there", program)
+        finally:
+            agent.terminate()
+            await agent.wait()
+        assert (code, output.strip()) == (0, "hello! there!")

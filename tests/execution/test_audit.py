@@ -125,6 +125,20 @@ async def test_filters_are_exact_and_combine(audited: Audited) -> None:
     assert await audited.ids(tenantId="t") == []
 
 
+async def test_a_run_that_is_called_like_an_action_is_not_mixed_up_with_it(
+    audited: Audited,
+) -> None:
+    await add(audited, 1, action="policy.changed", metadata={})
+    await add(audited, 1, metadata={"runId": "policy.changed"})
+    await add(audited, 1, action="run.cancelled", metadata={"runId": "run_1"})
+    await add(audited, 2, metadata={"runId": "run_1"})
+    assert await audited.ids(action="policy.changed") == [1]
+    assert await audited.ids(runId="policy.changed") == [2]
+    assert await audited.ids(runId="run_1") == [5, 4, 3]
+    assert await audited.ids(runId="run_1", action="run.cancelled") == [3]
+    assert await audited.ids(action="tool.run") == [5, 4, 2]
+
+
 @pytest.mark.requirement("000/audit/unknown-action")
 async def test_an_unknown_action_is_no_items_and_no_error(audited: Audited) -> None:
     await add(audited, 3)

@@ -26,6 +26,7 @@ from toolgate.execution.approvals import OPEN
 from toolgate.execution.audit import AuditQuery
 from toolgate.execution.calls import (
     EXECUTIONS,
+    FINISHED,
     Call,
     Entry,
     Started,
@@ -33,10 +34,11 @@ from toolgate.execution.calls import (
     decode_entry,
     described,
 )
-from toolgate.execution.ledger import Ledger
+from toolgate.execution.ledger import STARTS_PER_NOTE, Ledger
 from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.evidence import record_of
+from toolgate.ports.journal import Row
 from toolgate.ports.pipeline import Denied, Pending, Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipelines import POLICY, Rig, open_rig
@@ -69,6 +71,12 @@ async def state_of(rig: Rig, request_id: str) -> State:
 async def artifact(rig: Rig, ref: str) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(await rig.evidence.fetch(ref))
     return found
+
+
+async def noted_end(rig: Rig) -> Row:
+    row = await rig.journal.get(FINISHED, "here")
+    assert row is not None
+    return row
 
 
 def as_ran(answer: object) -> ToolOutput:
@@ -265,6 +273,26 @@ async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
     assert (await artifact(rig, "requests/r1/policy_decision.json"))["decision"] == "allow"
 
 
+async def test_what_a_device_made_of_a_call_is_evidence_once(rig: Rig) -> None:
+    await rig.pipeline.check(call("r1", "count"))
+    kinds = [record["kind"] for record in await records(rig, "r1")]
+    assert kinds == ["decision"]
+    came_of_it = ToolOutput(0, stdout="from the device", isolation="device")
+    operations = await rig.pipeline.conclude("r1", came_of_it)
+    assert await state_of(rig, "r1") is State.RELEASED  # whoever asked commits them
+    await rig.journal.commit(*operations)
+    with pytest.raises(Conflict):
+        await rig.journal.commit(*operations)
+    assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
+    assert (await artifact(rig, "requests/r1/tool_result.json"))["stdout"] == "from the device"
+    [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
+    assert (row.metadata["requestId"], row.metadata["result"]) == ("r1", "ok")
+    assert as_ran(await rig.pipeline.check(call("r1", "count"))).stdout == "from the device"
+    for request_id in ("r1", "unknown"):
+        assert await rig.pipeline.conclude(request_id, came_of_it) == ()
+    assert rig.engine.runs["count"] == 0
+
+
 @pytest.mark.parametrize(
     ("raised", "outcome"),
     [
@@ -352,6 +380,27 @@ async def test_a_killed_process_leaves_a_call_that_may_have_been_executed(tmp_pa
             await artifact(rig, ref)
         assert rig.engine.runs["hang"] == 0
         assert await rig.pipeline.recover() == 0
+
+
+async def test_a_call_is_found_again_however_many_have_ended_since_it_started(
+    tmp_path: Path,
+) -> None:
+    async with open_rig(tmp_path) as rig:
+        await rig.pipeline.run(call("before", "count"))
+        assert await rig.pipeline.recover() == 0
+        noted = int((await noted_end(rig)).value)
+        assert noted == (await rig.journal.head(EVIDENCE)).last
+        running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+        await asyncio.wait_for(rig.engine.begun.wait(), 5)
+        for start in range(0, STARTS_PER_NOTE, 100):
+            many = (rig.pipeline.run(call(f"c{start + n}", "count")) for n in range(100))
+            await asyncio.gather(*many)
+        row = await noted_end(rig)
+        assert (row.version, int(row.value)) == (2, noted)  # it waits for the one that runs
+        running.cancel()
+        await asyncio.wait([running])
+        assert await rig.pipeline.recover() == 0
+        assert int((await noted_end(rig)).value) == (await rig.journal.head(EVIDENCE)).last
 
 
 ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)

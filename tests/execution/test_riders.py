@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, Level, ToolRequest
-from toolgate.ports.journal import Put
+from toolgate.ports.journal import Event, Operation, Put
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider
 from toolgate.testing.pipelines import Rig, open_rig
 
@@ -70,3 +71,17 @@ async def test_what_began_before_is_not_written_again(rig: Rig) -> None:
     aboard.began = True
     await rig.pipeline.run(call("count"), rider=aboard)
     assert await notes(rig) == {"end": Ran.__name__.encode()}
+
+
+async def test_where_nothing_can_be_written_nothing_runs(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Operation, durable: bool = True) -> list[Event]:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(rig.journal, "commit", full)
+    aboard = rider()
+    with pytest.raises(Unavailable):
+        await rig.pipeline.run(call("fail"), rider=aboard)
+    assert rig.engine.runs["fail"] == 0
+    assert (aboard.began, aboard.ended) == (False, False)

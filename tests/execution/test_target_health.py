@@ -1,14 +1,17 @@
 """What `/status` can say of each target, against runners that live, lie and are dead."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.docker_runner import DockerRunners
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.targets import LOCAL_DEFAULT, Change
-from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.execution.target_health import Condition, TargetHealths
+from toolgate.domain.targets import BUILT_IN, LOCAL_DEFAULT, Change, Target
+from toolgate.domain.tools import Caller, JsonValue, ToolRequest
+from toolgate.execution.target_health import FRESH_MS, Condition, TargetHealths
 from toolgate.execution.targets import Targets
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -27,14 +30,14 @@ class Broken(FakeSandbox):
 
 class Parts:
     def __init__(self, sandbox: FakeSandbox | None = None) -> None:
-        clock = FakeClock()
+        clock = self.clock = FakeClock()
         journal = MemoryJournal(clock=clock, bus=LocalBus())
         self.targets = Targets(journal, clock=clock, seal=PlainSeal())
         self.runners = DockerRunners(clock=clock)
         self.sessions = Sessions(sandbox or FakeSandbox(), clock=clock)
         self.sessions.start_soon()
         self.healths = TargetHealths(
-            self.targets,
+            self.targets.list,
             clock=clock,
             local=lambda _: self.sessions.health(),
             remote=self.runners.health,
@@ -45,7 +48,7 @@ class Parts:
         await self.targets.upsert(target_id, Change("t_1", None, "docker-runner", url))
 
     async def conditions(self) -> dict[str, Condition]:
-        return {each.target_id: each.condition for each in await self.healths.look()}
+        return {each.target_id: each.condition for each in await self.healths.now()}
 
     async def close(self) -> None:
         await self.runners.close()
@@ -55,7 +58,6 @@ class Parts:
 @pytest.mark.requirement("000/targets/shape")
 async def test_each_target_is_told_apart_from_the_others() -> None:
     parts = Parts()
-    assert parts.healths.known() == []
     async with (
         FakeRunner(whole(HEALTHY)) as well,
         FakeRunner(whole({"ok": False, "backend": "x"})) as ill,
@@ -73,28 +75,65 @@ async def test_each_target_is_told_apart_from_the_others() -> None:
             "dead": Condition.OFFLINE,
             "blank": Condition.OFFLINE,
         }
+        known = {each.target_id: each for each in await parts.healths.now()}
         assert [asked.method for asked in well.asked] == ["GET"]
-    known = {each.target_id: each for each in parts.healths.known()}
-    assert known["well"].detail["backend"] == "bwrap"
-    assert known["dead"].detail["reason"]
+        assert known["well"].detail["backend"] == "bwrap"
+        assert known["dead"].detail["reason"]
     await parts.close()
 
 
 async def test_an_open_circuit_shows_at_once_without_another_look() -> None:
     parts = Parts()
     await parts.add("dead", NOWHERE)
-    await parts.healths.look()
+    await parts.healths.now()
     engine = parts.runners.engine(await parts.targets.get("dead"))
     for _ in range(5):
         await engine.run(ToolRequest("1", "bash.exec", {"cmd": "true"}, Caller("t_1", "w_1")))
-    known = {each.target_id: each.circuit_open for each in parts.healths.known()}
+    known = {each.target_id: each.circuit_open for each in await parts.healths.now()}
     assert known == {LOCAL_DEFAULT: False, "dead": True}
     await parts.close()
 
 
 async def test_a_machine_without_a_sandbox_says_what_is_missing() -> None:
     parts = Parts(Broken())
-    (local,) = await parts.healths.look()
+    (local,) = await parts.healths.now()
     assert local.condition is Condition.OFFLINE
     assert "bwrap" in str(local.detail["reason"])
     await parts.close()
+
+
+async def test_only_who_asks_first_waits_and_later_ones_get_what_is_known() -> None:
+    answer, gate = {"ok": True}, asyncio.Event()
+    gate.set()
+    asked: list[str] = []
+    clock = FakeClock()
+
+    async def ask(target: Target) -> Mapping[str, JsonValue]:
+        asked.append(target.id)
+        await gate.wait()
+        return answer
+
+    async def only_this_machine() -> Sequence[Target]:
+        return [BUILT_IN]
+
+    healths = TargetHealths(
+        only_this_machine, clock=clock, local=ask, remote=ask, is_held_back=lambda _: False
+    )
+
+    async def condition() -> Condition:
+        (health,) = await healths.now()
+        return health.condition
+
+    both = await asyncio.gather(condition(), condition())
+    assert set(both) == {Condition.HEALTHY}
+    assert len(asked) == 1
+    gate.clear()
+    answer = {"ok": False}
+    clock.advance(FRESH_MS)
+    assert await condition() is Condition.HEALTHY
+    gate.set()
+    async with asyncio.timeout(5):
+        while await condition() is not Condition.OFFLINE:
+            await asyncio.sleep(0)
+    assert len(asked) == 2
+    await healths.stop()

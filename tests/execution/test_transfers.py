@@ -22,7 +22,7 @@ from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, NotFound
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.execution.file_artifacts import LARGEST_FILE, FileArtifacts
+from toolgate.execution.file_artifacts import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
 from toolgate.execution.target_tools import GET, PIECE_BYTES, PUT
 from toolgate.execution.transfers import Transfers
 from toolgate.ports.engine import Engine, Update, no_update
@@ -233,6 +233,27 @@ async def test_a_file_with_a_secret_is_not_kept(faked: Place) -> None:
         assert SECRET not in refused.stderr
         with pytest.raises(NotFound):
             await faked.files.fetch(f"files/{hashlib.sha256(content).hexdigest()}")
+
+
+@pytest.mark.parametrize("at", [0, WINDOW - 5, 3 * WINDOW + OVERLAP - 1])
+async def test_a_secret_is_found_wherever_it_lies(tmp_path: Path, at: int) -> None:
+    place = Place(MockEngine(), tmp_path)
+    with pytest.raises(Invalid):
+        await place.files.keep(b"x" * at + SECRET.encode() + b"x" * WINDOW, owner=OWNER)
+
+
+async def test_a_file_that_takes_too_long_to_check_is_not_kept(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    def slow(_: str) -> bool:
+        clock.advance(3_000)
+        return False
+
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    files = FileArtifacts(DiskBlobs(tmp_path), journal, clock=clock, holds_secret=slow)
+    await files.keep(b"x" * 3 * WINDOW, owner=OWNER)
+    with pytest.raises(Invalid):
+        await files.keep(b"x" * 6 * WINDOW, owner=OWNER)
 
 
 @pytest.mark.parametrize(

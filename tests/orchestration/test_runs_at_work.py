@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound
 from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
-from toolgate.domain.tools import Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
 from toolgate.orchestration.agents import Agents, External
@@ -33,11 +33,11 @@ from toolgate.ports.pipeline import Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.pipeline_policed import ALLOW, ASK, PolicedPipeline
+from toolgate.testing.pipeline import FakePipeline
 from toolgate.testing.seal import PlainSeal
 
 requirement = pytest.mark.requirement
-POLICY = {"here": ALLOW, "pay": ASK, "desk": ALLOW}
+TOOLS = {"here": Level.READ, "pay": Level.SIGN, "desk": Level.READ}
 
 
 class Broken:
@@ -83,7 +83,10 @@ class House:
         self.journal = self.journal or MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
-        self.pipeline = PolicedPipeline(self.journal, self.clock, POLICY, run=self._run_tool)
+        self.pipeline = FakePipeline(journal=self.journal, clock=self.clock)
+        for name, level in TOOLS.items():
+            self.pipeline.add(name, level, self._run_tool)
+        self.pipeline.elsewhere.add("desk")
         self.endless = Endless()
         self.builtin: dict[str, Agent] = {
             "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,
@@ -117,9 +120,9 @@ class House:
     def _reach(self, external: External) -> Agent:
         raise NotFound("agent", external.agent_id)
 
-    async def _run_tool(self, request: ToolRequest) -> ToolOutput:
+    async def _run_tool(self, _args: Mapping[str, JsonValue]) -> ToolOutput:
         if self.tool is not None:
-            await self.tool(request)
+            await self.tool(self.pipeline.ran[-1])
         return ToolOutput(0, stdout="ran")
 
     async def invoke(self, content: str, agent: str = "script", request_id: str = "") -> str:
@@ -209,7 +212,7 @@ async def test_a_tool_that_was_run_before_a_crash_is_not_run_again(house: House)
     house.start()
     house.dispatcher.dispatch(run_id)
     await house.until(run_id, RunStatus.DONE)
-    assert house.pipeline.ran.count(call_id) == 1
+    assert [request.request_id for request in house.pipeline.ran].count(call_id) == 1
     assert len(house.pipeline.ran) == 2
 
 
@@ -285,6 +288,7 @@ async def test_of_a_result_a_time_out_and_a_cancel_one_wins_and_the_rest_learn_i
     await house.until(run_id, RunStatus.DONE)
     line = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
     assert len(line) == 1
+    assert call_id in {concluded for concluded, _ in house.pipeline.concluded}
     with pytest.raises(Conflict):
         await house.runs.submit_result(call_id, **result)
     with pytest.raises(NotFound):

@@ -11,7 +11,7 @@ from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.chromium import KNOWN
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -29,15 +29,15 @@ def site() -> Iterator[Site]:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def browser() -> AsyncIterator[PlaywrightBrowser]:
+async def browser() -> AsyncIterator[SystemBrowser]:
     if not any(shutil.which(name) for name in KNOWN):
         pytest.skip("there is no Chromium on this machine")
-    browser = PlaywrightBrowser(QUICK)
+    browser = SystemBrowser(QUICK)
     yield browser
     await browser.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def toolset(tmp_path: Path, browser: PlaywrightBrowser) -> AsyncIterator[Toolset]:
+async def toolset(tmp_path: Path, browser: SystemBrowser) -> AsyncIterator[Toolset]:
     async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
         yield toolset

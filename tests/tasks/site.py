@@ -50,6 +50,10 @@ PAGES = {
     "/shadow": "<title>Shadow</title><my-el></my-el><script>customElements.define('my-el',class "
     "extends HTMLElement{constructor(){super();this.attachShadow({mode:'open'}).innerHTML="
     "'<p>Within the shadow'}})</script>",
+    "/frames": "<title>Frames</title><p id=a><p id=b><p id=c>...<script>requestAnimationFrame(()=>"
+    "requestAnimationFrame(()=>{a.textContent='by frame'}));requestIdleCallback(()=>"
+    "{b.textContent='when idle'});new IntersectionObserver(seen=>{if(seen[0].isIntersecting)"
+    "c.textContent='when seen'}).observe(c)</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
     "this</span>",
 }
@@ -156,6 +160,8 @@ class Site:
                   + "<p>Card " + html.escape(form.get("card", [""])[0]))  # fmt: skip
         elif path == "/login" and request.command == "POST":
             self._sign_in(request, form)
+        elif path == "/sets-cookie":
+            _send(request, "<title>Set</title>", headers={"Set-Cookie": "token=1; Path=/"})
         elif path == "/private":
             signed_in = "token" in SimpleCookie(request.headers.get("Cookie", ""))
             _send(request, f"<title>Private</title><p>{'Secret room' if signed_in else 'Go away'}")

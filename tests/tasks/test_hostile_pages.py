@@ -16,7 +16,7 @@ import pytest
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.ports.browser import ExtractOptions
@@ -54,16 +54,17 @@ async def test_a_page_that_cannot_be_stopped_is_answered_from_its_html(
     assert (hung["degraded"], text_of(hung)) == (True, "Before After")
 
 
+@pytest.mark.parametrize("only_reads", [True, False])
 async def test_with_the_usual_budgets_a_hang_is_answered_within_eight_seconds(
-    tmp_path: Path, site: Site
+    tmp_path: Path, site: Site, only_reads: bool
 ) -> None:
-    browser = PlaywrightBrowser()
+    browser = SystemBrowser()
     try:
-        session = await browser.open(trust=Trust.LOCAL)
+        session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        async with session.tab(run_id="run_1") as tab:
-            looked = await tab.read(site.url("/hang-again"), ExtractOptions())
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(site.url("/hang-again"), ExtractOptions())
         assert loop.time() - begun < 8
         assert looked.degraded is not None
     finally:
@@ -116,9 +117,9 @@ async def test_pages_that_navigate_by_themselves_are_read_and_their_tab_still_wo
 
 
 async def test_dialogs_and_pop_ups_are_dismissed(
-    toolset: Toolset, site: Site, browser: PlaywrightBrowser
+    toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:
-    session = await browser.open(trust=Trust.LOCAL)
+    session = await browser.working.open(trust=Trust.LOCAL)
     async with session.tab(run_id="run_1") as tab:
         looked = await tab.read(site.url("/popups"), ExtractOptions())
         assert looked.top_sections == ("After the pop-ups",)
@@ -130,20 +131,38 @@ async def test_dialogs_and_pop_ups_are_dismissed(
     await session.close()
 
 
+async def test_pages_that_are_read_may_show_dialogs_and_open_pop_ups(
+    toolset: Toolset, site: Site
+) -> None:
+    urls = [site.url("/popups"), site.url("/dialogs"), site.url("/n/1")]
+    found = await items(toolset, *urls, concurrency=1)
+    assert [text_of(item) for item in found[:2]] == ["After the pop-ups", "After the dialogs"]
+    assert found[2]["title"] == "Page 1"
+
+
+async def test_a_page_built_in_frames_and_idle_moments_is_read_as_it_is_shown(
+    toolset: Toolset, site: Site, browser: SystemBrowser
+) -> None:
+    (item,) = await items(toolset, site.url("/frames"))
+    assert text_of(item) == "by frame when idle when seen"
+
+
 async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
-    toolset: Toolset, site: Site, browser: PlaywrightBrowser
+    toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:
     bomb, fine = await items(toolset, site.url("/bomb"), site.url("/n/1"), concurrency=1)
     assert bomb["error"]["errorCode"] == "EXECUTION_ERROR"
     assert "larger than" in bomb["error"]["message"]
     assert fine["success"] is True
-    await until(lambda: not list(browser.downloads.iterdir()))
+    place = browser.reading.downloads
+    assert place is not None
+    await until(lambda: not list(place.iterdir()))
 
 
 async def test_a_page_of_fifty_megabytes_is_read_within_its_limits(
     tmp_path: Path, site: Site
 ) -> None:
-    browser = PlaywrightBrowser()
+    browser = SystemBrowser()
     try:
         async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
             (huge,) = await items(toolset, site.url("/huge"))
@@ -198,7 +217,7 @@ async def test_a_bad_certificate_and_a_dead_port_fail_their_items(
 async def test_a_browser_killed_in_mid_run_is_started_again_and_no_run_is_lost(
     tmp_path: Path, site: Site
 ) -> None:
-    browser = PlaywrightBrowser()
+    browser = SystemBrowser()
     try:
         async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
             urls = [site.url(f"/n/{n}") for n in range(25)]
@@ -208,14 +227,14 @@ async def test_a_browser_killed_in_mid_run_is_started_again_and_no_run_is_lost(
             ]
             first = begun[0]["runId"]
             await until(lambda: toolset.runtime.view(first).done_steps > 5, within_s=20)
-            os.kill(browser.processes()[0], signal.SIGKILL)
+            os.kill(browser.reading.processes()[0], signal.SIGKILL)
             for answer in begun:
                 ended = await toolset.runtime.wait(answer["runId"], timeout_s=60)
                 assert ended.status is TaskStatus.SUCCEEDED
                 shown = await get(toolset, ended.run_id)
                 titles = [item["title"] for item in shown["result"]["items"]]
                 assert titles == [f"Page {n}" for n in range(25)]
-            assert browser.launches == 2
+            assert browser.reading.launches == 2
     finally:
         await browser.close()
 
@@ -223,14 +242,14 @@ async def test_a_browser_killed_in_mid_run_is_started_again_and_no_run_is_lost(
 async def test_a_browser_that_grew_too_large_is_replaced_without_losing_what_runs(
     tmp_path: Path, site: Site
 ) -> None:
-    browser = PlaywrightBrowser(BrowserOptions(memory_limit=1, memory_check_s=0.05))
+    browser = SystemBrowser(BrowserOptions(memory_limit=1, memory_check_s=0.05))
     try:
         async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
             for _ in range(2):
                 urls = [site.url(f"/n/{n}") for n in range(10)]
                 answer = await run(toolset, "batch_extract_pages", {"urls": urls}, mode="sync")
                 assert answer["status"] == "succeeded"
-            assert browser.launches >= 2
+            assert browser.reading.launches >= 2
     finally:
         await browser.close()
 
@@ -260,7 +279,7 @@ async def test_what_a_page_says_is_data_and_marked_as_such(toolset: Toolset, sit
 
 
 async def test_without_a_browser_the_error_says_how_to_get_one(tmp_path: Path) -> None:
-    browser = PlaywrightBrowser(BrowserOptions(executable=str(tmp_path / "none")))
+    browser = SystemBrowser(BrowserOptions(executable=str(tmp_path / "none")))
     with pytest.raises(Misconfigured, match="CHROMIUM"):
         await browser.open(trust=Trust.LOCAL)
     async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:

@@ -10,6 +10,7 @@ from tests.tasks.runtimes import get, run, until
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.ports.browser import ExtractOptions
@@ -386,16 +387,17 @@ async def test_a_form_is_submitted_once_and_verified(toolset: Toolset, site: Sit
 
 
 @pytest.mark.requirement("004/profile/max-tabs")
-async def test_a_session_opens_no_more_than_twenty_tabs(browser: PlaywrightBrowser) -> None:
-    assert browser.options.tabs_per_session == 20
+async def test_a_session_opens_no_more_than_twenty_tabs(browser: SystemBrowser) -> None:
+    assert browser.working.options.tabs_per_session == 20
+    assert browser.reading.options.tabs_per_session == 20
 
 
 async def test_the_browser_is_warm_and_shared_between_all_these(
-    browser: PlaywrightBrowser, toolset: Toolset, site: Site
+    browser: SystemBrowser, toolset: Toolset, site: Site
 ) -> None:
     await run(toolset, "batch_extract_pages", {"urls": [site.url("/n/1")]})
-    assert await browser.is_healthy()
-    assert browser.processes()
+    assert browser.reading.processes()
+    assert await browser.working.is_healthy()
     await until(lambda: toolset.runtime.sessions.count == 0)
 
 

@@ -12,8 +12,8 @@ from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.egress_proxy import EgressProxy
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.tasks.catalog import load_templates
@@ -34,7 +34,7 @@ def inner() -> Iterator[Site]:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def guarded(site: Site) -> AsyncIterator[PlaywrightBrowser]:
+async def guarded(site: Site) -> AsyncIterator[SystemBrowser]:
     async def resolve(name: str, port: int) -> Sequence[str]:
         if name in {SELF, "rebound.example"}:
             return ["127.0.0.1"]
@@ -49,13 +49,13 @@ async def guarded(site: Site) -> AsyncIterator[PlaywrightBrowser]:
             soft_ms=QUICK.soft_ms,
             navigation_ms=QUICK.navigation_ms,
         )
-        browser = PlaywrightBrowser(options, was_refused=refused.has)
+        browser = SystemBrowser(options, was_refused=refused.has)
         yield browser
         await browser.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def remote(tmp_path: Path, guarded: PlaywrightBrowser) -> AsyncIterator[Toolset]:
+async def remote(tmp_path: Path, guarded: SystemBrowser) -> AsyncIterator[Toolset]:
     async with a_toolset(tmp_path, browser=guarded, catalog=load_templates()) as toolset:
         yield toolset
 

@@ -3,11 +3,23 @@ async (options) => {
   const watch = window[Symbol.for("toolgate.pending")] || { pending: 0 };
   const READ_EVERY_MS = 25;
   const STILL_READS = 2;
+  const FRAMES_GRACE_MS = 500;
   const LOAD_GRACE_MS = 1500; // a load event that a slow sub-resource holds up is not waited for
 
+  const parsed = async () => {
+    if (document.readyState !== "loading") return;
+    await new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
+  };
+  // A page built in frames gets some, though a busy machine draws them late.
+  const drawn = (frames) => new Promise((done) => {
+    setTimeout(done, FRAMES_GRACE_MS);
+    const next = () => (frames-- > 0 ? requestAnimationFrame(next) : done());
+    next();
+  });
   const quiet = async () => {
     // Without a script nothing changes after the parser is done.
     if (!options.quietMs || (document.scripts.length === 0 && document.readyState !== "loading")) return;
+    if (watch.framed) await drawn(3);
     let changes = 0;
     const observer = new MutationObserver((records) => { changes += records.length; });
     observer.observe(document, { childList: true, subtree: true, characterData: true });
@@ -194,14 +206,18 @@ async (options) => {
     return found ? whole(cut(tidy(found.content || ""), 500)) : "";
   };
 
+  if (options.quietMs) await parsed();
+  if (options.still && watch.framed) return "framed";
   await quiet();
+  if (options.still && watch.framed) return "framed"; // what it waits for will not come here
   if (!document.body) return ""; // between two documents
   const title = whole(cut(tidy(document.title || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
   // Whether this page could go elsewhere by itself.
   const restless = document.scripts.length > 0 || document.querySelector("meta[http-equiv=refresh i]") !== null;
-  const answer = { restless, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  const navigation = performance.getEntriesByType("navigation")[0];
+  const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {

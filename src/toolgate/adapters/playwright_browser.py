@@ -10,9 +10,8 @@ import logging
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,7 @@ from toolgate.adapters.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.adapters.page_looks import WATCH
 from toolgate.adapters.playwright_errors import translated, translating, within
 from toolgate.adapters.playwright_tab import PlaywrightTab
 from toolgate.adapters.tab_slots import TabSlots
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 LAUNCH_S: Final = 20.0
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
 ASK_S: Final = 5.0
-WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
 
 
 def never_refused(_host: str, _port: int) -> bool:
@@ -115,10 +114,11 @@ class PlaywrightBrowser:
         options: BrowserOptions | None = None,
         *,
         was_refused: Callable[[str, int], bool] = never_refused,
+        slots: TabSlots | None = None,
     ) -> None:
         """`was_refused` says whether the guarded proxy lately refused this host and port."""
         self.options = options or BrowserOptions()
-        self.slots = TabSlots(self.options.slots)
+        self.slots = slots or TabSlots(self.options.slots)
         self.was_refused = was_refused
         self.launches = 0
         self._playwright: Playwright | None = None
@@ -129,7 +129,9 @@ class PlaywrightBrowser:
         self._scratch = tempfile.TemporaryDirectory(prefix="toolgate-downloads-")
         self.downloads = Path(self._scratch.name)
 
-    async def open(self, *, trust: Trust, media: bool = False) -> "PlaywrightSession":
+    async def open(
+        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+    ) -> "PlaywrightSession":
         if trust is Trust.REMOTE and not self.options.proxy_url:
             raise Unavailable("there is no guarded proxy for a remote caller's pages")
         for last in (False, True):
@@ -320,6 +322,9 @@ class PlaywrightSession:
                 tab.discard()  # stopped in the middle of something
                 raise
             self._keep(tab)
+
+    def reader(self, *, run_id: str) -> AbstractAsyncContextManager["PlaywrightTab"]:
+        return self.tab(run_id=run_id)
 
     @asynccontextmanager
     async def _told_of_death(self) -> AsyncIterator[None]:

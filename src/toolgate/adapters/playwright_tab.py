@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
 from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.page_looks import (
+    EXTRACTOR,
+    argument_of,
+    decode_looked,
+    extract_of,
+    marked,
+)
 from toolgate.adapters.playwright_errors import (
     IsDownload,
     is_gone_elsewhere,
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
-EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
@@ -77,20 +81,6 @@ class TabHome(Protocol):
     def was_refused(self, host: str, port: int) -> bool: ...
 
     async def new_page(self) -> tuple["Page", "CDPSession"]: ...
-
-
-class _Looked(msgspec.Struct, rename="camel"):
-    url: str
-    title: str
-    page_type: str
-    element_count: int
-    top_sections: tuple[str, ...]
-    restless: bool
-    page_info: msgspec.Raw = msgspec.Raw()
-    content: msgspec.Raw = msgspec.Raw()
-
-
-_looked: Final = msgspec.json.Decoder(_Looked)
 
 
 def _future() -> "asyncio.Future[PageDownload]":
@@ -153,7 +143,7 @@ class PlaywrightTab:
             looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
         except TimeoutError:
             return await self._read_static(url, options)
-        return _marked(looked, Degraded.STOPPED)
+        return marked(looked, Degraded.STOPPED)
 
     async def extract(self, options: ExtractOptions) -> Extract:
         budget = self._options
@@ -168,7 +158,7 @@ class PlaywrightTab:
         except TimeoutError as hung:
             self._crashed = True  # nothing will come of this tab any more
             raise PageCrashed("the page no longer answers") from hung
-        return _marked(looked, Degraded.STOPPED)
+        return marked(looked, Degraded.STOPPED)
 
     async def title(self) -> str:
         return await self._ask(self._page.title())
@@ -403,14 +393,7 @@ class PlaywrightTab:
 
     async def _look(self, options: ExtractOptions, *, quiet_ms: int, within_s: float) -> Extract:
         """One evaluate; again where the page went elsewhere meanwhile."""
-        argument = {
-            "pageInfo": options.page_info,
-            "content": options.content,
-            "sections": True,
-            "maxElements": options.max_elements,
-            "maxContentLength": options.max_content_length,
-            "quietMs": quiet_ms,
-        }
+        argument = argument_of(options, quiet_ms=quiet_ms)
         async with asyncio.timeout(within_s):
             while True:
                 try:
@@ -420,9 +403,9 @@ class PlaywrightTab:
                         raise self._noted(failed) from failed
                 else:
                     if text:
-                        looked = _looked.decode(text)
+                        looked = decode_looked(text)
                         self._restless = looked.restless
-                        return _extract(looked)
+                        return extract_of(looked)
                 await asyncio.sleep(0.02)
 
     async def _stop(self) -> None:
@@ -463,7 +446,7 @@ class PlaywrightTab:
         finally:
             if page is not None:
                 self._home.spawn(close_page(page))
-        return _marked(looked, Degraded.STATIC)
+        return marked(looked, Degraded.STATIC)
 
     async def _find(self, locator: Locator, kind: str, timeout_ms: int) -> "ElementHandle":
         loop = asyncio.get_running_loop()
@@ -558,28 +541,3 @@ async def _cancel_download(download: "PageDownload") -> None:
 async def close_page(page: "Page") -> None:
     with contextlib.suppress(Exception):
         await within(10, page.close())
-
-
-def _extract(looked: _Looked) -> Extract:
-    return Extract(
-        url=looked.url,
-        title=looked.title,
-        page_type=looked.page_type,
-        element_count=looked.element_count,
-        top_sections=looked.top_sections,
-        page_info=bytes(looked.page_info) or None,
-        content=bytes(looked.content) or None,
-    )
-
-
-def _marked(extract: Extract, degraded: Degraded) -> Extract:
-    return Extract(
-        extract.url,
-        extract.title,
-        extract.page_type,
-        extract.element_count,
-        extract.top_sections,
-        extract.page_info,
-        extract.content,
-        degraded,
-    )

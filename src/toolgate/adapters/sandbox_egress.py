@@ -15,6 +15,7 @@ from toolgate.adapters.egress_proxy import Client, EgressDecision, EgressProxy
 from toolgate.adapters.web_guard import Guard
 from toolgate.ports.sandbox import SessionKey
 
+FOLDER: Final = "toolgate-egress-"
 PORTS: Final = (80, 443)  # of a host that is listed without one
 
 Allows = Callable[[str, int], bool]
@@ -99,6 +100,15 @@ class SandboxEgress:
 
     def _place(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"toolgate-egress-{os.getpid()}-"))
+            _remove_abandoned()
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
             self._folder.chmod(0o711)  # to be walked through by who knows the name, not listed
         return self._folder
+
+
+def _remove_abandoned() -> None:
+    """The sockets of those who were killed; their folders are named by their process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

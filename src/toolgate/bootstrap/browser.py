@@ -14,9 +14,9 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.refused_hosts import RefusedHosts
 from toolgate.adapters.sample_pages import PAGES
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured
 from toolgate.ports.blobs import Blobs
@@ -41,7 +41,7 @@ async def browser_tasks(
         proxy = await stack.enter_async_context(
             EgressProxy(Guard(), decided=refused.note, pages=PAGES)
         )
-        browser = PlaywrightBrowser(
+        browser = SystemBrowser(
             BrowserOptions(
                 executable=settings.chromium,
                 proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",

@@ -134,13 +134,13 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
     target_health = TargetHealths(
-        targets,
+        targets.list,
         clock=clock,
         local=lambda _: sandboxes.health(),
         remote=runners.health,
         is_held_back=lambda target: runners.breaker(target).is_open,
     )
-    installation.keep_running(target_health.watch())
+    installation.on_stop(target_health.stop)
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -152,7 +152,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
     files = FileArtifacts(
-        blobs, journal, clock=clock, holds_secret=lambda text: redactor.text(text) != text
+        blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
     )
     on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
     upstreams = Upstreams(clock)

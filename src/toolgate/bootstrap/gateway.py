@@ -71,6 +71,7 @@ async def open_gateway(
             verify=verify_ed25519,
             wake_at=dispatcher.wake_at,
             last_at=scheduler.last_at,
+            targets=execution.target_health.now,
             more_routes=operator,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),

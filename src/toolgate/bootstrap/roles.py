@@ -106,7 +106,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
     console = await open_console(settings, core, execution, runs, door, sockets["clients"])
     gateway.router.routes.extend(console.routes())
-    mcp = McpDoors(execution.tasks)
+    mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
     installation.on_stop(mcp.close)
     gateway.router.routes.extend(
         HttpRoute(path, Guarded(mcp, door.gateway.doors))

@@ -1,5 +1,6 @@
 """`toolgate artifact`: files in and out of what an installation keeps."""
 
+import base64
 import json
 import sys
 import urllib.error
@@ -42,14 +43,22 @@ def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> No
 @click.argument("ref")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Instead of stdout.")
 @click.option("--url", help="The gateway's address, where it is not that of the settings.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; the content in base64.")
 @with_settings
-def get(settings: Settings, *, ref: str, output: Path | None, url: str | None) -> None:
+def get(
+    settings: Settings, *, ref: str, output: Path | None, url: str | None, as_json: bool
+) -> None:
     """Write what REF names: a file, or a document of the evidence."""
     content = _ask(settings, url, f"/artifact/get?ref={quote(ref, safe='/')}")
-    if output is None:
-        sys.stdout.buffer.write(content)
-    else:
+    if output is not None:
         output.write_bytes(content)
+    if as_json:
+        told: dict[str, str | int] = {"ref": ref, "size": len(content)}
+        if output is None:
+            told["content"] = base64.b64encode(content).decode()
+        click.echo(json.dumps(told))
+    elif output is None:
+        sys.stdout.buffer.write(content)
 
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:

@@ -6,11 +6,10 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import plain, table_of
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -28,13 +27,13 @@ def command() -> None:
 @click.option("--decision", help="Only this decision.")
 @click.option("--from", "from", help="Not before this time (ISO 8601).")
 @click.option("--to", help="Not after this time (ISO 8601).")
-@click.option("--limit", help="How many rows. [50; at most 500]")
-@click.option("--cursor", help="Only rows with a smaller id than this.")
+@click.option("--limit", type=click.IntRange(1, 500), help="How many rows. [50]")
+@click.option("--cursor", type=click.IntRange(1), help="Only rows with a smaller id than this.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, as over HTTP.")
 @click.option("--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]")
-def query(as_json: bool, home: Path | None, **filters: str | None) -> None:
+def query(as_json: bool, home: Path | None, **filters: str | int | None) -> None:
     """Print rows, newest first."""
-    given = {name: value for name, value in filters.items() if value is not None}
+    given = {name: str(value) for name, value in filters.items() if value is not None}
     place = home if home is not None else settings.load().home
     with ClosedJournal(place / JOURNAL_FILE) as journal:
         page = asyncio.run(search(journal, AuditQuery.parse(given)))
@@ -48,11 +47,11 @@ def _print(page: AuditPage) -> None:
     if not page.items:
         click.echo("no rows match")
         return
-    table = Table("id", "time", "action", "actor", "resource", "metadata", box=None, pad_edge=False)
+    table = table_of(("id", "time", "action", "actor", "resource", "metadata"))
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
         metadata = msgspec.json.encode(row.metadata).decode()
-        cells = (str(row.id), row.created_at, row.action, row.actor, resource, metadata)
+        cells = (str(row.id), row.created_at[:19], row.action, row.actor, resource, metadata)
         table.add_row(*map(plain, cells))
     Console(markup=False, highlight=False).print(table)
     if page.next_cursor is not None:

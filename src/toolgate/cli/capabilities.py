@@ -23,7 +23,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
         "scope": "scope",
         "level": "level",
         "health": "status",
-        "calls a minute": "rateLimit",
+        "at most": "rateLimit",
         "version": "version",
     }
     show(found, columns, as_json=as_json)

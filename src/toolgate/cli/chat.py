@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import logging
 import sys
 from dataclasses import dataclass
 
@@ -124,6 +125,8 @@ def command(
     url = url or f"ws://{settings.host}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
+    # What the session logs is said here anyway.
+    logging.getLogger("toolgate").addHandler(logging.NullHandler())
     key = settings.api_key.reveal()
     talk = Talk(url, agent, user, key, session_id, as_json)
     if not uvloop.run(_chat(talk, " ".join(message))):

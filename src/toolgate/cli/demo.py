@@ -218,8 +218,10 @@ async def _browse(session: Session, tell: Teller) -> None:
     _, brace, rest = said.partition("{")
     run: dict[str, Any] = json.loads(brace + rest) if brace else {"error": said}
     if run.get("error"):
-        tell.fact("skipped", run["error"], style="yellow")
+        why = str(run["error"]).splitlines()[0]
+        tell.fact("skipped", why, style="yellow")
         tell.fact("install", f"as root on Debian: {INSTALL}", style="dim")
+        tell.fact("look", "`toolgate doctor` tries what is here", style="dim")
         return
     for item in run["result"]["items"]:
         text = item["content"]["sections"][1]["text"]

@@ -263,5 +263,7 @@ class _answering:  # noqa: N801 -- used as a context manager, where it reads as 
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, BrokenPipeError):
+            return  # whoever read this has had enough
         if isinstance(error, OSError | UnicodeDecodeError):
             raise Unavailable(str(error)) from error

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from toolgate.cli.options import with_settings
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import plain, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -103,10 +102,10 @@ def show(
     if not rows:
         click.echo(none)
         return
-    table = Table(*columns, box=None, pad_edge=False)
+    shown = table_of(columns)
     for row in rows:
-        table.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
-    Console(markup=False, highlight=False).print(table)
+        shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
+    Console(markup=False, highlight=False).print(shown)
 
 
 def _cell(name: str, value: Any) -> str:
@@ -116,4 +115,6 @@ def _cell(name: str, value: Any) -> str:
         return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     if name == "scope" and isinstance(value, dict):  # the level, and what is granted beside it
         return ", ".join([value["tools"], *(key for key, held in value.items() if held is True)])
+    if name == "rateLimit" and isinstance(value, dict):
+        return f"{value['limit']} in {value['windowMs'] // 1000} s"
     return value if isinstance(value, str) else json.dumps(value)

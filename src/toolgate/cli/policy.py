@@ -42,11 +42,24 @@ _json = click.option("--json", "as_json", is_flag=True, help="Answer with JSON."
 
 @click.group()
 def command() -> None:
-    """Check, test, explain and simulate policies.
+    """Show, check, test, explain and simulate policies.
 
     FILE is a policy in YAML. Without it: the one in force here, which is POLICY_FILE, else the one
     that the console has put in force, else the one that ships with Toolgate.
     """
+
+
+@command.command()
+@_file
+@_json
+def show(file: Path | None, *, as_json: bool) -> None:
+    """Print the policy as it is written, to start one of your own from."""
+    path = file or _in_force()
+    text = _text(path, as_json=as_json)
+    if as_json:
+        _print_json({"policy": _named(path), "text": text})
+    else:
+        click.echo(text, nl=False)
 
 
 @command.command()
@@ -60,7 +73,7 @@ def check(file: Path | None, *, as_json: bool) -> None:
     if failed:
         _refuse(failed, as_json=as_json)
     counts = {"rules": len(policy.rules), "tests": len(policy.tests)}
-    name = "the policy that ships" if path is None else str(path)
+    name = _named(path)
     if as_json:
         _print_json({"ok": True, "policy": name, "version": policy.version, **counts})
         return
@@ -196,12 +209,21 @@ def _in_force() -> Path | None:
     return Path(given.policy_file) if given.policy_file else kept if kept.exists() else None
 
 
+def _named(path: Path | None) -> str:
+    return "the policy that ships" if path is None else str(path)
+
+
 def _read(file: Path | None, *, as_json: bool) -> Policy:
+    text = _text(file, as_json=as_json)
     try:
-        text = default_policy_text() if file is None else file.read_text("utf-8")
         return compile_policy(parse_document(text, name=ACTIVE_POLICY), name=ACTIVE_POLICY)
     except InvalidPolicy as bad:
         _refuse(bad.problems, as_json=as_json)
+
+
+def _text(file: Path | None, *, as_json: bool) -> str:
+    try:
+        return default_policy_text() if file is None else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as bad:
         _refuse([str(bad)], as_json=as_json)
 

@@ -33,7 +33,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
 
 @command.command("set")
 @click.argument("target_id")
-@click.option("--kind", type=click.Choice(["docker-runner", "local-host"]))
+@click.option("--kind", type=click.Choice(["docker-runner", "local-host"]), help="What runs it.")
 @click.option("--endpoint", help="A runner's URL, such as http://lab:18081/execute.")
 @click.option("--token-file", type=click.File(), help="Holds the runner's token; - is stdin.")
 @click.option("--tenant", help="Whose it is. A new one needs it; default: t_default.")

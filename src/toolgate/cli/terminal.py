@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 T = TypeVar("T")
 Told = Callable[[int, int], None]
@@ -26,6 +27,14 @@ def plain(text: str) -> str:
 def _visible(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>"
+
+
+def table_of(columns: Iterable[str]) -> Table:
+    """Without lines. Nothing is cut off: what has no room goes on below, the first column has it."""
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, overflow="fold", no_wrap=number == 0)
+    return table
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -46,5 +47,5 @@ def make(operator: Operator, *, name: str, as_json: bool, **scope: Any) -> None:
 @as_operator
 def end(operator: Operator, *, name: str, as_json: bool) -> None:
     """End a token, at once."""
-    ended = operator.data("DELETE", f"/tokens/{name}")
+    ended = operator.data("DELETE", f"/tokens/{quote(name, safe='')}")
     click.echo(json.dumps(ended) if as_json else f"{name} is ended")

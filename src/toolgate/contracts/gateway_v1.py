@@ -466,6 +466,8 @@ class TargetHealth(CamelWire):
     target_id: str
     status: CapabilityStatus
     checked_at: UnixMs | None = None
+    circuit_open: bool = False  # it did not answer lately, and is not asked for a while
+    error: str | UnsetType = UNSET  # the last one
 
 
 class Status(CamelWire):

@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
 
 def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
-    """A started call as it can be known after a restart: without its arguments."""
+    """A started call as it can be known without its caller: without its arguments."""
     assert entry.started is not None
     started = entry.started
     request = ToolRequest(

@@ -3,11 +3,13 @@
 A sandbox is known by its tenant, workspace and session, so its rules can speak of these.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.policy.egress import decide_connection, granting, may_reach_any
 from toolgate.domain.policy.model import ACTIVE_POLICY, EGRESS, Decision, Effect, Policy
@@ -18,7 +20,7 @@ from toolgate.ports.sandbox import SessionKey
 
 log = logging.getLogger(__name__)
 
-MOST_NOTED: Final = 256  # different hosts of one session; a command may try as many as it likes
+MOST_REFUSED: Final = 256  # different hosts of one session
 
 Allows = Callable[[str, int], bool]
 
@@ -59,18 +61,28 @@ class EgressRecords:
     evidence: Evidence
     audit: AuditLog
     decide: Callable[[SessionKey, str, int], Decision]
-    _noted: dict[SessionKey, set[tuple[str, int, bool]]] = field(default_factory=dict)
+    _noted: dict[SessionKey, dict[tuple[str, int, bool], "asyncio.Task[None]"]] = field(
+        default_factory=dict
+    )
 
     async def note(self, key: SessionKey, host: str, port: int, refusal: str) -> None:
-        """Before a byte goes there; raises Unavailable where it cannot be written."""
-        seen = self._noted.setdefault(key, set())
+        """Before a byte goes there; raises Unavailable where it cannot be written.
+
+        A session is refused as many hosts as it likes to try: the first of them are written down.
+        """
+        noted = self._noted.setdefault(key, {})
         told = (host, port, not refusal)
-        if told in seen:
-            return
-        if len(seen) >= MOST_NOTED:
-            if refusal:
+        if told not in noted:
+            if refusal and sum(not allowed for _, _, allowed in noted) >= MOST_REFUSED:
                 return
-            seen.clear()
+            noted[told] = asyncio.create_task(self._record(key, host, port, refusal))
+        try:
+            await asyncio.shield(noted[told])  # all who wait for it, wait for one write
+        except ToolgateError:
+            noted.pop(told, None)  # the next one is to be written, then
+            raise
+
+    async def _record(self, key: SessionKey, host: str, port: int, refusal: str) -> None:
         decision = self.decide(key, host, port)
         where = f"{host}:{port}"
         decided = Effect.DENY.value if refusal else Effect.ALLOW.value
@@ -100,7 +112,6 @@ class EgressRecords:
                 )
             ),
         )
-        seen.add(told)
 
     def forget(self, key: SessionKey) -> None:
         self._noted.pop(key, None)

@@ -21,6 +21,9 @@ from toolgate.ports.journal import Journal, Put
 
 COLLECTION: Final = "file_artifacts"  # rows by digest and owner
 LARGEST_FILE: Final = 32 * 1024 * 1024  # half of what a session's disk holds
+CHECK_SECONDS: Final = 10.0  # a file can be written so that each of its bytes has to be looked at
+WINDOW: Final = 64 * 1024
+OVERLAP: Final = 4 * 1024  # longer than what gives a secret away
 PREFIX: Final = "files/"
 _TEXTS: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}")
 _REF: Final = re.compile(r"files/([0-9a-f]{64})")
@@ -57,18 +60,28 @@ class FileArtifacts:
         self._journal = journal
         self._clock = clock
         self._holds_secret = holds_secret
+        self._one_at_a_time = asyncio.Lock()
 
     async def keep(self, content: bytes, *, owner: Caller) -> FileArtifact:
         """On disk when this returns; raises Invalid for what is too large or holds a secret."""
         if len(content) > LARGEST_FILE:
             raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes")
-        if await asyncio.to_thread(lambda: self._holds_secret(_readable(content))):
-            # It cannot be masked: the bytes would no longer be the file's.
-            raise Invalid("the file holds a secret, and secrets are not kept")
+        async with self._one_at_a_time:  # looking at one takes a while, and much of the processor
+            await asyncio.to_thread(self._check, content)
         digest = (await self._blobs.put(content)).removeprefix("sha256:")
         row = _Row(len(content), self._clock.now_ms())
         await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)))
         return FileArtifact(PREFIX + digest, len(content))
+
+    def _check(self, content: bytes) -> None:
+        """Raises Invalid where a secret is in it; it cannot be masked, or it would be another file."""
+        text = _readable(content)
+        deadline = self._clock.monotonic() + CHECK_SECONDS
+        for start in range(0, len(text), WINDOW):
+            if self._clock.monotonic() > deadline:
+                raise Invalid("the file could not be checked for secrets in time")
+            if self._holds_secret(text[start : start + WINDOW + OVERLAP]):
+                raise Invalid("the file holds a secret, and secrets are not kept")
 
     async def get(self, ref: str, *, owner: Caller) -> bytes:
         """For a tool; raises Invalid, or NotFound, which is also said of others' files."""

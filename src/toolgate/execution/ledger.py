@@ -28,6 +28,7 @@ from toolgate.execution.calls import (
     State,
     decode_entry,
     encode,
+    interrupted_call,
 )
 from toolgate.execution.episodes import OK
 from toolgate.ports.clock import Clock
@@ -135,16 +136,6 @@ class Ledger:
     ) -> Call:
         """Allowed, durably: from here on the tool may have run."""
         artifacts = [] if again else await self._decided_after(call, decision, approval)
-        started = Started(
-            tool=call.request.tool,
-            run_id=call.request.run_id,
-            step_id=call.request.step_id,
-            caller=call.request.caller,
-            engine_ref=call.engine_ref,
-            level=call.level,
-            decision=decision,
-            approval=approval,
-        )
         self._starts += 1
         if self._starts % STARTS_PER_NOTE == 0:
             operations = (*operations, self.note_finished(newest=self._newest))
@@ -152,7 +143,7 @@ class Ledger:
         self._starting[number] = before
         try:
             committed = await self.journal.commit(
-                self._entry(call, State.STARTED, started=started),
+                self._entry(call, State.STARTED, started=_started(call, decision, approval)),
                 *self._record("decision", call, decision, artifacts),
                 *operations,
             )
@@ -172,10 +163,10 @@ class Ledger:
         approval: Approval | None = None,
         operations: Sequence[Operation] = (),
     ) -> None:
-        """Allowed, and run by a device: what comes of it is written down by whoever sees it."""
+        """Allowed, and run by a device: what comes of it is for `conclude`."""
         artifacts = await self._decided_after(call, decision, approval)
         await self.journal.commit(
-            self._entry(call, State.RELEASED),
+            self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
             *self._record("decision", call, decision, artifacts),
             *operations,
         )
@@ -211,6 +202,31 @@ class Ledger:
         also: Also = nothing,
     ) -> wire.RunToolResponse:
         """The tool has ended, and `output` holds no secret."""
+        response, ending = await self._ending(call, decision, output, approval, kind)
+        await self.journal.commit(*ending, *also(response))
+        self._running.pop(call.id, None)
+        return response
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        """The end of a call that a device has run; nothing where it is no such call, or has ended."""
+        row = await self.journal.get(EXECUTIONS, request_id)
+        entry = decode_entry(row.value) if row is not None else None
+        if row is None or entry is None or entry.state is not State.RELEASED:
+            return ()
+        assert entry.started is not None
+        call = interrupted_call(request_id, entry, version=row.version)
+        decision, approval = entry.started.decision, entry.started.approval
+        _, ending = await self._ending(call, decision, output, approval, "result")
+        return ending
+
+    async def _ending(
+        self,
+        call: Call,
+        decision: Decision,
+        output: ToolOutput,
+        approval: Approval | None,
+        kind: str,
+    ) -> tuple[wire.RunToolResponse, list[Operation]]:
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = response_of(call, decision, output, names)
         canonical = self.evidence.canonical
@@ -218,14 +234,11 @@ class Ledger:
             call.id,
             {A.TOOL_RESULT: canonical(_Result.of(output)), A.RESPONSE: canonical(response)},
         )
-        await self.journal.commit(
+        return response, [
             self._entry(call, State.ENDED, isolation=output.isolation),
             *self._outcome(call, output, artifacts=artifacts, kind=kind),
             *self._ended(call, response, names, approval),
-            *also(response),
-        )
-        self._running.pop(call.id, None)
-        return response
+        ]
 
     async def conflict(self, call: Call) -> wire.RunToolResponse:
         """The id stands for another request: denied, and the first one's evidence is untouched.
@@ -417,6 +430,19 @@ class _Result(msgspec.Struct):
             output.stdout,
             output.truncated,
         )
+
+
+def _started(call: Call, decision: Decision, approval: Approval | None) -> Started:
+    return Started(
+        tool=call.request.tool,
+        run_id=call.request.run_id,
+        step_id=call.request.step_id,
+        caller=call.request.caller,
+        engine_ref=call.engine_ref,
+        level=call.level,
+        decision=decision,
+        approval=approval,
+    )
 
 
 def _number_in(events: Iterable[Event]) -> int:

@@ -44,7 +44,7 @@ from toolgate.execution.ledger import Ledger
 from toolgate.execution.policies import Policies
 from toolgate.execution.recovery import may_run_again, recover
 from toolgate.execution.routing import Routing
-from toolgate.ports.engine import Update, no_update
+from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.journal import Operation
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
@@ -79,7 +79,8 @@ class Settled:
 class _Running:
     """One run that equal requests share. It can be stopped while its tool runs, and then only."""
 
-    def __init__(self, started: Started, rider: Rider) -> None:
+    def __init__(self, engine: Engine, started: Started, rider: Rider) -> None:
+        self.engine = engine
         self.started = started
         self.rider = rider
         self.task: asyncio.Task[Settled | Waiting]
@@ -164,11 +165,12 @@ class Pipeline:
         rider: Rider | None = None,
     ) -> Settled | Waiting:
         """Equal requests that arrive together share one run; the last to leave stops it."""
-        call = self._take(request)
+        engine = self._routing.engine_for(request)
+        call = self._take(request, engine)
         key = (call.id, call.fingerprint)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = _Running(started, rider or Rider())
+            running = self._running[key] = _Running(engine, started, rider or Rider())
             work = self._attempt(call, running, update=update, released=released)
             running.task = asyncio.create_task(work)
             running.task.add_done_callback(lambda task: self._forget(key, task))
@@ -188,6 +190,9 @@ class Pipeline:
         self._running.pop(key).end()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("call_failed request=%s error=%s", key[0], type(error).__name__)
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        return await self._ledger.conclude(request_id, clean_output(output, self._redactor))
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
@@ -268,7 +273,7 @@ class Pipeline:
         rider.ended = rider.end is not None
         return Settled(response, output.isolation)
 
-    def _take(self, request: ToolRequest) -> Call:
+    def _take(self, request: ToolRequest, engine: Engine) -> Call:
         """Understand a request, before anything happens; raises Invalid."""
         request = complete(request)
         content = described(request)
@@ -294,7 +299,7 @@ class Pipeline:
             request,
             shown,
             fingerprint=evidence.commitment(whole),
-            engine_ref=self._routing.engine_for(request).ref,
+            engine_ref=engine.ref,
             level=self._routing.level_of(request),
         )
 
@@ -324,7 +329,7 @@ class Pipeline:
                 return Settled(response)
 
     def _decide(self, call: Call) -> Decision:
-        decision = self._policies.decide(call.request)
+        decision = self._policies.decide(call.request, level=call.level)
         said = f"{decision.reason}\0{decision.detail}"
         if self._redactor.text(said) == said:
             return decision
@@ -362,7 +367,7 @@ class Pipeline:
 
     async def _execute(self, call: Call, running: _Running, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""
-        engine = self._routing.engine_for(call.request)
+        engine = running.engine
         stream: RedactingStream | None = None
 
         def shown(piece: str) -> None:

@@ -18,11 +18,11 @@ class Policies:
     parse_shell: ParseShell
     level_of: LevelOf
 
-    def decide(self, request: ToolRequest) -> Decision:
-        """Never raises: what cannot be decided is denied."""
-        return decide_by_ref(
-            self.find, request, level=self.level_of(request), parse_shell=self.parse_shell
-        )
+    def decide(self, request: ToolRequest, *, level: Level | None = None) -> Decision:
+        """Never raises: what cannot be decided is denied. `level` is the tool's, where known."""
+        if level is None:
+            level = self.level_of(request)
+        return decide_by_ref(self.find, request, level=level, parse_shell=self.parse_shell)
 
     def permits_hop(self, request: ToolRequest, url: Url) -> bool:
         """Whether a redirect may be followed: as if the call had asked for that URL.

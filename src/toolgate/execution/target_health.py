@@ -1,24 +1,20 @@
-"""How each execution target does: looked at from time to time, and told without waiting.
+"""How each execution target does: asked when somebody wants to know, and told at once.
 
-Disabled targets are not looked at: nobody is sent there.
+Only who asks about a target that nobody has asked about yet waits for its answer. Disabled targets
+are not looked at: nobody is sent there.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from toolgate.domain.errors import ToolgateError
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import JsonValue
-from toolgate.execution.targets import Targets
 from toolgate.ports.clock import Clock
 
-log = logging.getLogger(__name__)
-
-EVERY_SECONDS: Final = 15.0
+FRESH_MS: Final = 5_000
 
 Ask = Callable[[Target], Awaitable[Mapping[str, JsonValue]]]  # never raises; has `ok`
 
@@ -45,7 +41,7 @@ class TargetHealths:
 
     def __init__(
         self,
-        targets: Targets,
+        targets: Callable[[], Awaitable[Sequence[Target]]],
         *,
         clock: Clock,
         local: Ask,
@@ -57,30 +53,40 @@ class TargetHealths:
         self._local = local
         self._remote = remote
         self._is_held_back = is_held_back
-        self._answers: list[tuple[Target, Mapping[str, JsonValue], int]] = []
+        self._answers: dict[str, tuple[Mapping[str, JsonValue], int]] = {}  # and when
+        self._looked_at = 0
+        self._looking: asyncio.Task[None] | None = None
 
-    def known(self) -> Sequence[TargetHealth]:
-        """What the last look brought; nothing before the first. The circuit is as it is now."""
-        return [self._health(*answer) for answer in self._answers]
-
-    async def look(self) -> Sequence[TargetHealth]:
-        """Ask every enabled target now, all at once."""
-        enabled = [target for target in await self._targets.list() if target.enabled]
-        answers = await asyncio.gather(*(self._ask(target) for target in enabled))
-        now = self._clock.now_ms()
-        self._answers = [
-            (target, answer, now) for target, answer in zip(enabled, answers, strict=True)
+    async def now(self) -> Sequence[TargetHealth]:
+        """The enabled targets as they were at the last look; the circuit is as it is now."""
+        enabled = [target for target in await self._targets() if target.enabled]
+        unknown = any(target.id not in self._answers for target in enabled)
+        is_old = self._clock.now_ms() - self._looked_at >= FRESH_MS
+        if self._looking is None and (unknown or is_old):
+            self._looking = asyncio.create_task(self._look(enabled))
+        if unknown and self._looking is not None:
+            await asyncio.shield(self._looking)
+        return [
+            self._health(target, *self._answers[target.id])
+            for target in enabled
+            if target.id in self._answers
         ]
-        return self.known()
 
-    async def watch(self, *, seconds: float = EVERY_SECONDS) -> None:
-        """Look from time to time, for ever."""
-        while True:
-            try:
-                await self.look()
-            except ToolgateError as failed:
-                log.warning("target_health_failed error=%s", type(failed).__name__)
-            await asyncio.sleep(seconds)
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self, targets: Sequence[Target]) -> None:
+        """Ask every one of them, all at once."""
+        try:
+            answers = await asyncio.gather(*map(self._ask, targets))
+            now = self._looked_at = self._clock.now_ms()
+            self._answers = {
+                target.id: (answer, now) for target, answer in zip(targets, answers, strict=True)
+            }
+        finally:
+            self._looking = None
 
     async def _ask(self, target: Target) -> Mapping[str, JsonValue]:
         return await (self._local if target.kind is Kind.LOCAL_HOST else self._remote)(target)

@@ -24,7 +24,7 @@ from toolgate.domain.runs import (
     reduce,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Tool
+from toolgate.domain.tools import Outcome, Tool, ToolOutput
 from toolgate.orchestration import records
 from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.session_tools import SessionTools
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per session, 24 h"
 FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
+ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
 PAGE: Final = 50  # runs in a list, unless told otherwise
 SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
@@ -211,21 +212,25 @@ class Runs:
     async def client_offline(self, run_id: str, call_id: str) -> None:
         """Nobody was there to take a tool request."""
         offline = {"code": "client_offline", "message": "the client is not connected"}
-        await self.end_call(run_id, call_id, ok=False, result=None, error=offline)
+        await self.end_call(run_id, call_id, ok=False, result=None, error=offline, taken=False)
 
     async def end_call(
-        self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any
+        self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any, taken: bool = True
     ) -> CallState:
+        """A device's call has ended; `taken` where a device had it at all."""
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
             output = self.redact(output)[:OUTPUT_LIMIT]
             move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output)
+            came_of_it = ToolOutput(0, stdout=output, isolation=ON_DEVICE)
         else:
             code, message = _error_parts(error)
             move = MoveCall(
                 call_id, CallStatus.FAILED, output=self.redact(message), error_code=code
             )
-        state = await self.apply(run_id, move)
+            came_of_it = _failed_on_device(message, started=taken)
+        evidence = await self.pipeline.conclude(call_id, came_of_it)
+        state = await self.apply(run_id, move, besides=evidence)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)
 
@@ -316,7 +321,9 @@ class Runs:
             row.key, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
         )
         try:
-            await self.apply(line.run_id, move)
+            late = _failed_on_device(move.output, started=True)
+            evidence = await self.pipeline.conclude(row.key, late)
+            await self.apply(line.run_id, move, besides=evidence)
         except (Conflict, NotFound):
             await self.journal.commit(Put(records.CALLS, row.key, row.value))
             return
@@ -409,6 +416,11 @@ def _call_rows(before: RunState, after: RunState) -> list[Operation]:
             line = records.Owner(after.run_id, after.session_id)
             rows.append(Put(records.CALLS, call.call_id, records.encode(line), due=due))
     return rows
+
+
+def _failed_on_device(message: str, *, started: bool) -> ToolOutput:
+    outcome = Outcome.MAY_HAVE_EXECUTED if started else Outcome.NOT_STARTED
+    return ToolOutput(1, stderr=message, outcome=outcome, isolation=ON_DEVICE)
 
 
 def _error_parts(error: Any) -> tuple[str, str]:

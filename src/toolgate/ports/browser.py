@@ -98,16 +98,18 @@ class Download:
     content: bytes
 
 
-class Tab(Protocol):
+class Reader(Protocol):
+    async def read(self, url: str, options: ExtractOptions) -> Extract:
+        """Go there and extract, whatever the page does: a hang gives a degraded extract."""
+        ...
+
+
+class Tab(Reader, Protocol):
     @property
     def url(self) -> str: ...
 
     async def visit(self, url: str, *, timeout_ms: int | None = None) -> None:
         """Go there and wait for DOM content."""
-        ...
-
-    async def read(self, url: str, options: ExtractOptions) -> Extract:
-        """Go there and extract, whatever the page does: a hang gives a degraded extract."""
         ...
 
     async def extract(self, options: ExtractOptions) -> Extract:
@@ -160,6 +162,10 @@ class BrowserSession(Protocol):
         """A tab to work in, once it is this run's turn; reused or closed afterwards."""
         ...
 
+    def reader(self, *, run_id: str) -> AbstractAsyncContextManager[Reader]:
+        """The same for pages that are only read; cheaper where the session was opened for it."""
+        ...
+
     @property
     def is_alive(self) -> bool: ...
 
@@ -167,8 +173,13 @@ class BrowserSession(Protocol):
 
 
 class Browser(Protocol):
-    async def open(self, *, trust: Trust, media: bool = False) -> BrowserSession:
-        """A new session. Without `media`, images, fonts, video and sound are not loaded."""
+    async def open(
+        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+    ) -> BrowserSession:
+        """A new session. Without `media`, images, fonts, video and sound are not loaded.
+
+        One that `only_reads` may have no tabs to work in.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -86,6 +86,14 @@ class ToolPipeline(Protocol):
         """Decide a call that a device of the caller's session will run: `Ran` lets it go there."""
         ...
 
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        """What puts on record what a device made of a call that `check` let go to it.
+
+        The caller commits it with what it writes itself. There is nothing to write where the call
+        has ended already, or was never let go.
+        """
+        ...
+
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:

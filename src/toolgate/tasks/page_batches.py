@@ -79,5 +79,5 @@ async def _read(url: str, work: Work, options: ExtractOptions) -> PageRead:
 
 
 async def _read_once(url: str, work: Work, options: ExtractOptions) -> Extract:
-    async with work.tab() as tab:
-        return await tab.read(url, options)
+    async with work.reader() as reader:
+        return await reader.read(url, options)

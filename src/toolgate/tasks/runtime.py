@@ -428,7 +428,11 @@ class TaskRuntime:
         if not run.owns_session:
             return self.sessions.get(run.session_id, trust=run.trust)
         return await self.sessions.open(
-            run.session_id, trust=run.trust, client=live.client, media=template.media
+            run.session_id,
+            trust=run.trust,
+            client=live.client,
+            media=template.media,
+            only_reads=template.only_reads,
         )
 
     def _work_of(self, live: _Live, session: BrowserSession) -> Work:

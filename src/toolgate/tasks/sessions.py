@@ -22,6 +22,8 @@ class _Open:
     trust: Trust
     client: str
     used_at: float
+    media: bool = False
+    only_reads: bool = False
     kept: bool = False
 
 
@@ -35,15 +37,24 @@ class Sessions:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def open(
-        self, session_id: str, *, trust: Trust, client: str, media: bool
+        self,
+        session_id: str,
+        *,
+        trust: Trust,
+        client: str,
+        media: bool = False,
+        only_reads: bool = False,
     ) -> BrowserSession:
-        opening = asyncio.ensure_future(self._browser.open(trust=trust, media=media))
+        opening = asyncio.ensure_future(
+            self._browser.open(trust=trust, media=media, only_reads=only_reads)
+        )
         try:
             session = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(self._close_unwanted)
             raise
-        self._open[session_id] = _Open(session, trust, client, self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._open[session_id] = _Open(session, trust, client, now, media, only_reads)
         return session
 
     async def reopen(self, session_id: str) -> BrowserSession:
@@ -52,7 +63,9 @@ class Sessions:
         if known is None:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
         await known.session.close()
-        known.session = await self._browser.open(trust=known.trust)
+        known.session = await self._browser.open(
+            trust=known.trust, media=known.media, only_reads=known.only_reads
+        )
         return known.session
 
     def get(self, session_id: str, *, trust: Trust) -> BrowserSession:

@@ -23,6 +23,7 @@ from toolgate.ports.browser import (
     NavigationTimedOut,
     PageCrashed,
     PageError,
+    Reader,
     Tab,
 )
 from toolgate.tasks.secrets import Scrubber
@@ -88,14 +89,24 @@ class Work:
         check_target(url, trust=self.trust)
 
     @asynccontextmanager
+    async def reader(self) -> AsyncIterator[Reader]:
+        """For one page of many that is only read."""
+        await self._revive()
+        async with self.session.reader(run_id=self.run_id) as reader:
+            yield reader
+
+    @asynccontextmanager
     async def tab(self) -> AsyncIterator[Tab]:
-        """A tab for one page of many; a dead browser is replaced where the session is ours."""
+        await self._revive()
+        async with self.session.tab(run_id=self.run_id) as tab:
+            yield tab
+
+    async def _revive(self) -> None:
+        """A dead browser is replaced where the session is ours."""
         if not self.session.is_alive and self.reopen is not None:
             async with self.reopening:
                 if not self.session.is_alive:
                     self.session = await self.reopen()
-        async with self.session.tab(run_id=self.run_id) as tab:
-            yield tab
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[Tab]:
@@ -147,6 +158,7 @@ class Template:
     trust: frozenset[Trust] = frozenset(Trust)
     repeatable: bool = False  # running it again after a crash changes nothing outside
     media: bool = False  # needs images and fonts
+    only_reads: bool = False  # works no page: reads them, by `Work.reader` alone
     secrets: Callable[[Any], Sequence[str]] = no_secrets
     keeps_inputs: bool = True  # False: they may hold secrets, so they are never written
     steps: Callable[[Any], int] = one_step

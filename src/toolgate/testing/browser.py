@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 
 from toolgate.domain.task_runs import Trust
-from toolgate.ports.browser import Tab
+from toolgate.ports.browser import Reader, Tab
 
 
 class FakeSession:
@@ -12,6 +12,9 @@ class FakeSession:
         self.is_alive = True
 
     def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
+        raise NotImplementedError("there are no pages here")
+
+    def reader(self, *, run_id: str) -> AbstractAsyncContextManager[Reader]:
         raise NotImplementedError("there are no pages here")
 
     async def close(self) -> None:
@@ -25,7 +28,9 @@ class FakeBrowser:
     def __init__(self) -> None:
         self.sessions: list[FakeSession] = []
 
-    async def open(self, *, trust: Trust, media: bool = False) -> FakeSession:
+    async def open(
+        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+    ) -> FakeSession:
         session = FakeSession()
         self.sessions.append(session)
         return session

@@ -4,18 +4,38 @@ It keeps its promises: the same request again gives the same answer and runs not
 rider's beginning is in the journal before the tool runs.
 """
 
+import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from toolgate.domain.errors import Conflict, NotFound, Refused
+from toolgate.domain.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
+from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Journal
-from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, Rider, Started, not_told
+from toolgate.ports.journal import Append, Journal, NewEvent, Operation
+from toolgate.ports.pipeline import (
+    APPROVALS,
+    DECIDED,
+    EXPIRED,
+    Answer,
+    Denied,
+    Pending,
+    Ran,
+    Rider,
+    Started,
+    not_told,
+)
 
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
-FAR_AWAY = 4_000_000_000_000
+APPROVAL_MS: Final = 600_000
+FAR_AWAY: Final = 4_000_000_000_000  # when an approval expires, where there is no clock
+REFUSALS: Final = {
+    "REJECTED": Denied("rejected", "approval_rejected", "a person said no"),
+    "EXPIRED": Denied("approval_timeout", "approval_expired", "nobody decided"),
+}
 
 
 async def echo(args: Mapping[str, JsonValue]) -> ToolOutput:
@@ -23,14 +43,25 @@ async def echo(args: Mapping[str, JsonValue]) -> ToolOutput:
 
 
 @dataclass(slots=True)
+class Asked:
+    request: ToolRequest
+    verdict: str = ""  # empty while nobody has decided
+
+
+@dataclass(slots=True)
 class FakePipeline:
+    """What was not added is denied."""
+
     ran: list[ToolRequest] = field(default_factory=list)
+    concluded: list[tuple[str, ToolOutput]] = field(default_factory=list)  # by a device
     denied: set[str] = field(default_factory=set)
     asks: set[str] = field(default_factory=set)
-    journal: Journal | None = None  # without one nothing is taken along
+    elsewhere: set[str] = field(default_factory=set)  # a client runs them: none of ours to offer
+    journal: Journal | None = None  # without one nothing is taken along, and nobody told
+    clock: Clock | None = None
     _tools: dict[str, tuple[Level, Function]] = field(default_factory=dict)
     _answers: dict[str, Answer] = field(default_factory=dict)
-    _approvals: dict[str, tuple[ToolRequest, bool | None]] = field(default_factory=dict)
+    _approvals: dict[str, Asked] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.add("echo", Level.READ, echo)
@@ -55,45 +86,77 @@ class FakePipeline:
     ) -> Answer:
         if request.request_id in self._answers:
             return self._answers[request.request_id]
-        answer = await self._decide(request, started, rider)
+        answer = await self.check(request)
+        if isinstance(answer, Ran):
+            answer = await self._run(request, started, rider)
         if not isinstance(answer, Pending):
             self._answers[request.request_id] = answer
         return answer
 
-    async def _decide(self, request: ToolRequest, started: Started, rider: Rider | None) -> Answer:
-        found = self._tools.get(request.tool)
-        if found is None or request.tool in self.denied:
-            return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
-        level, function = found
-        if level is Level.SIGN or request.tool in self.asks:
-            approval_id = f"apr_{request.request_id}"
-            _, decided = self._approvals.setdefault(approval_id, (request, None))
-            if decided is None:
-                return Pending(approval_id, f"run {request.tool}", "a person decides", FAR_AWAY)
-            if not decided:
-                return Denied("rejected", "approval", "a person said no")
+    async def _run(self, request: ToolRequest, started: Started, rider: Rider | None) -> Answer:
         if rider is not None and not rider.began and self.journal is not None:
             await self.journal.commit(*rider.begin)
             rider.began = True
-        await started()
+        try:
+            await started()
+        except Refused as refused:
+            return Ran(ToolOutput(1, stderr=str(refused)))
         self.ran.append(request)
+        _, function = self._tools[request.tool]
         return Ran(await function(request.args))
 
+    def recover(self, request_id: str, answer: Answer) -> None:
+        """What a restart makes of a call that was running."""
+        self._answers[request_id] = answer
+
     async def check(self, request: ToolRequest) -> Answer:
-        return await self.run(request)
+        found = self._tools.get(request.tool)
+        if found is None or request.tool in self.denied:
+            return Denied("blocked", "default_deny", f"{request.tool} is not allowed")
+        if found[0] is not Level.SIGN and request.tool not in self.asks:
+            return Ran(ToolOutput(0))
+        approval_id = f"apr_{request.request_id}"
+        asked = self._approvals.setdefault(approval_id, Asked(request))
+        if asked.verdict:
+            return REFUSALS.get(asked.verdict) or Ran(ToolOutput(0))
+        due = FAR_AWAY if self.clock is None else self.clock.now_ms() + APPROVAL_MS
+        return Pending(approval_id, f"run {request.tool}", "a person decides", due)
+
+    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
+        self.concluded.append((request_id, output))
+        return ()
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
-        if approval_id not in self._approvals:
+        verdict = "APPROVED" if approve else "REJECTED"
+        return await self._settle(approval_id, verdict, decided_by=decided_by)
+
+    async def expire(self, approval_id: str) -> None:
+        await self._settle(approval_id, "EXPIRED", decided_by="")
+
+    async def _settle(self, approval_id: str, verdict: str, *, decided_by: str) -> str:
+        asked = self._approvals.get(approval_id)
+        if asked is None:
             raise NotFound("approval", approval_id)
-        request, decided = self._approvals[approval_id]
-        if decided is not None:
+        if asked.verdict:
             raise Conflict(f"approval {approval_id} is decided already")
-        if decided_by in (request.caller.device, f"device:{request.caller.device}"):
+        request = asked.request
+        device = request.caller.device
+        if device and decided_by in (device, f"device:{device}"):
             raise Refused("nobody decides what they asked for themselves")
-        self._approvals[approval_id] = (request, approve)
+        asked.verdict = verdict
+        if self.journal is not None:
+            told = {"approval_id": approval_id, "run_id": request.run_id, "status": verdict}
+            kind = EXPIRED if verdict == "EXPIRED" else DECIDED
+            event = NewEvent(kind, json.dumps(told).encode(), request.run_id)
+            with contextlib.suppress(Unavailable):  # between two starts nobody hears of it
+                await self.journal.commit(Append(APPROVALS, [event]))
         return request.request_id
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
-        return [Tool(name, name, level, {}, True) for name, (level, _) in self._tools.items()]
+        return [
+            Tool(name, name, level, {}, True)
+            for name, (level, _) in self._tools.items()
+            if name not in self.elsewhere
+        ]

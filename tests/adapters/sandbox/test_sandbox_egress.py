@@ -1,5 +1,6 @@
 """From inside a sandbox to a host on its list, and to no other."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,19 @@ async def test_a_session_reaches_what_its_list_has_and_nothing_else(isolating: S
         assert len(outside.asked) == 1
         assert [each.host for each in decided if each.allowed] == ["allowed.test"]
         await sessions.close()
-    assert list(Path("/tmp").glob("toolgate-egress-*/*")) == []
+    assert list(Path("/tmp").glob(f"toolgate-egress-{os.getpid()}-*")) == []
+
+
+async def test_the_sockets_of_a_dead_process_are_removed(tmp_path: Path) -> None:
+    abandoned = Path("/tmp/toolgate-egress-4999999-x")
+    abandoned.mkdir(exist_ok=True)
+    egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
+    door = await egress.open(ALLOWED)
+    assert door is not None
+    assert door.exists()
+    assert not abandoned.exists()
+    await egress.close(ALLOWED)
+    assert not door.parent.exists()
 
 
 @pytest.mark.parametrize(

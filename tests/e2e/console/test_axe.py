@@ -76,3 +76,26 @@ async def test_axe_finds_no_serious_violation_where_one_signs_in(
     await expect(page.get_by_role("button", name="Sign in")).to_be_visible()
     assert await violations(page) == []
     await stranger.close()
+
+
+DIALOGS = {
+    "/capabilities": "Register a capability…",
+    "/devices": "New token for a script…",
+    "/targets": "New target…",
+    "/tasks": "New browser task…",
+    "/runs": "Keys",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_no_serious_violation_in_a_dialog(
+    page: Page, program: Program, theme: str
+) -> None:
+    await page.add_init_script(f"localStorage.setItem('toolgate.theme', '{theme}')")
+    wrong = []
+    for path, opens in DIALOGS.items():
+        await page.goto(program.urls["console"] + path)
+        await page.get_by_role("button", name=opens, exact=True).click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        wrong += await violations(page)
+    assert not wrong

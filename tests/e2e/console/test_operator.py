@@ -132,6 +132,15 @@ async def test_a_task_that_may_not_go_there_says_so_and_what_to_do(
     await expect(page.locator(".notice.bad")).to_contain_text("TRUST_LEVEL_NOT_ALLOWED")
 
 
+@pytest.mark.parametrize("path", ["/runs/run_that_never_was", "/tasks/run_that_never_was"])
+async def test_a_page_about_what_is_not_there_says_so(
+    page: Page, program: Program, path: str
+) -> None:
+    await page.goto(program.urls["console"] + path)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("This cannot be shown")
+    await expect(page.get_by_role("alert")).to_contain_text("run_that_never_was")
+
+
 async def test_what_waits_survives_a_lost_connection_and_is_decided_on_a_phone_in_chinese(
     page: Page, program: Program, ask: Ask
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.gateway.conftest import ALL, Door, Paired
+from tests.surfaces.gateway.conftest import Door, Paired
 from toolgate.contracts.gateway_v1 import MAX_BODY_BYTES, ErrorCode
 from toolgate.surfaces.gateway.bodies import MAX_DEPTH
 
@@ -126,47 +126,3 @@ async def test_a_rebound_host_is_refused_everywhere(door: Door, host: str) -> No
 async def test_our_own_names_and_any_address_are_fine(door: Door, host: str) -> None:
     device = await door.pair()
     assert (await device.get("/status", Host=host)).status == 200
-
-
-ROUTES = [
-    ("GET", "/status"),
-    ("GET", "/events/poll"),
-    ("GET", "/events/stream"),
-    ("POST", "/command/agent"),
-    ("POST", "/command/tool"),
-    ("POST", "/command/system"),
-    ("POST", "/command/mcp"),
-    ("GET", "/command/r-1"),
-    ("GET", "/capabilities"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_no_route_of_a_device_is_open_without_its_own_live_token(
-    door: Door, method: str, path: str
-) -> None:
-    device, other = await door.pair("mine", **ALL), await door.pair("other", **ALL)
-    revoked = await door.pair("gone", **ALL)
-    await door.ask("POST", "/pairing/revoke", body={"deviceId": "gone"}, operator=True)
-    refused = {
-        ErrorCode.AUTH_REQUIRED: [
-            {},
-            {"X-Device-Token": device.token},
-            {"X-Device-Id": "stranger"},
-            {"X-Device-Id": "stranger", "X-Device-Token": device.token},
-        ],
-        ErrorCode.INVALID_TOKEN: [
-            {"X-Device-Id": "mine", "X-Device-Token": "wrong"},
-            {"X-Device-Id": "mine", "X-Device-Token": device.token[:-1]},
-            {"X-Device-Id": "mine", "X-Device-Token": other.token},
-            revoked.headers,
-            {**device.headers, "Authorization": "Bearer wrong"},
-        ],
-    }
-    body = {"payload": {"name": "echo"}}
-    for code, cases in refused.items():
-        for headers in cases:
-            sent = body if method == "POST" else None
-            answer = await door.ask(method, path, body=sent, headers=headers)
-            assert (answer.status, answer.code) == (401, code), headers
-    assert door.pipeline.ran == []

@@ -244,8 +244,8 @@ SERVER = [sys.executable, "-m", "toolgate", "up", "-s", "LOG_LEVEL=error"]
 PORTS = ["WS_PORT=0", "HTTP_PORT=0", "ORCHESTRATOR_PORT=0", "GATEWAY_PORT=0"]
 
 
-def start(home: Path) -> tuple[subprocess.Popen[bytes], str]:
-    ports = [part for port in PORTS for part in ("-s", port)]
+def start(home: Path, *more: str) -> tuple[subprocess.Popen[bytes], str]:
+    ports = [part for setting in (*PORTS, *more) for part in ("-s", setting)]
     environment = {"PATH": os.environ["PATH"], "OPERATOR_TOKEN": "op-token"}
     process = subprocess.Popen(
         [*SERVER, "--home", str(home), *ports],
@@ -283,6 +283,87 @@ async def test_a_key_survives_sigkill_and_the_tool_runs_once(tmp_path: Path) -> 
             assert answer.headers["Idempotent-Replayed"] == "true"
             rows = await http.get(url + "/audit/query?action=tool.run", headers=operator)
             assert len((await rows.json())["data"]["items"]) == 1
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+PLAIN = Path(__file__).parents[2] / "adapters" / "mcp_servers" / "plain.py"
+POLICY = """
+version: 1
+name: kills
+default: deny
+rules:
+  - {id: mcp, allow: "mcp.*", match: any, reason: For the test}
+"""
+
+
+def executed(log: Path) -> int:
+    """How often the server was asked to do it, by its own account."""
+    if not log.exists():
+        return 0
+    messages = [
+        json.loads(line) for line in log.read_text().splitlines(keepends=True) if line[-1:] == "\n"
+    ]
+    return sum(one.get("method") == "tools/call" for one in messages)
+
+
+async def listed(url: str, http: aiohttp.ClientSession, headers: Mapping[str, str]) -> int:
+    """403 once the server has said what it has: an action that it does not have is refused."""
+    nothing = {"payload": {"capabilityId": "mcp.plain", "action": "nothing"}}
+    async with http.post(f"{url}/command/mcp", json=nothing, headers=headers) as answer:
+        return answer.status
+
+
+async def test_a_write_that_was_under_way_at_sigkill_is_never_executed_again(
+    tmp_path: Path,
+) -> None:
+    """The program is killed while the tool runs; what the tool saw is in a file of its own."""
+    log, policy, servers = tmp_path / "log", tmp_path / "policy.yaml", tmp_path / "mcp.json"
+    policy.write_text(POLICY)
+    program = {"command": sys.executable, "args": [str(PLAIN), str(log)]}
+    servers.write_text(json.dumps({"mcpServers": {"plain": program}}))
+    more = (f"POLICY_FILE={policy}", f"MCP_FILE={servers}")
+    operator = {"Authorization": "Bearer op-token"}
+    process, url = await asyncio.to_thread(start, tmp_path, *more)
+    try:
+        async with aiohttp.ClientSession() as http:
+            await http.get(url + "/status", headers={"X-Device-Id": "d"})
+            wanted = {"deviceId": "d", "scope": {"mcp": True}}
+            approved = await http.post(url + "/pairing/approve", json=wanted, headers=operator)
+            token = (await approved.json())["data"]["deviceToken"]
+            headers = {"X-Device-Id": "d", "X-Device-Token": token, "Idempotency-Key": "k"}
+            command: Any = {
+                "payload": {"capabilityId": "mcp.plain", "action": "wait", "args": {"n": 1}}
+            }
+
+            async def post() -> tuple[int, bytes, bool]:
+                path = f"{url}/command/mcp"
+                async with http.post(path, json=command, headers=headers) as answer:
+                    replayed = "Idempotent-Replayed" in answer.headers
+                    return answer.status, await answer.read(), replayed
+
+            async with asyncio.timeout(60):
+                while await listed(url, http, headers) != 403:  # a slow machine starts it slowly
+                    await asyncio.sleep(0.1)
+                under_way = asyncio.create_task(post())
+                while not executed(log):
+                    assert not under_way.done(), under_way.result()
+                    await asyncio.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+            with pytest.raises(aiohttp.ClientError):
+                await under_way
+            process, url = await asyncio.to_thread(start, tmp_path, *more)
+            answers = await asyncio.gather(*(post() for _ in range(8)))
+            assert {(status, body) for status, body, _ in answers} == {answers[0][:2]}
+            told = json.loads(answers[0][1])
+            assert answers[0][0] == 500
+            assert told["error"]["outcome"] == Outcome.MAY_HAVE_EXECUTED
+            assert await post() == (500, answers[0][1], True)
+            command["payload"]["args"] = {"n": 2}
+            assert (await post())[0] == 409
+            assert executed(log) == 1
     finally:
         process.kill()
         await asyncio.to_thread(process.wait)

@@ -297,7 +297,7 @@ async def test_garbage_on_an_open_sse_session_is_refused_unlogged_and_the_sessio
     deep = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"a":' * 50_000
     secret = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["hunter2-hunter2"]}'
     async with (
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as session,
         session.get(f"{served.base}/mcp/sse") as stream,
     ):
         await stream.content.readline()

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.task_runs import Trust
+from toolgate.domain.task_runs import TaskFailed, Trust
 from toolgate.surfaces.console.parts import Answer, Parts, body_of, whole
 from toolgate.tasks.artifacts import Artifact
 from toolgate.tasks.toolset import Asker, Call, Toolset
@@ -40,7 +40,10 @@ class TaskPages:
         run = await self._tools().call("get_task_run", arguments, AS_OPERATOR)
         artifacts = []
         for artifact_id in run["artifactIds"]:
-            artifact = await self._tools().runtime.artifacts.get(artifact_id)
+            try:
+                artifact = await self._tools().runtime.artifacts.get(artifact_id)
+            except TaskFailed:
+                continue  # no longer kept; the run is still worth showing
             artifacts.append(
                 {
                     "id": artifact_id,

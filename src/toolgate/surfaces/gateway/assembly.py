@@ -38,7 +38,7 @@ from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
-from toolgate.surfaces.gateway.status import StatusRoutes
+from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
 from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
 
@@ -76,6 +76,7 @@ class Foundations:
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
+    targets: HealthOfTargets = no_targets
     more_routes: Sequence[Route] = ()
     more_capabilities: Sequence[Capability] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
@@ -177,7 +178,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         events=events,
         open_runs=lambda: _open_runs(on.runs),
         last_at=on.last_at,
-        targets=lambda: (),
+        targets=on.targets,
     )
     gateway = Gateway(
         (

@@ -23,7 +23,15 @@ from toolgate.ports.journal import Append, Event, Journal, NewEvent
 from toolgate.ports.journal_follow import follow
 from toolgate.surfaces.gateway.answers import Code, Extra, Problem, Result
 from toolgate.surfaces.gateway.command_records import STREAM
-from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, seconds, whole
+from toolgate.surfaces.gateway.routes import (
+    Access,
+    Call,
+    Parameter,
+    Route,
+    elsewhere,
+    seconds,
+    whole,
+)
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +124,17 @@ class Events:
                 ),
                 statuses=(200, 410),
                 bare=True,
+            ),
+            Route(
+                "GET",
+                "/events/stream",
+                Access.READER,
+                "The same events as they come, as server-sent events; resumes by Last-Event-ID.",
+                elsewhere,
+                None,
+                query=(Parameter("since", "the cursor to begin after", _COUNT),),
+                statuses=(200, 410),
+                stream=True,
             ),
         )
 

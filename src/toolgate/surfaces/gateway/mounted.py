@@ -1,10 +1,14 @@
 """What is served beside the contract's routes (MCP), behind the same doors."""
 
+import asyncio
+import contextlib
+
+from starlette.authentication import SimpleUser
 from starlette.responses import Response
 
 from toolgate import asgi
 from toolgate.admission.refusals import Forbidden
-from toolgate.domain.devices import Who
+from toolgate.domain.devices import Identity, Who
 from toolgate.surfaces.gateway.answers import EXPECTED, failure, problem_of
 from toolgate.surfaces.gateway.doors import Doors, text
 from toolgate.surfaces.gateway.routes import Access
@@ -12,7 +16,10 @@ from toolgate.surfaces.gateway.traces import trace_id_of
 
 
 class Guarded:
-    """An app that only a device with the `mcp` scope, a service or the operator gets to."""
+    """An app that only a device with the `mcp` scope, a service or the operator gets to.
+
+    It finds who asks in the scope's `user`, and is cut off when that one is revoked.
+    """
 
     def __init__(self, app: asgi.App, doors: Doors) -> None:
         self._app = app
@@ -21,7 +28,7 @@ class Guarded:
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         headers = dict(scope["headers"])
         try:
-            await self._admit(scope, headers)
+            identity = await self._admit(scope, headers)
         except EXPECTED as refused:
             trace_id = trace_id_of("", text(headers, b"traceparent"))
             reply = failure(problem_of(refused), trace_id)
@@ -30,9 +37,36 @@ class Guarded:
             )
             await refusal(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        caller = {**scope, "user": SimpleUser(f"{identity.who}:{identity.name}")}
+        await self._until_cut(identity, caller, receive, send)
 
-    async def _admit(self, scope: asgi.Scope, headers: dict[bytes, bytes]) -> None:
+    async def _until_cut(
+        self, identity: Identity, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+    ) -> None:
+        began = False
+
+        async def noting(message: asgi.Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        with self._doors.registry.watch(identity.name) as cut:
+            serving = asyncio.ensure_future(self._app(scope, receive, noting))
+            cutting = asyncio.ensure_future(cut.wait())
+            try:
+                await asyncio.wait({serving, cutting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                cutting.cancel()
+                ended = not serving.cancel()
+        if ended:
+            return await serving
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        if began:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return None
+
+    async def _admit(self, scope: asgi.Scope, headers: dict[bytes, bytes]) -> Identity:
         host = text(headers, b"host")
         if not self._doors.is_same_site(text(headers, b"origin"), host):
             raise Forbidden("this Origin is not one of ours")
@@ -43,5 +77,7 @@ class Guarded:
             ip=client[0] if client else "",
             user_agent=text(headers, b"user-agent"),
         )
-        if identity is not None and identity.who is Who.DEVICE and not identity.scope.mcp:
+        assert identity is not None, "only what is open to anyone has no identity"
+        if identity.who is Who.DEVICE and not identity.scope.mcp:
             raise Forbidden("this device may not use MCP; approve it with the scope mcp")
+        return identity

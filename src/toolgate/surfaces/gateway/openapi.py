@@ -134,10 +134,10 @@ def _response(
         schema = data
     else:
         schema = {"allOf": [answer, {"properties": {"ok": {"const": True}, "data": data}}]}
-    response: dict[str, Any] = {
-        "description": _MEANINGS[status],
-        "content": {"application/json": {"schema": schema}},
-    }
+    content = {"application/json": {"schema": schema}}
+    if route.stream and status == 200:
+        content = {"text/event-stream": {"schema": {"type": "string"}}}
+    response: dict[str, Any] = {"description": _MEANINGS[status], "content": content}
     headers = _response_headers(route, status)
     if headers:
         response["headers"] = headers
@@ -160,40 +160,50 @@ def _response_headers(route: Route, status: int) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _links(route: Route, status: int) -> dict[str, Any]:
+def _link(operation: str, *, body: str = "", **parameters: str) -> dict[str, Any]:
+    """`body` and the parameters say where in the exchange a value is found."""
+    link: dict[str, Any] = {"operationId": operation}
+    if body:
+        link["requestBody"] = {"deviceId": f"$response.body#/data/{body}"}
+    if parameters:
+        link["parameters"] = parameters
+    return link
+
+
+_TARGET: Final = "$response.body#/data/targetId"
+_LINKS: Final[Mapping[tuple[str, int], dict[str, dict[str, Any]]]] = {
+    ("GET /pairing/pending", 200): {
+        "approve": _link("postPairingApprove", body="pending/0/deviceId"),
+    },
+    ("POST /pairing/approve", 200): {"revoke": _link("postPairingRevoke", body="deviceId")},
+    ("POST /tokens", 200): {"end": _link("deleteTokensName", name="$response.body#/data/name")},
+    ("GET /events/poll", 200): {"next": _link("getEventsPoll", since="$response.body#/cursor")},
+    ("GET /approvals", 200): {
+        "decide": _link(
+            "postApprovalsApprovalIdDecide", approvalId="$response.body#/data/items/0/approvalId"
+        ),
+    },
+    ("PUT /execution-targets/{targetId}", 200): {
+        "read": _link("getExecutionTargetsTargetId", targetId=_TARGET),
+        "delete": _link("deleteExecutionTargetsTargetId", targetId=_TARGET),
+    },
+}
+_COMMAND_LINKS: Final[Mapping[int, dict[str, dict[str, Any]]]] = {
+    200: {"state": _link("getCommandRequestId", requestId="$request.header.X-Request-Id")},
+    202: {
+        "state": _link("getCommandRequestId", requestId="$response.body#/data/requestId"),
+        "decide": _link(
+            "postApprovalsApprovalIdDecide", approvalId="$response.body#/data/approvalId"
+        ),
+    },
+}
+
+
+def _links(route: Route, status: int) -> dict[str, dict[str, Any]]:
     """How one answer leads to the next request."""
-    if route.command is not None and status == 202:
-        return {
-            "state": {
-                "operationId": "getCommandRequestId",
-                "parameters": {"requestId": "$response.body#/data/requestId"},
-            },
-            "decide": {
-                "operationId": "postApprovalsApprovalIdDecide",
-                "parameters": {"approvalId": "$response.body#/data/approvalId"},
-            },
-        }
-    if route.path == "/pairing/approve" and status == 200:
-        return {
-            "revoke": {
-                "operationId": "postPairingRevoke",
-                "requestBody": {"deviceId": "$response.body#/data/deviceId"},
-            }
-        }
-    if route.path == "/events/poll" and status == 200:
-        return {
-            "next": {
-                "operationId": "getEventsPoll",
-                "parameters": {"since": "$response.body#/cursor"},
-            }
-        }
-    if route.key == "PUT /execution-targets/{targetId}" and status == 200:
-        path = {"parameters": {"targetId": "$response.body#/data/targetId"}}
-        return {
-            "read": {"operationId": "getExecutionTargetsTargetId", **path},
-            "delete": {"operationId": "deleteExecutionTargetsTargetId", **path},
-        }
-    return {}
+    if route.command is not None:
+        return _COMMAND_LINKS.get(status, {})
+    return _LINKS.get((route.key, status), {})
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:

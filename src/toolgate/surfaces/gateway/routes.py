@@ -64,10 +64,16 @@ class Route:
     bare: bool = False
     tag: str = ""
     command: Kind | None = None
+    stream: bool = False  # its answer is events that go on
 
     @property
     def key(self) -> str:
         return f"{self.method} {self.path}"
+
+
+async def elsewhere(_: Call) -> Result:  # pragma: no cover - it is never called
+    """For what the server does by itself: a command is posted as it came in, a stream goes on."""
+    raise AssertionError
 
 
 def whole(query: Mapping[str, str], name: str, *, default: int, least: int, most: int) -> int:

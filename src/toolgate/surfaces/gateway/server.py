@@ -48,7 +48,6 @@ from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
-STREAM_PATH: Final = "/events/stream"
 REFUSALS_WRITTEN: Final = Rate(60)  # audit rows a minute for what an address is refused unknown
 _JSON: Final = (b"content-type", b"application/json")
 _NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
@@ -146,11 +145,11 @@ class Gateway:
         try:
             if not self.doors.is_ours(text(headers, b"host")):
                 raise Forbidden("this Host is not one of ours; see ALLOWED_HOSTS")
-            if scope["path"] == STREAM_PATH and scope["method"] == "GET":
-                return await self._stream(headers, scope, receive, send)
             found = self.table.find(scope["method"], scope["path"])
             if found is None:
                 return False
+            if found.route.stream:
+                return await self._stream(headers, scope, receive, send)
             if found.route.command is not None:
                 reply = await self._command(found.route.command, headers, scope, receive)
             else:

@@ -8,6 +8,7 @@ import msgspec
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
+from toolgate.execution.target_health import TargetHealth
 from toolgate.ports.clock import Clock
 from toolgate.surfaces.gateway.answers import Extra, Result
 from toolgate.surfaces.gateway.command_states import States
@@ -17,7 +18,11 @@ from toolgate.surfaces.gateway.translate import device_out
 
 OpenRuns = Callable[[], Awaitable[Sequence[wire.InFlight]]]
 LastAt = Callable[[str], int | None]  # of `heartbeat` or `cron`
-Targets = Callable[[], Sequence[wire.TargetHealth]]
+HealthOfTargets = Callable[[], Awaitable[Sequence[TargetHealth]]]
+
+
+async def no_targets() -> Sequence[TargetHealth]:
+    return ()
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class StatusRoutes:
     events: Events
     open_runs: OpenRuns
     last_at: LastAt
-    targets: Targets
+    targets: HealthOfTargets
     _started: float = 0.0
 
     def __post_init__(self) -> None:
@@ -64,7 +69,7 @@ class StatusRoutes:
         return Result(wire.Health(ok=True, version=self.version, uptime=uptime), Extra(bare=True))
 
     async def _status(self, _: Call) -> Result:
-        targets = list(self.targets())
+        targets = [_target_out(each) for each in await self.targets()]
         sound = all(one.status is wire.CapabilityStatus.HEALTHY for one in targets)
         status = wire.Status(
             version=self.version,
@@ -90,3 +95,14 @@ class StatusRoutes:
             tool=[*of_kind[Kind.TOOL], *of_kind[Kind.SYSTEM]],
             mcp=of_kind[Kind.MCP],
         )
+
+
+def _target_out(health: TargetHealth) -> wire.TargetHealth:
+    reason = health.detail.get("reason")
+    return wire.TargetHealth(
+        target_id=health.target_id,
+        status=wire.CapabilityStatus(health.condition),
+        checked_at=health.checked_at,
+        circuit_open=health.circuit_open,
+        error=str(reason) if reason else msgspec.UNSET,
+    )

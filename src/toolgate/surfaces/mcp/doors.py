@@ -37,12 +37,13 @@ class McpDoors:
         self,
         toolset: Toolset,
         *,
-        hosts: Sequence[str] = LOOPBACK_HOSTS,
+        hosts: Sequence[str] | None = LOOPBACK_HOSTS,
         extend: "Callable[[Server[Any]], None] | None" = None,
     ) -> None:
         """`hosts` are the names by which clients may call this server (Host and Origin).
 
-        `extend` may add to what the server answers, before anybody asks.
+        None where whoever mounts it has looked at them. A session is its opener's alone, where
+        that one is the scope's `user`. `extend` may add to what the server answers, before anybody asks.
         """
         self._toolset = toolset
         self._hosts = hosts
@@ -56,10 +57,12 @@ class McpDoors:
         if scope["type"] != "http":
             raise RuntimeError(f"no such thing here: {scope['type']}")
         try:
-            app = (await self._opened()).route(scope["path"])
+            opened = await self._opened()
         except ImportError:
-            app = Response("MCP needs the extra toolgate[browser]", status_code=503)
-        await app(scope, receive, send)
+            missing = Response("MCP needs the extra toolgate[browser]", status_code=503)
+            await missing(scope, receive, send)
+            return
+        await opened.route(scope["path"])(opened.named(scope), receive, send)
 
     async def close(self) -> None:
         self._closing.set()
@@ -95,7 +98,9 @@ class _Open:
         server: "Server[Any]",
         manager: "StreamableHTTPSessionManager",
         sse: "SseServerTransport",
+        named: Callable[[Scope], Scope],
     ) -> None:
+        self.named = named
         self.manager = manager
         self._toolset = toolset
         self._server = server
@@ -159,20 +164,32 @@ async def serve_stdio(toolset: Toolset) -> None:
 
 
 def _import_and_build(
-    toolset: Toolset, hosts: Sequence[str], extend: "Callable[[Server[Any]], None] | None"
+    toolset: Toolset, hosts: Sequence[str] | None, extend: "Callable[[Server[Any]], None] | None"
 ) -> _Open:
     # The SDK costs a second of CPU and 45 MB: paid by the first request, in a thread.
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # noqa: PLC0415
+    from mcp.server.auth.provider import AccessToken  # noqa: PLC0415
     from mcp.server.sse import SseServerTransport  # noqa: PLC0415
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415
 
-    named = [form for host in hosts for form in (host, f"{host}:*")]
+    forms = [form for host in hosts or () for form in (host, f"{host}:*")]
     security = TransportSecuritySettings(
-        allowed_hosts=named,
-        allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in named],
+        enable_dns_rebinding_protection=hosts is not None,
+        allowed_hosts=forms,
+        allowed_origins=[f"{scheme}://{form}" for scheme in ("http", "https") for form in forms],
     )
+
+    def named(scope: Scope) -> Scope:
+        """The caller as the SDK knows callers; it keeps their sessions apart."""
+        user = scope.get("user")
+        if user is None:
+            return scope
+        token = AccessToken(token="", client_id=user.display_name, scopes=[])
+        return {**scope, "user": AuthenticatedUser(token)}
+
     server = BrowserTools(toolset, trust=Trust.REMOTE).server()
     if extend is not None:
         extend(server)
@@ -180,4 +197,4 @@ def _import_and_build(
         server, security_settings=security, max_request_body_size=BODY_LIMIT
     )
     sse = SseServerTransport(MESSAGE_PATH, security, max_request_body_size=BODY_LIMIT)
-    return _Open(toolset, server, manager, sse)
+    return _Open(toolset, server, manager, sse, named)

@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.domain.task_runs import TaskFailed, Trust
 from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
-from toolgate.surfaces.mcp.task_answers import TaskAnswers
+from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
@@ -82,11 +82,18 @@ class BrowserTools:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         if not self._toolset.has(params.name):
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
-        if self._tasks.takes(ctx, params):
-            try:
+        try:
+            if params.name != TOOL:
+                call = Call(self._asker(ctx))
+                return _result(await self._toolset.call(params.name, _given(params), call), ctx)
+            if self._tasks.takes(ctx, params):
                 return await self._tasks.call(ctx, params)
-            except TaskFailed as failed:
-                return self._answers.refused(ctx, failed)
+            return await self._run(ctx, params)
+        except TaskFailed as failed:
+            return self._answers.refused(ctx, failed)
+
+    async def _run(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """A run, told of while it works, and canceled with the request."""
         client = self._client(ctx)
         run_ids: list[str] = []
 
@@ -97,9 +104,7 @@ class BrowserTools:
         with _telling(ctx) as progress:
             call = Call(self._asker(ctx), progress=progress, began=began)
             try:
-                answer = await self._toolset.call(params.name, params.arguments or {}, call)
-            except TaskFailed as failed:
-                return _result(error_answer(failed.error), ctx, is_error=True)
+                return _result(await self._toolset.call(TOOL, _given(params), call), ctx)
             except asyncio.CancelledError:
                 # At 2026-07-28 over HTTP a client cancels by closing its stream. Before, a
                 # stream that breaks says nothing, and a cancellation is a notification.
@@ -107,7 +112,6 @@ class BrowserTools:
                     for run_id in run_ids:
                         self._cancel_soon(run_id)
                 raise
-        return _result(answer, ctx)
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         run_id = self._began.pop((self._client(ctx), str(params.request_id)), None)
@@ -184,6 +188,10 @@ class BrowserTools:
     async def _cancel(self, run_id: str) -> None:
         with contextlib.suppress(TaskFailed):
             await self._toolset.runtime.cancel(run_id)
+
+
+def _given(params: types.CallToolRequestParams) -> dict[str, Any]:
+    return params.arguments or {}
 
 
 def client_name(http_session: str, sse_session: str) -> str:

@@ -47,5 +47,6 @@ TEMPLATE = Template(
     output=wire.BatchResult,
     run=run,
     repeatable=True,
+    only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

@@ -94,5 +94,6 @@ TEMPLATE = Template(
     output=wire.CompareResult,
     run=run,
     repeatable=True,
+    only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

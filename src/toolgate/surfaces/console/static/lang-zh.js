@@ -36,4 +36,5 @@ export default {
   "{n} ms": "{n} 毫秒", "{n} s": "{n} 秒", "{n} min {m} s": "{n} 分 {m} 秒", "{n} h {m} min": "{n} 小时 {m} 分",
   "The address may be mistyped.": "地址可能写错了。", "Say something to an agent. The script agent needs no model: it calls the tools that its message spells out.": "对智能体说点什么。script 智能体不需要模型：它会调用消息中写明的工具。",
   "The rest is in the run.": "其余内容见该次运行。",
+  "This cannot be shown": "无法显示",
 };

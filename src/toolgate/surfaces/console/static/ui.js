@@ -172,7 +172,7 @@ export const tick = (name, checked = false) => h("input", { type: "checkbox", na
 
 export async function guarded(node, load, isHere = () => true) {
   try { const made = await load(); if (isHere()) put(node, made); } catch (failed) {
-    if (isHere()) put(node, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load, isHere), { tone: "quiet" })));
+    if (isHere()) put(node, page(t("This cannot be shown"), null, h("div", { class: "card problem", role: "alert" }, h("p", null, plain(failed.message)), button(t("Try again"), () => guarded(node, load, isHere), { tone: "quiet" }))));
   }
 }
 

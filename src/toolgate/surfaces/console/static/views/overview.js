@@ -49,7 +49,7 @@ export async function show(context) {
   const refresh = async () => { try { const data = await get("/overview"); if (context.isHere()) draw(box, data, context); } catch { /* the link says so */ } };
   draw(box, await get("/overview"), context);
   const soon = later(refresh, 80);
-  context.onTold((told) => { if (told.runs || told.approvals || told.touched?.includes("executions")) soon(); });
+  context.onTold((told) => { if (told.runs || told.approvals || told.touched?.includes("audit")) soon(); });
   context.onLink((on) => on && soon());
   const every = setInterval(refresh, 30_000);
   context.onLeave(() => clearInterval(every));

@@ -18,7 +18,7 @@ export async function show(context) {
     { name: t("Run"), show: (run) => link(`/console/runs/${run.run_id}`, shortId(run.run_id)) },
     { name: t("State"), show: (run) => badge(run.status) },
     { name: t("Agent"), show: (run) => plain(run.agent_id) },
-    { name: t("User"), class: "clip", show: (run) => plain(run.user_id) },
+    { name: t("User"), class: "clip narrow", show: (run) => plain(run.user_id) },
     { name: t("Message"), class: "clip wide", show: (run) => h("span", { title: plain(run.preview) }, plain(run.preview)) },
     { name: t("Took"), class: "end num", show: (run) => (run.ended_at ? took(run.ended_at - run.started_at) : timer(run.started_at)) },
     { name: t("Started"), class: "end num", show: (run) => ago(run.started_at) },

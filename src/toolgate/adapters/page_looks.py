@@ -1,0 +1,62 @@
+"""What the extractor says of a page, read from the JSON it answers with."""
+
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.ports.browser import Degraded, Extract, ExtractOptions
+
+WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
+EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
+
+
+class Looked(msgspec.Struct, rename="camel"):
+    url: str
+    title: str
+    page_type: str
+    element_count: int
+    top_sections: tuple[str, ...]
+    restless: bool
+    status: int = 0
+    page_info: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+
+
+decode_looked: Final = msgspec.json.Decoder(Looked).decode
+
+
+def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
+    return {
+        "pageInfo": options.page_info,
+        "content": options.content,
+        "sections": True,
+        "maxElements": options.max_elements,
+        "maxContentLength": options.max_content_length,
+        "quietMs": quiet_ms,
+    }
+
+
+def extract_of(looked: Looked) -> Extract:
+    return Extract(
+        url=looked.url,
+        title=looked.title,
+        page_type=looked.page_type,
+        element_count=looked.element_count,
+        top_sections=looked.top_sections,
+        page_info=bytes(looked.page_info) or None,
+        content=bytes(looked.content) or None,
+    )
+
+
+def marked(extract: Extract, degraded: Degraded) -> Extract:
+    return Extract(
+        extract.url,
+        extract.title,
+        extract.page_type,
+        extract.element_count,
+        extract.top_sections,
+        extract.page_info,
+        extract.content,
+        degraded,
+    )

@@ -1,0 +1,106 @@
+"""The system's Chromium as one browser: pages that are read in one process, worked in another.
+
+What the two share is the turns of their tabs; neither starts before it is needed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.cdp_browser import CdpBrowser, CdpSession
+from toolgate.adapters.cdp_tab import WaitsForFrames
+from toolgate.adapters.playwright_browser import (
+    PlaywrightBrowser,
+    PlaywrightSession,
+    never_refused,
+)
+from toolgate.adapters.tab_slots import TabSlots
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.task_runs import Trust
+from toolgate.ports.browser import BrowserGone, BrowserSession, Extract, ExtractOptions, Reader, Tab
+
+
+class SystemBrowser:
+    def __init__(
+        self,
+        options: BrowserOptions | None = None,
+        *,
+        was_refused: Callable[[str, int], bool] = never_refused,
+    ) -> None:
+        """`was_refused` says whether the guarded proxy lately refused this host and port."""
+        options = options or BrowserOptions()
+        slots = TabSlots(options.slots)
+        self.reading = CdpBrowser(options, was_refused=was_refused, slots=slots)
+        self.working = PlaywrightBrowser(options, was_refused=was_refused, slots=slots)
+
+    async def open(
+        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+    ) -> BrowserSession:
+        if only_reads and not media:
+            still = await self.reading.open(trust=trust)
+            return ReadingSession(still, draw=lambda: self.working.open(trust=trust))
+        return await self.working.open(trust=trust, media=media)
+
+    async def close(self) -> None:
+        await self.reading.close()
+        await self.working.close()
+
+
+class ReadingSession:
+    """Reads where nothing is drawn; from the first page on that is built in frames, where it is."""
+
+    def __init__(
+        self, still: CdpSession, *, draw: Callable[[], Awaitable[PlaywrightSession]]
+    ) -> None:
+        self._still = still
+        self._draw = draw
+        self._drawn: PlaywrightSession | None = None
+        self._drawing = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self._still.is_alive and (self._drawn is None or self._drawn.is_alive)
+
+    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
+        raise Unavailable("this session only reads pages")
+
+    @asynccontextmanager
+    async def reader(self, *, run_id: str) -> AsyncIterator[Reader]:
+        yield _Reading(self, run_id)
+
+    async def read(self, run_id: str, url: str, options: ExtractOptions) -> Extract:
+        if self._drawn is None:
+            with contextlib.suppress(WaitsForFrames):
+                async with self._still.reader(run_id=run_id) as reader:
+                    return await reader.read(url, options)
+        # The turn was given back first: those who wait for a second one must not hold the first.
+        async with (await self._draws()).reader(run_id=run_id) as drawing:
+            return await drawing.read(url, options)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._still.close()
+        async with self._drawing:
+            if self._drawn is not None:
+                await self._drawn.close()
+
+    async def _draws(self) -> PlaywrightSession:
+        async with self._drawing:
+            if self._drawn is None:
+                if self._closed:
+                    raise BrowserGone("the session was closed")
+                self._drawn = await self._draw()
+            return self._drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    session: ReadingSession
+    run_id: str
+
+    async def read(self, url: str, options: ExtractOptions) -> Extract:
+        return await self.session.read(self.run_id, url, options)

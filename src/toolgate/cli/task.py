@@ -1,0 +1,150 @@
+"""`toolgate task`: browser tasks of a Toolgate that runs, from the terminal."""
+
+import http.cookiejar
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from toolgate.cli.operator import TIMEOUT_S, Operator, as_operator, show
+from toolgate.cli.options import EXIT_FAILED
+from toolgate.cli.terminal import plain, progress
+from toolgate.domain.errors import Refused, Unavailable
+
+POLL_S: Final = 0.5
+OPEN: Final = frozenset({"queued", "running"})
+
+
+class Tasks:
+    """The console's API, which has the tasks of everyone."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._base = f"{operator.url}/console/api"
+        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        self._opener = urllib.request.build_opener(jar)
+        self.ask("POST", "/sign-in", {"token": operator.token})
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self.fetch(method, path, body))
+
+    def fetch(self, method: str, path: str, body: Any = None) -> bytes:
+        """Raises Refused with the server's own words, Unavailable."""
+        request = urllib.request.Request(  # noqa: S310 - the operator's own URL
+            self._base + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"X-Toolgate-Console": "1", "Content-Type": "application/json"},
+            method=method,
+        )
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                content: bytes = answer.read()
+                return content
+        except urllib.error.HTTPError as refused:
+            with refused:
+                said = refused.read()
+            raise Refused(_message(said, refused.code)) from refused
+        except OSError as silent:
+            raise Unavailable(f"no console answers at {self._base}: {silent}") from silent
+
+
+def _message(said: bytes, status: int) -> str:
+    try:
+        return str(json.loads(said)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {status}"
+
+
+@click.group()
+def command() -> None:
+    """Run browser tasks, and see those that have run."""
+
+
+@command.command("list")
+@as_operator
+def listed(operator: Operator, *, as_json: bool) -> None:
+    """The newest tasks."""
+    found = Tasks(operator).ask("GET", "/tasks")["runs"]
+    columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
+    show(found, columns, as_json=as_json, none="no browser task has run")
+
+
+@command.command()
+@as_operator
+def templates(operator: Operator, *, as_json: bool) -> None:
+    """What can be run, with the inputs that each wants."""
+    found = Tasks(operator).ask("GET", "/tasks")["templates"]
+    if not as_json:
+        for one in found:
+            one["inputs"] = ", ".join(one["inputSchema"].get("required", []))
+    columns = {"template": "templateId", "inputs": "inputs", "what it does": "description"}
+    show(found, columns, as_json=as_json)
+
+
+@command.command()
+@click.argument("template")
+@click.option("--inputs", default="{}", help="What the template wants, as a JSON object.")
+@as_operator
+def run(operator: Operator, *, template: str, inputs: str, as_json: bool) -> None:
+    """Run TEMPLATE and wait for its end; Ctrl-C cancels it. Exits 1 where it fails.
+
+    For instance: toolgate task run screenshot_page --inputs '{"url": "https://example.com/"}'
+    """
+    try:
+        given = json.loads(inputs)
+    except ValueError as wrong:
+        raise click.UsageError(f"--inputs is not JSON: {wrong}") from wrong
+    tasks = Tasks(operator)
+    begun = tasks.ask("POST", "/tasks", {"template": template, "inputs": given})
+    path = f"/tasks/{quote(begun['runId'], safe='')}"
+    try:
+        found = _wait(tasks, path, template)
+    except KeyboardInterrupt:
+        tasks.ask("POST", f"{path}/cancel", {})
+        raise
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        _tell(found)
+    if found["status"] in {"failed", "canceled"}:
+        sys.exit(EXIT_FAILED)
+
+
+@command.command()
+@click.argument("artifact_id")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
+)
+@as_operator
+def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) -> None:
+    """Write an artifact, such as a screenshot, to a file."""
+    content = Tasks(operator).fetch("GET", f"/artifacts/{quote(artifact_id, safe='')}")
+    try:
+        output.write_bytes(content)
+    except OSError as wrong:
+        raise Unavailable(str(wrong)) from wrong
+    told = {"artifactId": artifact_id, "size": len(content), "path": str(output)}
+    click.echo(json.dumps(told) if as_json else f"{len(content)} bytes: {output}")
+
+
+def _wait(tasks: Tasks, path: str, what: str) -> Any:
+    with progress(what) as told:
+        while (found := tasks.ask("GET", path))["status"] in OPEN:
+            steps = found["progress"]
+            told(steps["doneSteps"], steps["totalSteps"])
+            time.sleep(POLL_S)
+    return found
+
+
+def _tell(found: Any) -> None:
+    click.echo(f"{found['status']} in {found['metrics']['elapsedMs']} ms: {found['runId']}")
+    if found["error"]:
+        click.echo(f"{found['error']['errorCode']}: {plain(found['error']['message'])}", err=True)
+        click.echo(plain(found["error"]["recoverHint"]), err=True)
+    for artifact in found["artifacts"]:
+        click.echo(f"{artifact['id']}  {artifact['size']:>9}  {plain(artifact['name'])}")

@@ -1,0 +1,166 @@
+"""The browser that only reads: its death at any moment, its pipe, its limits."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.tasks.runtimes import a_toolset, run, until
+from tests.tasks.site import Site
+from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.cdp_browser import CdpBrowser
+from toolgate.adapters.cdp_connection import CdpConnection
+from toolgate.adapters.chromium import KNOWN
+from toolgate.adapters.playwright_browser import never_refused
+from toolgate.adapters.system_browser import SystemBrowser
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.task_runs import Trust
+from toolgate.ports.browser import BrowserGone, ExtractOptions
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.toolset import Toolset
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BOUND_S = 45.0
+
+
+@pytest.fixture(scope="module")
+def a_site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def mortal() -> AsyncIterator[SystemBrowser]:
+    if not any(shutil.which(name) for name in KNOWN):
+        pytest.skip("there is no Chromium on this machine")
+    browser = SystemBrowser(BrowserOptions(navigations_per_tab=1))
+    yield browser
+    await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def tools(tmp_path: Path, mortal: SystemBrowser) -> AsyncIterator[Toolset]:
+    async with a_toolset(tmp_path, browser=mortal, catalog=load_templates()) as toolset:
+        yield toolset
+
+
+COMMANDS = {
+    "Target.createBrowserContext": 1,
+    "Browser.setDownloadBehavior": 1,
+    "Target.createTarget": 2,
+    "Target.attachToTarget": 2,
+    "Page.enable": 2,
+    "Page.navigate": 2,
+    "Runtime.evaluate": 2,
+    "Target.closeTarget": 1,
+    "Target.disposeBrowserContext": 1,
+}
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["just-before", "while-it-waits"])
+@pytest.mark.parametrize("method", COMMANDS)
+async def test_a_reading_browser_that_dies_in_any_command_costs_no_run_its_end(
+    method: str,
+    waiting: bool,
+    tools: Toolset,
+    mortal: SystemBrowser,
+    a_site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await (await mortal.reading.open(trust=Trust.LOCAL)).close()  # so that one lives
+    before, left, came = mortal.reading.launches, COMMANDS[method], False
+    send = CdpConnection.send
+
+    async def deadly(
+        self: CdpConnection, asked: str, session_id: str = "", **params: Any
+    ) -> msgspec.Raw:
+        nonlocal left, came
+        left -= asked == method
+        if came or left or asked != method:
+            return await send(self, asked, session_id, **params)
+        came = True
+        browser = mortal.reading.processes()[0]
+        # Frozen, it can take the command and never answers: so the call is surely under way.
+        os.kill(browser, signal.SIGSTOP if waiting else signal.SIGKILL)
+        calling = asyncio.ensure_future(send(self, asked, session_id, **params))
+        await asyncio.sleep(0)  # the command is written in this turn
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(browser, signal.SIGKILL)
+        return await calling
+
+    monkeypatch.setattr(CdpConnection, "send", deadly)
+    inputs = {"urls": [a_site.url(f"/n/{n}") for n in range(3)], "concurrency": 1}
+    for _ in range(2):  # a command after the run's end is met by the run that follows
+        begun = await run(tools, "batch_extract_pages", inputs, mode="async")
+        ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
+        assert ended.status == "succeeded", ended
+    await until(lambda: came)
+    assert mortal.reading.launches == before + 1
+    assert tools.runtime.running == 0
+
+
+async def test_all_that_wait_are_told_when_the_browser_dies(
+    mortal: SystemBrowser, a_site: Site
+) -> None:
+    session = await mortal.reading.open(trust=Trust.LOCAL)
+    a_site.hits.clear()
+
+    async def read(number: int) -> None:
+        async with session.reader(run_id="run_1") as reader:
+            await reader.read(a_site.url(f"/never?{number}"), ExtractOptions())
+
+    reading = [asyncio.ensure_future(read(number)) for number in range(5)]
+    await until(lambda: a_site.hits["/never"] == 5, within_s=20)
+    os.kill(mortal.reading.processes()[0], signal.SIGKILL)
+    async with asyncio.timeout(10):
+        told = await asyncio.gather(*reading, return_exceptions=True)
+    assert all(isinstance(one, BrowserGone) for one in told)
+    assert not session.is_alive
+    await session.close()
+
+
+async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
+    browser = CdpBrowser(was_refused=never_refused)
+    session = await browser.open(trust=Trust.LOCAL)
+    async with session.reader(run_id="run_1") as reader:
+        assert (await reader.read(a_site.url("/n/1"), ExtractOptions())).title == "Page 1"
+    processes, place = browser.processes(), browser.downloads
+    assert processes
+    assert place is not None
+    await browser.close()
+    await until(lambda: not any(Path(f"/proc/{one}").exists() for one in processes), within_s=20)
+    assert not place.exists()
+    with pytest.raises(Unavailable):
+        await browser.open(trust=Trust.LOCAL)
+
+
+async def test_a_program_that_is_no_browser_is_said_to_be_none() -> None:
+    browser = CdpBrowser(BrowserOptions(executable="true"), was_refused=never_refused)
+    with pytest.raises(Unavailable):
+        await browser.open(trust=Trust.LOCAL)
+    await browser.close()
+
+
+async def test_two_sessions_share_no_cookies(mortal: SystemBrowser, a_site: Site) -> None:
+    shown = []
+    for _ in range(2):
+        session = await mortal.reading.open(trust=Trust.LOCAL)
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(a_site.url("/private"), ExtractOptions())
+            shown.append(looked.top_sections)
+            await reader.read(a_site.url("/sets-cookie"), ExtractOptions())
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(a_site.url("/private"), ExtractOptions())
+            assert looked.top_sections == ("Secret room",)
+        await session.close()
+    assert shown == [("Go away",), ("Go away",)]

@@ -1,0 +1,6 @@
+"""The admin of `django_admin.py`, and nothing else."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
