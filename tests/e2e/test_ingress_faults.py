@@ -60,7 +60,7 @@ async def test_a_tool_and_an_agent_have_their_time_and_no_more(tmp_path: Path) -
 @requirement("001/approvals/expires")
 async def test_an_approval_expires_and_a_persons_time_is_not_the_agents(tmp_path: Path) -> None:
     async with installed(
-        TOGETHER, tmp_path, APPROVAL_TIMEOUT_MS="400", AGENT_TIMEOUT_MS="250"
+        TOGETHER, tmp_path, APPROVAL_TIMEOUT_MS="1500", AGENT_TIMEOUT_MS="1000"
     ) as running:
         client = await running.connect(client_meta=TOOLS)
         await client.invoke(PAY, agent="script")
