@@ -459,7 +459,7 @@ async def retained(house: House, run_id: str) -> set[str]:
     return found | ({"facts"} if state else set()) | ({"told"} if told else set())
 
 
-async def test_the_facts_of_ended_runs_go_when_their_session_is_forgotten(kept: House) -> None:
+async def test_what_was_told_goes_after_a_day_and_an_ended_run_after_thirty(kept: House) -> None:
     await kept.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
     asked = await kept.invoke("[[tool:desk {}]]")
     await kept.until(asked, RunStatus.PAUSED_WAITING_TOOL)
@@ -473,7 +473,10 @@ async def test_the_facts_of_ended_runs_go_when_their_session_is_forgotten(kept: 
     assert await retained(kept, asked) == {"facts", "told", records.RUNS, records.SESSION_RUNS}
     kept.clock.advance(2000)
     assert await retention.once() > 0
-    assert await retained(kept, asked) == {records.RUNS}, "the list of runs still has its line"
+    assert await retained(kept, asked) == {"facts", records.RUNS, records.SESSION_RUNS}
+    kept.clock.advance(29 * DAY_MS)
+    assert await retention.once() > 0
+    assert await retained(kept, asked) == set()
     assert await kept.journal.scan(records.ENDED_RUNS) == []
     assert await kept.journal.get(records.CALLS, call.call_id) is None
     with pytest.raises(NotFound):
@@ -485,7 +488,7 @@ async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> 
     waiting = await kept.invoke("[[tool:pay {}]] after")
     await kept.until(waiting, RunStatus.PAUSED_WAITING_APPROVAL)
     await kept.at_rest()
-    kept.clock.advance(3 * DAY_MS)
+    kept.clock.advance(40 * DAY_MS)
     await Retention(kept.journal, kept.clock).once()
     call = (await kept.runs.state(waiting)).calls[0]
     (state, required) = await kept.runs.snapshot("s")
@@ -500,13 +503,13 @@ async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> 
 async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: House) -> None:
     first = await kept.invoke("what I said", "echo")
     await kept.until(first, RunStatus.DONE)
-    kept.clock.advance(DAY_MS - 1000)
+    kept.clock.advance(30 * DAY_MS - 1000)
     second = await kept.invoke("and then", "echo")
     await kept.until(second, RunStatus.DONE)
     kept.clock.advance(2000)
     retention = Retention(kept.journal, kept.clock)
     await retention.once()
     assert "facts" in await retained(kept, first)
-    kept.clock.advance(DAY_MS + 1)
+    kept.clock.advance(30 * DAY_MS + 1)
     await retention.once()
     assert "facts" not in await retained(kept, first) | await retained(kept, second)

@@ -1,7 +1,6 @@
-"""What sessions were told, and the facts of runs that have ended, are kept for so long and no longer.
+"""What sessions were told, and runs that have ended, are kept for so long and no longer.
 
-(Ingress contract, "Offline".) A run's line in the list of runs stays, and so does what the audit and
-the evidence say of it.
+(Ingress contract, "Offline".) What the audit and the evidence say of a run stays.
 """
 
 import asyncio
@@ -20,6 +19,7 @@ log = logging.getLogger(__name__)
 
 KEPT_MS: Final = 24 * 3_600_000
 KEPT_EVENTS: Final = 10_000
+KEPT_RUNS_MS: Final = 30 * KEPT_MS
 EVERY_S: Final = 600.0
 PAGE: Final = 200  # runs looked at at a time
 
@@ -34,6 +34,7 @@ class Retention:
     clock: Clock
     kept_ms: int = KEPT_MS
     kept_events: int = KEPT_EVENTS
+    kept_runs_ms: int = KEPT_RUNS_MS
     every_s: float = EVERY_S
     _task: asyncio.Task[None] | None = None
 
@@ -47,13 +48,13 @@ class Retention:
 
     async def once(self) -> int:
         """Forget what is too old or too much; how many events that was."""
-        before = self.clock.now_ms() - self.kept_ms
+        now = self.clock.now_ms()
         prefix = records.session_stream("")
-        told = await self.journal.prune(prefix, before=before, keep=self.kept_events)
-        return told + await self._forget_runs(before)
+        told = await self.journal.prune(prefix, before=now - self.kept_ms, keep=self.kept_events)
+        return told + await self._forget_runs(now - self.kept_runs_ms)
 
     async def _forget_runs(self, before: int) -> int:
-        """The facts of the runs that ended before then; an open one is never touched."""
+        """The runs that ended before then; an open one is never touched."""
         forgotten = 0
         after, end = "", records.ended_key(before, "")
         while rows := await self.journal.scan(records.ENDED_RUNS, after=after, limit=PAGE):
@@ -77,7 +78,8 @@ class Retention:
         state = await records.load(self.journal, owner.run_id)
         if state is not None:
             gone: list[Operation] = [
-                Delete(records.SESSION_RUNS, records.session_key(owner.session_id, owner.run_id))
+                Delete(records.RUNS, owner.run_id),
+                Delete(records.SESSION_RUNS, records.session_key(owner.session_id, owner.run_id)),
             ]
             for call in (call for turn in state.turns for call in turn.calls):
                 gone.append(Delete(records.CALLS, call.call_id))
