@@ -19,7 +19,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.cdp_browser import CdpBrowser
 from toolgate.adapters.cdp_connection import CdpConnection
 from toolgate.adapters.chromium import KNOWN
-from toolgate.adapters.playwright_browser import never_refused
+from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.task_runs import Trust
@@ -130,7 +130,7 @@ async def test_all_that_wait_are_told_when_the_browser_dies(
 
 
 async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
-    browser = CdpBrowser(was_refused=never_refused)
+    browser = CdpBrowser(complaint=no_complaint)
     session = await browser.open(trust=Trust.LOCAL)
     async with session.reader(run_id="run_1") as reader:
         assert (await reader.read(a_site.url("/n/1"), ExtractOptions())).title == "Page 1"
@@ -145,7 +145,7 @@ async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
 
 
 async def test_a_program_that_is_no_browser_is_said_to_be_none() -> None:
-    browser = CdpBrowser(BrowserOptions(executable="true"), was_refused=never_refused)
+    browser = CdpBrowser(BrowserOptions(executable="true"), complaint=no_complaint)
     with pytest.raises(Unavailable):
         await browser.open(trust=Trust.LOCAL)
     await browser.close()

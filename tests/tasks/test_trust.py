@@ -12,7 +12,7 @@ from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.egress_proxy import EgressProxy
-from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.proxy_verdicts import ProxyVerdicts
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
@@ -40,16 +40,16 @@ async def guarded(site: Site) -> AsyncIterator[SystemBrowser]:
             return ["127.0.0.1"]
         raise OSError("no such name")
 
-    refused = RefusedHosts()
+    verdicts = ProxyVerdicts()
     guard = Guard(resolve=resolve, allow_private=frozenset({f"{SELF}:{site.port}"}))
-    async with EgressProxy(guard, decided=refused.note) as proxy:
+    async with EgressProxy(guard, decided=verdicts.note) as proxy:
         port = await proxy.listen_tcp()
         options = BrowserOptions(
             proxy_url=f"http://127.0.0.1:{port}",
             soft_ms=QUICK.soft_ms,
             navigation_ms=QUICK.navigation_ms,
         )
-        browser = SystemBrowser(options, was_refused=refused.has)
+        browser = SystemBrowser(options, complaint=verdicts.complaint)
         yield browser
         await browser.close()
 
@@ -126,6 +126,17 @@ async def test_a_refused_target_fails_its_item_and_the_others_are_read(
     refused, fine = await items(remote, site.url("/n/1"), outside(site, "/n/2"))
     assert refused["error"]["errorCode"] == "TRUST_LEVEL_NOT_ALLOWED"
     assert fine["title"] == "Page 2"
+
+
+@pytest.mark.parametrize("url", ["http://nobody.example/", "https://nobody.example/"])
+async def test_a_name_that_leads_nowhere_is_a_failure_and_no_page(
+    remote: Toolset, url: str
+) -> None:
+    (item,) = await items(remote, url)
+    assert item["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert item["error"]["message"] == "the server cannot be reached"
+    with pytest.raises(TaskFailed, match="the server cannot be reached"):
+        await run(remote, "screenshot_page", {"url": url}, call=REMOTE, mode="sync")
 
 
 @pytest.mark.requirement("004/trust/remote-dns-pinned")

@@ -192,12 +192,12 @@ class CdpBrowser:
         self,
         options: BrowserOptions | None = None,
         *,
-        was_refused: Callable[[str, int], bool],
+        complaint: Callable[[str], PageError | None],
         slots: TabSlots | None = None,
     ) -> None:
         self.options = options or BrowserOptions()
         self.slots = slots or TabSlots(self.options.slots)
-        self.was_refused = was_refused
+        self.complaint = complaint
         self.launches = 0
         self._life: _Life | None = None
         self._starting = asyncio.Lock()
@@ -316,7 +316,7 @@ class CdpSession:
         self.downloads = life.downloads
         self.is_still = life.is_still
         self.spawn = owner.spawn
-        self.was_refused = owner.was_refused
+        self.complaint = owner.complaint
         self._owner = owner
         self._life = life
         self._idle: list[CdpTab] = []

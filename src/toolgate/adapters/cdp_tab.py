@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +23,7 @@ from toolgate.adapters.page_looks import (
     extract_of,
     marked,
 )
+from toolgate.adapters.proxy_verdicts import PROXY_STATUS
 from toolgate.ports.browser import (
     BrowserGone,
     Degraded,
@@ -32,7 +32,6 @@ from toolgate.ports.browser import (
     Extract,
     ExtractOptions,
     NavigationFailed,
-    NavigationRefused,
     NavigationTimedOut,
     PageCrashed,
     PageError,
@@ -73,7 +72,7 @@ class TabHome(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    def was_refused(self, host: str, port: int) -> bool: ...
+    def complaint(self, url: str) -> PageError | None: ...
 
     async def new_target(self) -> tuple[str, str]: ...
 
@@ -172,13 +171,13 @@ class CdpTab:
         with contextlib.suppress(TimeoutError):
             quiet_ms = min(budget.quiet_ms, int(soft_s * 500))
             looked = await self._look(options, quiet_ms=quiet_ms, within_s=soft_s)
-            return self._unless_refused(url, looked)
+            return self._unless_the_proxys(url, looked)
         try:
             await self._stop()
             looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
         except TimeoutError:
             return await self._read_static(url, options)
-        return marked(self._unless_refused(url, looked), Degraded.STOPPED)
+        return marked(self._unless_the_proxys(url, looked), Degraded.STOPPED)
 
     async def _go(self, url: str) -> bool:
         """Navigate until the answer's first byte; whether it is a file instead of a page."""
@@ -197,8 +196,9 @@ class CdpTab:
             self._spent = True  # its error page is still to come
             if answer.error_text == ABORTED:
                 await self._probe()  # while loading, a crash looks like an abort
-            if self._refused(url) or self._refused(await self._unreachable()):
-                raise NavigationRefused("the guard refused this address")
+            complaint = self._home.complaint
+            if wrong := complaint(url) or complaint(await self._unreachable()):
+                raise wrong
             raise NavigationFailed(answer.error_text.removeprefix("net::"))
         return False
 
@@ -222,8 +222,8 @@ class CdpTab:
                 return _navigated(await self._send("Page.navigate", url=url))
         except TimeoutError:
             self._spent = True
-            if self._refused(url):
-                raise NavigationRefused("the guard refused this address") from None
+            if wrong := self._home.complaint(url):
+                raise wrong from None
             raise NavigationTimedOut("the server did not answer in time") from None
         except CdpRefused as refused:
             raise NavigationFailed(str(refused)) from refused
@@ -310,17 +310,11 @@ class CdpTab:
         file = Download(name, "application/octet-stream", content)
         return Extract(url, file.name, "download", 0, (), None, None, download=file)
 
-    def _unless_refused(self, url: str, looked: Looked) -> Extract:
-        if looked.status == 403 and (self._refused(url) or self._refused(looked.url)):
-            raise NavigationRefused("the guard refused this address")
+    def _unless_the_proxys(self, url: str, looked: Looked) -> Extract:
+        complaint = self._home.complaint
+        if looked.status in PROXY_STATUS and (wrong := complaint(url) or complaint(looked.url)):
+            raise wrong
         return extract_of(looked)
-
-    def _refused(self, url: str) -> bool:
-        with contextlib.suppress(ValueError):
-            parts = urlsplit(url)
-            port = parts.port or (443 if parts.scheme in {"https", "wss"} else 80)
-            return bool(parts.hostname) and self._home.was_refused(str(parts.hostname), port)
-        return False
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
         if method == "Page.javascriptDialogOpening":

@@ -28,10 +28,11 @@ from toolgate.adapters.chromium import (
 from toolgate.adapters.page_looks import WATCH
 from toolgate.adapters.playwright_errors import translated, translating, within
 from toolgate.adapters.playwright_tab import PlaywrightTab
+from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
-from toolgate.ports.browser import BrowserGone, PageCrashed
+from toolgate.ports.browser import BrowserGone, PageCrashed, PageError
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, CDPSession, Page, Playwright
@@ -41,11 +42,6 @@ log = logging.getLogger(__name__)
 LAUNCH_S: Final = 20.0
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
 ASK_S: Final = 5.0
-
-
-def never_refused(_host: str, _port: int) -> bool:
-    """For a browser that talks to the world directly."""
-    return False
 
 
 @dataclass(eq=False)
@@ -113,13 +109,13 @@ class PlaywrightBrowser:
         self,
         options: BrowserOptions | None = None,
         *,
-        was_refused: Callable[[str, int], bool] = never_refused,
+        complaint: Callable[[str], PageError | None] = no_complaint,
         slots: TabSlots | None = None,
     ) -> None:
-        """`was_refused` says whether the guarded proxy lately refused this host and port."""
+        """`complaint` says why the guarded proxy lately let nothing come from a URL."""
         self.options = options or BrowserOptions()
         self.slots = slots or TabSlots(self.options.slots)
-        self.was_refused = was_refused
+        self.complaint = complaint
         self.launches = 0
         self._playwright: Playwright | None = None
         self._generation: _Generation | None = None
@@ -296,7 +292,7 @@ class PlaywrightSession:
         self.options = owner.options
         self.downloads = owner.downloads
         self.spawn = owner.spawn
-        self.was_refused = owner.was_refused
+        self.complaint = owner.complaint
         self.context = context
         self._media = media
         self._generation = generation

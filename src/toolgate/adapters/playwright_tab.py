@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.page_looks import (
@@ -27,6 +26,7 @@ from toolgate.adapters.playwright_errors import (
     translated,
     within,
 )
+from toolgate.adapters.proxy_verdicts import PROXY_STATUS
 from toolgate.ports.browser import (
     BrowserGone,
     Degraded,
@@ -37,7 +37,6 @@ from toolgate.ports.browser import (
     ExtractOptions,
     Locator,
     LocatorMode,
-    NavigationRefused,
     NavigationTimedOut,
     PageCrashed,
     PageError,
@@ -78,7 +77,7 @@ class TabHome(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    def was_refused(self, host: str, port: int) -> bool: ...
+    def complaint(self, url: str) -> PageError | None: ...
 
     async def new_page(self) -> tuple["Page", "CDPSession"]: ...
 
@@ -334,8 +333,9 @@ class PlaywrightTab:
                 self._spent = True  # its error page is still to come
                 raise await self._explained(failed, url) from failed
         else:
-            if answer is not None and answer.status == 403 and self._refused(url):
-                raise NavigationRefused("the guard refused this address")
+            is_the_proxys = answer is not None and answer.status in PROXY_STATUS
+            if is_the_proxys and (wrong := self._complaint(url)):
+                raise wrong
             return True
         if not self._committed.is_set():
             await self._wait_commit(url, max(0, hard_ms - soft_ms) / 1000)
@@ -370,8 +370,8 @@ class PlaywrightTab:
                 await self._committed.wait()
         except TimeoutError:
             self._check_crash()
-            if self._refused(url):
-                raise NavigationRefused("the guard refused this address") from None
+            if wrong := self._complaint(url):
+                raise wrong from None
             await self._stop()
             raise NavigationTimedOut("the server did not answer in time") from None
 
@@ -379,9 +379,9 @@ class PlaywrightTab:
         ours = self._noted(failed)
         if "ERR_ABORTED" in str(failed) and await self._is_dead():
             return PageCrashed("the page crashed")  # while loading, a crash looks like an abort
-        if not isinstance(ours, PageCrashed) and self._refused(url):
-            return NavigationRefused("the guard refused this address")
-        return ours
+        if isinstance(ours, PageCrashed):
+            return ours
+        return self._complaint(url) or ours
 
     async def _is_dead(self) -> bool:
         try:
@@ -493,14 +493,8 @@ class PlaywrightTab:
             self._crashed = True
         return ours
 
-    def _refused(self, url: str) -> bool:
-        with contextlib.suppress(ValueError):
-            for address in {url, self._page.url}:
-                parts = urlsplit(address)
-                port = parts.port or (443 if parts.scheme in {"https", "wss"} else 80)
-                if parts.hostname and self._home.was_refused(parts.hostname, port):
-                    return True
-        return False
+    def _complaint(self, url: str) -> PageError | None:
+        return self._home.complaint(url) or self._home.complaint(self._page.url)
 
     def _check_crash(self) -> None:
         if not self._home.is_alive:

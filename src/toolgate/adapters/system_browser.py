@@ -15,12 +15,20 @@ from toolgate.adapters.cdp_tab import WaitsForFrames
 from toolgate.adapters.playwright_browser import (
     PlaywrightBrowser,
     PlaywrightSession,
-    never_refused,
 )
+from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.task_runs import Trust
-from toolgate.ports.browser import BrowserGone, BrowserSession, Extract, ExtractOptions, Reader, Tab
+from toolgate.ports.browser import (
+    BrowserGone,
+    BrowserSession,
+    Extract,
+    ExtractOptions,
+    PageError,
+    Reader,
+    Tab,
+)
 
 
 class SystemBrowser:
@@ -28,13 +36,13 @@ class SystemBrowser:
         self,
         options: BrowserOptions | None = None,
         *,
-        was_refused: Callable[[str, int], bool] = never_refused,
+        complaint: Callable[[str], PageError | None] = no_complaint,
     ) -> None:
-        """`was_refused` says whether the guarded proxy lately refused this host and port."""
+        """`complaint` says why the guarded proxy lately let nothing come from a URL."""
         options = options or BrowserOptions()
         slots = TabSlots(options.slots)
-        self.reading = CdpBrowser(options, was_refused=was_refused, slots=slots)
-        self.working = PlaywrightBrowser(options, was_refused=was_refused, slots=slots)
+        self.reading = CdpBrowser(options, complaint=complaint, slots=slots)
+        self.working = PlaywrightBrowser(options, complaint=complaint, slots=slots)
 
     async def open(
         self, *, trust: Trust, media: bool = False, only_reads: bool = False

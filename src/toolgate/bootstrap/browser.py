@@ -14,7 +14,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.proxy_verdicts import ProxyVerdicts
 from toolgate.adapters.sample_pages import PAGES
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
@@ -37,9 +37,9 @@ async def browser_tasks(
 ) -> AsyncIterator[Toolset]:
     """The runs and their tools; the browser itself starts with the first task."""
     async with AsyncExitStack() as stack:
-        refused = RefusedHosts()
+        verdicts = ProxyVerdicts()
         proxy = await stack.enter_async_context(
-            EgressProxy(Guard(), decided=refused.note, pages=PAGES)
+            EgressProxy(Guard(), decided=verdicts.note, pages=PAGES)
         )
         browser = SystemBrowser(
             BrowserOptions(
@@ -47,7 +47,7 @@ async def browser_tasks(
                 proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
                 slots=TABS_PER_CORE * (os.cpu_count() or 1),
             ),
-            was_refused=refused.has,
+            complaint=verdicts.complaint,
         )
         stack.push_async_callback(browser.close)
         runtime = TaskRuntime(

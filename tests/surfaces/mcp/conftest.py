@@ -24,7 +24,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
-from toolgate.adapters.refused_hosts import RefusedHosts
+from toolgate.adapters.proxy_verdicts import ProxyVerdicts
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.task_runs import Trust
 from toolgate.surfaces.mcp.doors import McpDoors
@@ -75,15 +75,15 @@ async def served(tmp_path_factory: pytest.TempPathFactory, site: Site) -> AsyncI
             return ["127.0.0.1"]
         raise OSError("no such name")
 
-    refused, clock = RefusedHosts(), MovedClock()
+    verdicts, clock = ProxyVerdicts(), MovedClock()
     guard = Guard(resolve=resolve, allow_private=frozenset({f"{OUTSIDE}:{site.port}"}))
-    async with EgressProxy(guard, decided=refused.note) as proxy:
+    async with EgressProxy(guard, decided=verdicts.note) as proxy:
         options = BrowserOptions(
             proxy_url=f"http://127.0.0.1:{await proxy.listen_tcp()}",
             soft_ms=QUICK.soft_ms,
             navigation_ms=QUICK.navigation_ms,
         )
-        browser = PlaywrightBrowser(options, was_refused=refused.has)
+        browser = PlaywrightBrowser(options, complaint=verdicts.complaint)
         home = tmp_path_factory.mktemp("mcp")
         async with a_toolset(
             home, browser=browser, clock=clock, catalog=load_templates(), grace_s=0.2
