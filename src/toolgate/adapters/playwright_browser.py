@@ -122,8 +122,14 @@ class PlaywrightBrowser:
         self._starting = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._scratch = tempfile.TemporaryDirectory(prefix="toolgate-downloads-")
-        self.downloads = Path(self._scratch.name)
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def downloads(self) -> Path:
+        """Made with the first browser: most processes start none."""
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="toolgate-downloads-")
+        return Path(self._scratch.name)
 
     async def open(
         self, *, trust: Trust, media: bool = False, only_reads: bool = False
@@ -158,7 +164,8 @@ class PlaywrightBrowser:
         if self._playwright is not None:
             await within(5, self._playwright.stop())
             self._playwright = None
-        self._scratch.cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def processes(self) -> list[int]:
         """The browser's processes, for health and tests; empty where it is not running."""
