@@ -3,7 +3,7 @@ async (options) => {
   const watch = window[Symbol.for("toolgate.pending")] || { pending: 0 };
   const READ_EVERY_MS = 25;
   const STILL_READS = 2;
-  const FRAMES_GRACE_MS = 500;
+  const FRAMES_GRACE_MS = 1200;
   const LOAD_GRACE_MS = 1500; // a load event that a slow sub-resource holds up is not waited for
 
   const parsed = async () => {
@@ -13,7 +13,7 @@ async (options) => {
   // A page built in frames gets some, though a busy machine draws them late.
   const drawn = (frames) => new Promise((done) => {
     setTimeout(done, FRAMES_GRACE_MS);
-    const next = () => (frames-- > 0 ? requestAnimationFrame(next) : done());
+    const next = () => (frames-- > 0 ? requestAnimationFrame(next) : requestIdleCallback(done)); // after the page's own
     next();
   });
   const quiet = async () => {
