@@ -19,6 +19,7 @@ class Ear:
         self.heard: list[int] = []
         self.missed: list[int] = []
         self.fell_behind = 0
+        self.given: int | None = None
         self.channel: Channel | None = None
 
     def listen(self, channel: Channel, *, cursor: int = 0) -> None:
@@ -33,7 +34,7 @@ class Ear:
 
     def fall_behind(self) -> None:
         assert self.channel is not None
-        self.channel.live.pop(self)
+        self.given = self.channel.leave_live(self)
         self.fell_behind += 1
 
 
@@ -69,6 +70,24 @@ async def test_who_is_not_live_misses_and_a_gap_or_a_repeat_reaches_nobody() -> 
     bus.publish([event(7)])  # 6 was lost on the way
     assert (live.heard, live.fell_behind) == ([5], 1)
     assert live.missed == late.missed[1:] == [7]
+    hub.close()
+
+
+@pytest.mark.requirement("001/resume/no-gap-to-live")
+async def test_who_read_ahead_of_the_bus_takes_nothing_from_those_who_were_live() -> None:
+    hub, bus = a_hub()
+    live, back, fast = Ear(), Ear(), Ear()
+    live.listen(hub.join("s", "u", live), cursor=4)
+    back.listen(hub.join("s", "u", back), cursor=6)  # the journal had 5 and 6 already
+    fast.listen(hub.join("s", "u", fast), cursor=7)
+    bus.publish([event(5)])
+    assert (live.heard, back.heard) == ([5], [])
+    fast.fall_behind()
+    assert fast.given == 7
+    bus.publish([event(6), event(7)])
+    assert (live.heard, back.heard) == ([5, 6, 7], [7])
+    back.fall_behind()
+    assert back.given == 7
     hub.close()
 
 

@@ -23,8 +23,8 @@ from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.proxy_verdicts import ProxyVerdicts
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.task_runs import Trust
 from toolgate.surfaces.mcp.doors import McpDoors
@@ -83,7 +83,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory, site: Site) -> AsyncI
             soft_ms=QUICK.soft_ms,
             navigation_ms=QUICK.navigation_ms,
         )
-        browser = PlaywrightBrowser(options, complaint=verdicts.complaint)
+        browser = SystemBrowser(options, complaint=verdicts.complaint)
         home = tmp_path_factory.mktemp("mcp")
         async with a_toolset(
             home, browser=browser, clock=clock, catalog=load_templates(), grace_s=0.2

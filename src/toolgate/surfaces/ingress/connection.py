@@ -167,9 +167,9 @@ class Connection(WSListener):
             self._reader = asyncio.create_task(self._catch_up(lagging=lagging))
 
     def fall_behind(self) -> None:
-        channel = self._channel
-        if channel is not None and channel.live.pop(self, None) is not None:
-            self._cursor = channel.last_seq  # what was written, a full socket included
+        given = None if self._channel is None else self._channel.leave_live(self)
+        if given is not None:
+            self._cursor = given  # what was written, a full socket included
             if self._writable.is_set() and not self._closing:
                 self._read_on(lagging=True)
 

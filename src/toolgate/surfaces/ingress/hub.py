@@ -44,19 +44,32 @@ class Listener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """The connections of one session. Those that are live have been given all up to `last_seq`."""
+    """The connections of one session. Those that are live have been given all up to `last_seq`.
+
+    The journal can be read before the bus tells of what is in it, so that one may be `ahead`.
+    """
 
     connections: set[Listener] = field(default_factory=set)
     live: dict[Listener, Write] = field(default_factory=dict)
+    ahead: dict[Listener, int] = field(default_factory=dict)  # of the live: the last they read
     last_seq: int = 0  # the highest number that was told of since the channel was made
 
     def go_live(self, connection: Listener, cursor: int, write: Write) -> bool:
         """Whether it has all there is, so that what comes next may be written to it at once."""
         if cursor < self.last_seq:
             return False
-        self.last_seq = cursor
+        if not self.live:
+            self.last_seq = cursor
+        elif cursor > self.last_seq:
+            self.ahead[connection] = cursor
         self.live[connection] = write
         return True
+
+    def leave_live(self, connection: Listener) -> int | None:
+        """The number of the last event that it was given; None where it was not live."""
+        if self.live.pop(connection, None) is None:
+            return None
+        return self.ahead.pop(connection, self.last_seq)
 
     def deliver(self, event: Event, data: bytes) -> None:
         if self.live and event.seq != self.last_seq + 1:
@@ -65,11 +78,17 @@ class Channel:
             for connection in tuple(self.live):
                 connection.fall_behind()
         self.last_seq = event.seq
-        for write in tuple(self.live.values()):
+        for write in self._lacking(event.seq) if self.ahead else tuple(self.live.values()):
             write(data)
         if len(self.live) < len(self.connections):
             for connection in self.connections - self.live.keys():
                 connection.miss(event, data)
+
+    def _lacking(self, seq: int) -> Sequence[Write]:
+        ahead = self.ahead
+        lacking = [write for one, write in self.live.items() if ahead.get(one, 0) < seq]
+        self.ahead = {one: cursor for one, cursor in ahead.items() if cursor > seq}
+        return lacking
 
 
 class Hub:
@@ -107,7 +126,7 @@ class Hub:
         if channel is None or connection not in channel.connections:
             return
         channel.connections.discard(connection)
-        channel.live.pop(connection, None)
+        channel.leave_live(connection)
         self._users[user_id] -= 1
         if not self._users[user_id]:
             del self._users[user_id]
