@@ -422,7 +422,10 @@ async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> 
     )
     async with open_door(home=home, pipeline=pipeline) as door:
         again = type(device)(door, "laptop", token)
-        state = await again.get("/command/r?wait=20")
+        async with asyncio.timeout(
+            10
+        ):  # it is told of the end, and does not find it when it gives up
+            state = await again.get("/command/r?wait=20")
         assert state.data["answer"]["data"]["results"][0]["data"] == {"wrote": "x"}
         assert len(pipeline.ran) == 1
 

@@ -108,8 +108,7 @@ class States:
     def leave(self, entered: Entered) -> None:
         self.in_flight.pop(entered.command_id, None)
         self._by_request.pop((entered.identity.name, entered.request_id), None)
-        if (moved := self._ends.pop(entered.command_id, None)) is not None:
-            moved.set()
+        self._tell_end(entered.command_id)
 
     def wait(self, entered: Entered, waiting: Waiting, *, due: int | None) -> Sequence[Operation]:
         """The rows of a command that waits from now on."""
@@ -183,10 +182,17 @@ class States:
             kept = await self.waiting(command_id)
             if kept is not None and command_id not in self.in_flight:
                 await self._resume(kept)
+            # Who read its row before the end, and began to wait after it, would wait for nothing.
+            if command_id in self._ends and await self.waiting(command_id) is None:
+                self._tell_end(command_id)
         except Exception:
             log.exception("command_not_resumed command_id=%s", command_id)
         finally:
             self._going_on.discard(command_id)
+
+    def _tell_end(self, command_id: str) -> None:
+        if (moved := self._ends.pop(command_id, None)) is not None:
+            moved.set()
 
     async def on_open_due(self, row: Row) -> None:
         """An approval's time is over: the pipeline says what becomes of the call."""
