@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,19 @@ def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
     ],
 )
 def test_the_tools_of_their_makers_find_nothing_wrong(check: tuple[str, ...]) -> None:
-    if shutil.which(check[0]) is None:
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which(check[0], path=places)
+    if program is None:
         pytest.skip(f"{check[0]} is not installed")
     given = {**os.environ, "API_KEY": "k", "INTERNAL_TOKEN": "t", "NO_COLOR": "1"}
     done = subprocess.run(
-        check, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60, check=False
+        [program, *check[1:]],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     found = (done.stdout + done.stderr).splitlines()
     # Where the program is not installed as the unit expects it, that alone is said of it.
