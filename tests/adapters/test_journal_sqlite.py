@@ -143,6 +143,16 @@ async def test_a_row_that_is_there_refuses_a_new_one_and_leaves_the_rest_of_the_
         assert rows == {"a": (1, b"1"), "b": (2, b"2"), "old": (1, b"first")}
 
 
+async def test_of_several_conflicts_the_first_is_told(path: Path) -> None:
+    async with opened(path) as journal:
+        await journal.commit(Put("rows", "old", b"first"))
+    async with opened(path) as journal:  # nothing is remembered
+        with pytest.raises(Conflict, match="rows/old is at version 1, not at 0"):
+            await journal.commit(
+                Put("rows", "old", b"2", expected=0), Delete("rows", "none", expected=4)
+            )
+
+
 async def test_what_sqlite_cannot_hold_is_refused_alone(path: Path) -> None:
     async with opened(path) as journal:
         answers = await asyncio.gather(

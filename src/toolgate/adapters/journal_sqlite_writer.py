@@ -286,16 +286,28 @@ class Writer(threading.Thread):
                 commit.error = None
                 try:
                     commit.events = self._decide(commit.operations, draft, now)
-                except Conflict as refused:
+                except Conflict:
                     draft.take_back()
-                    commit.events = []
-                    commit.error = refused
+                    self._refuse_or_decide(commit, draft, now)
             self._write(draft)
             self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
         self._written = draft
+
+    def _refuse_or_decide(self, commit: Commit, draft: Draft, now: int) -> None:
+        """With care this time: what was assumed before the conflict may not hold either."""
+        careful, self._careful = self._careful, True
+        draft.begin()
+        try:
+            commit.events = self._decide(commit.operations, draft, now)
+        except Conflict as refused:
+            draft.take_back()
+            commit.events = []
+            commit.error = refused
+        finally:
+            self._careful = careful
 
     def _begin(self) -> None:
         if not self._connection.in_transaction:
