@@ -60,6 +60,10 @@ class Served:
     def outside(self, path: str) -> str:
         return f"http://{OUTSIDE}:{self.site.port}{path}"
 
+    def seen_by(self, transport: str, path: str) -> str:
+        """A page's address as that transport's trust can reach it: only remote has the proxy."""
+        return self.site.url(path) if transport == "local" else self.outside(path)
+
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:

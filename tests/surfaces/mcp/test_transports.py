@@ -251,7 +251,7 @@ async def test_a_client_that_cancels_its_request_cancels_the_run(
     async with connect(mode=era) as client:
         known = {run.run_id for run in served.toolset.runtime.listed()}
         calling = asyncio.ensure_future(
-            client.call_tool("run_task_template", waiting(served.outside("/never")))
+            client.call_tool("run_task_template", waiting(served.seen_by(transport, "/never")))
         )
         await until(lambda: len(served.toolset.runtime.listed()) > len(known))
         (run_id,) = {run.run_id for run in served.toolset.runtime.listed()} - known
@@ -281,7 +281,7 @@ async def test_progress_is_told_while_the_run_works(
         heard.append(progress)
 
     async with connect(mode=era) as client:
-        urls = [served.outside(path) for path in ("/n/1", "/n/2", "/never")]
+        urls = [served.seen_by(transport, path) for path in ("/n/1", "/n/2", "/never")]
         calling = asyncio.ensure_future(
             client.call_tool("run_task_template", waiting(*urls), progress_callback=hear)
         )
