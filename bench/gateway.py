@@ -32,7 +32,6 @@ REQUESTS = 1500
 TURNS = 5
 OPERATOR = "bench-operator"
 MARK = "the-command-that-was-noted"
-TICKS = os.sysconf("SC_CLK_TCK")
 BODY = {
     "payload": {"name": "echo", "args": {"text": "hello from a device"}},
     "security": {"level": "read"},
@@ -140,8 +139,8 @@ class Server:
     pid: int
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Of all its threads, as Linux names the CPU clock of another process."""
+        return time.clock_gettime((~self.pid << 3) | 2)
 
 
 @contextlib.contextmanager

@@ -145,7 +145,7 @@ async def test_a_page_that_waits_for_frames_is_read_again_where_they_are_drawn(
 ) -> None:
     site.hits.clear()
     (item,) = await items(toolset, site.url("/frames"))
-    assert item["title"] == "Frames"
+    assert text_of(item) == "by frame when idle when seen"
     assert site.hits["/frames"] == 2
 
 

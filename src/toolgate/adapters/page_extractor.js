@@ -3,23 +3,17 @@ async (options) => {
   const watch = window[Symbol.for("toolgate.pending")] || { pending: 0 };
   const READ_EVERY_MS = 25;
   const STILL_READS = 2;
-  const FRAMES_GRACE_MS = 1200;
   const LOAD_GRACE_MS = 1500; // a load event that a slow sub-resource holds up is not waited for
 
   const parsed = async () => {
     if (document.readyState !== "loading") return;
     await new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
   };
-  // A page built in frames gets some, though a busy machine draws them late.
-  const drawn = (frames) => new Promise((done) => {
-    setTimeout(done, FRAMES_GRACE_MS);
-    const next = () => (frames-- > 0 ? requestAnimationFrame(next) : requestIdleCallback(done)); // after the page's own
-    next();
-  });
+  // A script can take itself out of the page, and what it began goes on.
+  const scripted = () => document.scripts.length > 0 || watch.framed || watch.pending > 0;
   const quiet = async () => {
     // Without a script nothing changes after the parser is done.
-    if (!options.quietMs || (document.scripts.length === 0 && document.readyState !== "loading")) return;
-    if (watch.framed) await drawn(3);
+    if (!options.quietMs || (!scripted() && document.readyState !== "loading")) return;
     let changes = 0;
     const observer = new MutationObserver((records) => { changes += records.length; });
     observer.observe(document, { childList: true, subtree: true, characterData: true });
@@ -215,7 +209,7 @@ async (options) => {
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
   // Whether this page could go elsewhere by itself.
-  const restless = document.scripts.length > 0 || document.querySelector("meta[http-equiv=refresh i]") !== null;
+  const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
   const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
   const some = elements(options.pageInfo ? options.maxElements : 0);

@@ -1,5 +1,6 @@
-// Runs before a page's own scripts: counts the requests whose bodies the page has not read yet,
-// and notes whether the page waits for frames to be drawn.
+// Runs before a page's own scripts: counts what the page waits for (the bodies of requests that it
+// has not read yet, frames, idle moments, a first sight of something), and notes whether any of it
+// needs frames to be drawn.
 (() => {
   const key = Symbol.for("toolgate.pending");
   if (window[key]) return;
@@ -26,12 +27,24 @@
       }, (failed) => { end(); throw failed; });
     };
   }
+  const DRAWN_GRACE_MS = 500; // a frame, an idle moment or a first sight may never come
+  const FRAMES = 12; // of each kind: an animation that never ends is not waited for
+  const once = (callback) => {
+    const end = begin();
+    setTimeout(end, DRAWN_GRACE_MS);
+    return function (...given) { end(); return callback.apply(this, given); };
+  };
   for (const name of ["requestAnimationFrame", "requestIdleCallback", "IntersectionObserver", "ResizeObserver"]) {
     const made = window[name];
     if (!made) continue;
+    let left = FRAMES;
+    const awaited = ([callback, ...rest]) => {
+      watch.framed = true;
+      return typeof callback === "function" && left-- > 0 ? [once(callback), ...rest] : [callback, ...rest];
+    };
     window[name] = new Proxy(made, {
-      apply: (target, self, given) => { watch.framed = true; return Reflect.apply(target, self, given); },
-      construct: (target, given, as) => { watch.framed = true; return Reflect.construct(target, given, as); },
+      apply: (target, self, given) => Reflect.apply(target, self, awaited(given)),
+      construct: (target, given, as) => Reflect.construct(target, awaited(given), as),
     });
   }
   const animate0 = Element.prototype.animate;
