@@ -28,6 +28,7 @@ from toolgate.ports.browser import BrowserGone, DownloadTooLarge, PageCrashed, P
 log = logging.getLogger(__name__)
 
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
+READS_PER_CACHE: Final = 200  # a session's cache lies in memory, and would grow with a long run
 SHELL: Final = "headless-shell"  # only this build draws on demand
 
 
@@ -321,6 +322,7 @@ class CdpSession:
         self._life = life
         self._idle: list[CdpTab] = []
         self._room = asyncio.Semaphore(owner.options.tabs_per_session)
+        self._reads = 0
         self._closed = False
 
     @property
@@ -333,6 +335,9 @@ class CdpSession:
             if not self.is_alive:
                 raise BrowserGone("the session's browser is gone")
             tab = self._idle.pop() if self._idle else await self._new_tab()
+            self._reads += 1
+            if self._reads % READS_PER_CACHE == 0:
+                self.spawn(tab.clear_cache())
             try:
                 yield tab
             except ToolgateError:

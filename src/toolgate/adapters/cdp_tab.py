@@ -159,6 +159,12 @@ class CdpTab:
         self._home.connection.forget(self._session_id)
         self._home.spawn(self._close(self.target_id))
 
+    async def clear_cache(self) -> None:
+        """Of all that its session has loaded."""
+        with contextlib.suppress(PageError, TimeoutError):
+            async with asyncio.timeout(self._options.stop_ms / 1000):
+                await self._send("Network.clearBrowserCache")
+
     def crashed(self) -> None:
         self._spent = self._crashed = True
         self._home.connection.fail(self._session_id, PageCrashed("the page crashed"))
