@@ -9,7 +9,6 @@ are noted first, under names of its own.
 import asyncio
 import contextlib
 import json
-import os
 import pickle
 import statistics
 import subprocess
