@@ -1,6 +1,7 @@
 """The SQLite journal: the suite, then what only a file can do wrong."""
 
 import asyncio
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -205,6 +206,34 @@ async def test_closing_commits_what_waits_and_refuses_what_comes_later(path: Pat
     assert not path.with_name(path.name + "-wal").exists()
     async with opened(path) as journal:
         assert await journal.head("a") == Head(first=1, last=50)
+
+
+async def test_the_log_does_not_grow_while_it_is_short(path: Path) -> None:
+    log = path.with_name(path.name + "-wal")
+    async with opened(path) as journal:
+        size = log.stat().st_size
+        assert size == schema.LOG_BYTES
+        for number in range(50):
+            await journal.commit(Append("a", [said(str(number))]))
+        assert log.stat().st_size == size
+        copied, copied_log = path.read_bytes(), log.read_bytes()
+    path.write_bytes(copied)  # as after a kill: what is in the log alone is found there
+    log.write_bytes(copied_log)
+    async with opened(path) as journal:
+        assert texts(await journal.read("a")) == [str(number) for number in range(50)]
+
+
+async def test_a_disk_without_room_for_the_whole_log_still_opens(path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (schema.LOG_BYTES // 2, hard))
+    try:
+        async with opened(path) as journal:
+            log = path.with_name(path.name + "-wal")
+            assert log.stat().st_size < schema.LOG_BYTES // 4
+            await journal.commit(Append("a", [said("one")]))
+            assert texts(await journal.read("a")) == ["one"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 async def test_the_files_are_their_owners_alone(path: Path) -> None:

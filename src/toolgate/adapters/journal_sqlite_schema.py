@@ -20,9 +20,11 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Every page of a file up to this size is checked at each start (some 100 ms); of a larger one,
 # only after a stop that was not clean.
 ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
-# Pages of the log that start a checkpoint: it stays near 4 MB. A longer log would be written less
-# often into the file, but a sync costs half as much again while the log still grows.
+# Pages of the log that start a checkpoint, after which it is written from its beginning again: it
+# stays near 4 MB. A sync costs half as much again while a file grows, so that the log has this
+# size from the start.
 CHECKPOINT_PAGES: Final = 1000
+LOG_BYTES: Final = CHECKPOINT_PAGES * (4096 + 24)
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
 
 # The ends of a stream: the oldest kept and the newest. Its last segment stays when all events are
@@ -110,6 +112,7 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
             witness.close()
             raise
         last_segment = _number(connection, "SELECT max(id) FROM segments")
+        _lengthen_log(path)
     except BaseException as refused:
         connection.close()
         if isinstance(refused, sqlite3.Error):
@@ -221,6 +224,22 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     connection.execute(f"PRAGMA journal_size_limit={LOG_KEPT_BYTES}")
     return connection
+
+
+def _lengthen_log(path: Path) -> None:
+    """Zeros after the log's last frame: to SQLite that is where it ends, as after a checkpoint."""
+    with path.with_name(path.name + "-wal").open("r+b", buffering=0) as log:
+        size = log.seek(0, os.SEEK_END)
+        missing = LOG_BYTES - size
+        if missing <= 0:
+            return
+        written: int | None = 0
+        with contextlib.suppress(OSError):  # a full disk says so when it must
+            written = log.write(bytes(missing))
+        if written == missing:
+            os.fdatasync(log.fileno())
+        else:
+            log.truncate(size)
 
 
 def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) -> str:
