@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measure import Result, at_least, at_most, table
+from bench.measure import Result, at_least, at_most, process_cpu, table
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, process_tree
@@ -66,11 +66,6 @@ def tree_cpu(without: frozenset[int]) -> float:
                 text = Path(f"/proc/{process}/stat").read_text()
                 total += sum(int(field) for field in text.rpartition(")")[2].split()[11:15])
     return total / ticks
-
-
-def process_cpu(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

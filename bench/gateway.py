@@ -21,6 +21,7 @@ from pathlib import Path
 
 import aiohttp
 
+from bench.measure import process_cpu
 from toolgate import settings as table
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.bootstrap.roles import start_everything
@@ -138,8 +139,7 @@ class Server:
     pid: int
 
     def cpu_s(self) -> float:
-        """Of all its threads, as Linux names the CPU clock of another process."""
-        return time.clock_gettime((~self.pid << 3) | 2)
+        return process_cpu(self.pid)
 
 
 @contextlib.contextmanager

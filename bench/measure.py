@@ -31,6 +31,11 @@ class Result:
     passed: bool = True
 
 
+def process_cpu(pid: int) -> float:
+    """Seconds of CPU of all threads of a process, by the name that Linux gives its clock."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def timed(work: Callable[[], object]) -> Cost:
     wall, cpu = time.perf_counter(), time.process_time()
     work()
