@@ -14,14 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Result, at_least, at_most, process_cpu, table
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.chromium import FLAGS, find_chromium, may_sandbox, process_tree
+from toolgate.adapters.chromium import find_chromium, may_sandbox, process_tree
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
@@ -33,7 +33,6 @@ from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.toolset import Asker, Call, Toolset
 
 PAGES: Final = 200
-FEW: Final = 40  # for what costs many times more; compared per page
 ROUNDS: Final = 2
 MEMORY_ROUNDS: Final = 3
 CONCURRENCY: Final = 5
@@ -229,7 +228,6 @@ async def read_with_crawlee(executable: str, urls: list[str]) -> list[str]:
         configuration=Configuration(log_level="ERROR"),
         browser_launch_options={
             "executable_path": executable,
-            "args": list(FLAGS),
             "chromium_sandbox": may_sandbox(),
         },
         concurrency_settings=ConcurrencySettings(
@@ -258,14 +256,19 @@ async def measure_batches(*, made: bool) -> list[Result]:
     with pages(made=made) as (urls, server, real), tempfile.TemporaryDirectory() as home:
         without = frozenset({server})
 
-        async def cost(read: Awaitable[object], count: int) -> float:
-            before = tree_cpu(without)
-            await read
-            return (tree_cpu(without) - before) / count * 1000
+        async def cost(read: Coroutine[Any, Any, object], count: int) -> float:
+            """Looked at as it goes: of a browser that is closed at the end, much is forgotten."""
+            before = most = tree_cpu(without)
+            reading = asyncio.ensure_future(read)
+            while not reading.done():
+                await asyncio.wait([reading], timeout=0.1)
+                most = max(most, tree_cpu(without))
+            await reading
+            return (most - before) / count * 1000
 
         async with async_playwright() as playwright:
             bare = await playwright.chromium.launch(
-                executable_path=executable, args=list(FLAGS), chromium_sandbox=may_sandbox()
+                executable_path=executable, chromium_sandbox=may_sandbox()
             )
             ours = SystemBrowser()
             async with toolset_on(Path(home), ours) as toolset:
@@ -274,13 +277,12 @@ async def measure_batches(*, made: bool) -> list[Result]:
                 measured: dict[str, list[float]] = {
                     name: [] for name in ("ours", "pooled", "each", "crawlee")
                 }
-                few = urls[:: PAGES // FEW]
                 for _ in range(ROUNDS):
                     measured["ours"].append(await cost(read_ours(toolset, urls), PAGES))
                     measured["pooled"].append(await cost(read_pooled(bare, urls), PAGES))
-                    measured["each"].append(await cost(read_each_in_its_context(bare, few), FEW))
+                    measured["each"].append(await cost(read_each_in_its_context(bare, urls), PAGES))
                     with contextlib.suppress(ImportError):
-                        whole = await cost(read_with_crawlee(executable, few), FEW)
+                        whole = await cost(read_with_crawlee(executable, urls), PAGES)
                         measured["crawlee"].append(whole)
                 firsts, alone = [], []
                 page = await (await bare.new_context()).new_page()
@@ -340,18 +342,24 @@ async def cancel_times(toolset: Toolset, urls: list[str]) -> list[float]:
 
 
 async def measure_memory() -> list[Result]:
-    """Peaks of the resident memory of all processes while one run reads 100 URLs, and 1,000."""
-    peaks: dict[int, list[int]] = {100: [], 1000: []}
+    """The peak of all processes' resident memory while 100 URLs are read: in a run of as many, and
+    at the end of one of 1,000. Over windows of one length, as renderers go up and down."""
+    first: list[int] = []
+    last: list[int] = []
+    most: list[int] = []
     for _ in range(MEMORY_ROUNDS):
-        for count, found in peaks.items():
-            found.append(await _peak(count))
-    few, many = (statistics.median(found) for found in peaks.values())
-    detail = f"{few / 2**20:.0f} MB, then {many / 2**20:.0f} MB"
-    return [at_most("memory at 1,000 URLs, against 100", many / few, 1.2, detail=detail)]
+        few, many = await _resident_during(100), await _resident_during(1000)
+        first.append(max(few))
+        last.append(max(many[-len(few) :]))
+        most.append(max(many))
+    before, after = statistics.median(first), statistics.median(last)
+    peak = statistics.median(most)
+    detail = f"{before / 2**20:.0f} MB, then {after / 2**20:.0f} MB; {peak / 2**20:.0f} MB at most"
+    return [at_most("memory at 1,000 URLs, against 100", after / before, 1.2, detail=detail)]
 
 
-async def _peak(count: int) -> int:
-    peak = 0
+async def _resident_during(count: int) -> list[int]:
+    seen: list[int] = []
     with pages() as (urls, server, _), tempfile.TemporaryDirectory() as home:
         browser = SystemBrowser()
         async with toolset_on(Path(home), browser) as toolset:
@@ -359,10 +367,10 @@ async def _peak(count: int) -> int:
             reading = asyncio.ensure_future(run_ours(toolset, asked))
             while not reading.done():
                 await asyncio.wait([reading], timeout=0.1)
-                peak = max(peak, _resident(frozenset({server})))
+                seen.append(_resident(frozenset({server})))
             assert len(await texts_of(toolset, reading.result())) == count
         await browser.close()
-    return peak
+    return seen
 
 
 def _resident(without: frozenset[int]) -> int:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import cdp_browser
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.cdp_browser import CdpBrowser
 from toolgate.adapters.cdp_connection import CdpConnection
@@ -43,7 +45,7 @@ def a_site() -> Iterator[Site]:
 async def mortal() -> AsyncIterator[SystemBrowser]:
     if not any(shutil.which(name) for name in KNOWN):
         pytest.skip("there is no Chromium on this machine")
-    browser = SystemBrowser(BrowserOptions(navigations_per_tab=1))
+    browser = SystemBrowser(BrowserOptions(navigations_per_tab=1, reads_per_tab=1))
     yield browser
     await browser.close()
 
@@ -164,3 +166,32 @@ async def test_two_sessions_share_no_cookies(mortal: SystemBrowser, a_site: Site
             assert looked.top_sections == ("Secret room",)
         await session.close()
     assert shown == [("Go away",), ("Go away",)]
+
+
+async def test_a_long_run_lets_go_of_the_pages_before(
+    a_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cdp_browser, "READS_PER_CACHE", 4)
+    monkeypatch.setattr(cdp_browser, "READS_PER_COLLECTION", 2)
+    done: Counter[str] = Counter()
+    send = CdpConnection.send
+
+    async def counted(
+        self: CdpConnection, asked: str, session_id: str = "", **params: Any
+    ) -> msgspec.Raw:
+        answer = await send(self, asked, session_id, **params)
+        done[asked] += 1
+        return answer
+
+    monkeypatch.setattr(CdpConnection, "send", counted)
+    browser = CdpBrowser(complaint=no_complaint)
+    session = await browser.open(trust=Trust.LOCAL)
+    for number in range(8):
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(a_site.url(f"/n/{number}"), ExtractOptions())
+            assert looked.title == f"Page {number}"
+    await until(lambda: done["HeapProfiler.collectGarbage"] == 4)
+    await until(lambda: done["Network.clearBrowserCache"] == 2)
+    assert done["Target.createTarget"] == 1
+    await session.close()
+    await browser.close()

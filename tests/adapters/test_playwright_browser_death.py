@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright import async_api
 
-from tests.tasks.runtimes import a_toolset, run, until
+from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.chromium import KNOWN, process_tree
@@ -134,7 +134,8 @@ async def test_a_browser_that_dies_in_any_call_costs_no_run_its_end(
     for _ in range(2):  # a call after the run's end is met by the run that follows
         begun = await run(tools, "batch_extract_pages", inputs, mode="async")
         ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
-        assert ended.status == "succeeded", ended
+        shown = await get(tools, begun["runId"])
+        assert ended.status == "succeeded", shown["result"]
     await until(lambda: death.came)
     assert mortal.launches == before + 1
     assert tools.runtime.running == 0

@@ -16,7 +16,8 @@ class BrowserOptions:
     quiet_ms: int = 2_000
     stop_ms: int = 500
     static_ms: int = 200  # how long HTML alone may load, before it is read as far as it came
-    navigations_per_tab: int = 12  # a renderer grows by some 4 MB a page; a new tab costs little
+    navigations_per_tab: int = 20  # a renderer grows by some 4 MB a page
+    reads_per_tab: int = 100  # where it is told to collect: a new tab costs as much as two pages
     spares: int = 1
     memory_limit: int = 3 * 1024**3
     memory_check_s: float = 5.0

@@ -28,7 +28,9 @@ from toolgate.ports.browser import BrowserGone, DownloadTooLarge, PageCrashed, P
 log = logging.getLogger(__name__)
 
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
-READS_PER_CACHE: Final = 200  # a session's cache lies in memory, and would grow with a long run
+# A renderer and a session's cache, which lies in memory too, would grow with a long run.
+READS_PER_COLLECTION: Final = 8  # of a tab
+READS_PER_CACHE: Final = 200  # of a session
 SHELL: Final = "headless-shell"  # only this build draws on demand
 
 
@@ -335,9 +337,6 @@ class CdpSession:
             if not self.is_alive:
                 raise BrowserGone("the session's browser is gone")
             tab = self._idle.pop() if self._idle else await self._new_tab()
-            self._reads += 1
-            if self._reads % READS_PER_CACHE == 0:
-                self.spawn(tab.clear_cache())
             try:
                 yield tab
             except ToolgateError:
@@ -404,8 +403,13 @@ class CdpSession:
         return tab
 
     def _keep(self, tab: CdpTab) -> None:
-        worn = tab.navigations >= self.options.navigations_per_tab
+        worn = tab.navigations >= self.options.reads_per_tab
         if worn or not tab.is_usable or self._closed:
             tab.discard()
         else:
             self._idle.append(tab)
+            self._reads += 1
+            if self._reads % READS_PER_CACHE == 0:
+                self.spawn(tab.clear_cache())
+            if tab.navigations % READS_PER_COLLECTION == 0:
+                self.spawn(tab.collect_garbage())

@@ -159,11 +159,13 @@ class CdpTab:
         self._home.connection.forget(self._session_id)
         self._home.spawn(self._close(self.target_id))
 
+    async def collect_garbage(self) -> None:
+        """Let go of the pages before; what is sent next waits for it."""
+        await self._meanwhile("HeapProfiler.collectGarbage")
+
     async def clear_cache(self) -> None:
         """Of all that its session has loaded."""
-        with contextlib.suppress(PageError, TimeoutError):
-            async with asyncio.timeout(self._options.stop_ms / 1000):
-                await self._send("Network.clearBrowserCache")
+        await self._meanwhile("Network.clearBrowserCache")
 
     def crashed(self) -> None:
         self._spent = self._crashed = True
@@ -274,6 +276,11 @@ class CdpTab:
         await self._within(budget, "Runtime.terminateExecution")
         await self._within(budget / 4, "Emulation.setScriptExecutionDisabled", value=True)
         await self._within(budget / 4, "Page.stopLoading")
+
+    async def _meanwhile(self, method: str) -> None:
+        """Something that nobody waits for, and that the page may not live to do."""
+        with contextlib.suppress(PageError):
+            await self._within(self._options.soft_ms / 1000, method)
 
     async def _within(self, seconds: float, method: str, **params: Any) -> None:
         with contextlib.suppress(TimeoutError, CdpRefused):

@@ -1,6 +1,5 @@
 """What an operator sets up in the console: servers, tokens, browser tasks; in a real browser."""
 
-import asyncio
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.console.conftest import Ask, api, status_of
-from tests.e2e.harness import PATIENCE, Program
+from tests.e2e.harness import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -170,15 +169,14 @@ async def test_what_waits_survives_a_lost_connection_and_is_decided_on_a_phone_i
 
 async def test_every_word_of_every_page_is_translated(page: Page, program: Program) -> None:
     await page.add_init_script("localStorage.setItem('toolgate.lang', 'zh')")
-    async with asyncio.timeout(PATIENCE):
-        await page.goto(f"{program.urls['console']}/runs")
-        await page.get_by_role("row").nth(1).get_by_role("link").first.click()
-        await expect(page.locator(".timeline")).to_be_visible()
-        for path in ("", "runs", "approvals", "chat", "devices", "capabilities", "targets"):
-            await page.locator(f"nav a[href='/console{'/' * bool(path)}{path}']").click()
-            await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        for path in ("policy", "audit", "evidence", "tasks"):
-            await page.locator(f"nav a[href='/console/{path}']").click()
-            await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        missing = "import('/console/static/lang.js').then((lang) => [...lang.missing])"
-        assert await page.evaluate(missing) == []
+    await page.goto(f"{program.urls['console']}/runs")
+    await page.get_by_role("row").nth(1).get_by_role("link").first.click()
+    await expect(page.locator(".timeline")).to_be_visible()
+    for path in ("", "runs", "approvals", "chat", "devices", "capabilities", "targets"):
+        await page.locator(f"nav a[href='/console{'/' * bool(path)}{path}']").click()
+        await expect(page.get_by_role("heading", level=1)).to_be_visible()
+    for path in ("policy", "audit", "evidence", "tasks"):
+        await page.locator(f"nav a[href='/console/{path}']").click()
+        await expect(page.get_by_role("heading", level=1)).to_be_visible()
+    missing = "import('/console/static/lang.js').then((lang) => [...lang.missing])"
+    assert await page.evaluate(missing) == []
