@@ -34,7 +34,7 @@ run: setup  ## Start Toolgate on its embedded defaults
 	$(BIN)/toolgate up
 
 test: setup system packages  ## Run every test
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: setup  ## Types, lint, import rules, drawn pages
 	$(BIN)/ruff check .

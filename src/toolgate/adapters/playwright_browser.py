@@ -176,18 +176,6 @@ class PlaywrightBrowser:
             generation.pid = find_marked(generation.mark)
         return [] if generation.pid is None else process_tree(generation.pid)
 
-    async def is_healthy(self) -> bool:
-        """Whether a running browser still answers; one that never started is healthy."""
-        generation = self._generation
-        if generation is None:
-            return True
-        if not generation.is_alive:
-            return False
-        context = next((session.context for session in generation.sessions), None)
-        if context is None:
-            return True
-        return await within(2, context.cookies("http://health.invalid")) is not None
-
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that nobody waits for; it ends with the browser at the latest."""
         task = asyncio.ensure_future(work)
