@@ -236,6 +236,22 @@ async def test_a_disk_without_room_for_the_whole_log_still_opens(path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
+async def test_a_disk_on_which_there_can_be_no_log_still_opens(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = schema._connect
+
+    def without_a_log(where: Path) -> sqlite3.Connection:
+        connection = connect(where)
+        connection.execute("PRAGMA journal_mode=DELETE")
+        return connection
+
+    monkeypatch.setattr(schema, "_connect", without_a_log)
+    async with opened(path) as journal:
+        await journal.commit(Append("a", [said("one")]))
+        assert texts(await journal.read("a")) == ["one"]
+
+
 async def test_the_files_are_their_owners_alone(path: Path) -> None:
     async with opened(path) as journal:
         await journal.commit(Append("a", [said("one")]))

@@ -21,8 +21,8 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # only after a stop that was not clean.
 ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
 # Pages of the log that start a checkpoint, after which it is written from its beginning again: it
-# stays near 4 MB. A sync costs half as much again while a file grows, so that the log has this
-# size from the start.
+# stays near 4 MB. A sync costs a third more while a file grows, so that the log has this size from
+# the start, for some ten milliseconds.
 CHECKPOINT_PAGES: Final = 1000
 LOG_BYTES: Final = CHECKPOINT_PAGES * (4096 + 24)
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -228,7 +228,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _lengthen_log(path: Path) -> None:
     """Zeros after the log's last frame: to SQLite that is where it ends, as after a checkpoint."""
-    with path.with_name(path.name + "-wal").open("r+b", buffering=0) as log:
+    file = path.with_name(path.name + "-wal")
+    if not file.exists():  # SQLite does without one where the disk cannot share memory
+        return
+    with file.open("r+b", buffering=0) as log:
         size = log.seek(0, os.SEEK_END)
         missing = LOG_BYTES - size
         if missing <= 0:
