@@ -13,6 +13,7 @@ help:  ## Say what can be made
 setup: $(STAMP)  ## Install Toolgate and its tools into .venv
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "Installing into .venv; the first time this takes a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
