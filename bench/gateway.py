@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -113,7 +113,7 @@ async def noted_commits(home: Path) -> list[list[Operation]]:
 
 def _marked(operation: Operation, command_id: str) -> Operation:
     if isinstance(operation, Put | Delete):
-        return replace(operation, key=operation.key.replace(command_id, MARK))
+        return operation._replace(key=operation.key.replace(command_id, MARK))
     if isinstance(operation, Append):
         events = [
             new._replace(subject=new.subject.replace(command_id, MARK)) for new in operation.events
@@ -126,7 +126,7 @@ def _marked(operation: Operation, command_id: str) -> Operation:
 def renamed(operation: Operation, name: str) -> Operation:
     """The same, for another command."""
     if isinstance(operation, Put | Delete):
-        return replace(operation, key=operation.key.replace(MARK, name))
+        return operation._replace(key=operation.key.replace(MARK, name))
     if isinstance(operation, Append):
         events = [new._replace(subject=new.subject.replace(MARK, name)) for new in operation.events]
         return Append(operation.stream, events)

@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +42,7 @@ async def captured(rig: Rig) -> list[Sequence[Operation]]:
 def renamed(operation: Operation, name: str) -> Operation:
     match operation:
         case Put() | Delete():
-            return replace(operation, key=operation.key.replace(SAMPLE, name))
+            return operation._replace(key=operation.key.replace(SAMPLE, name))
         case Append():
             events = [
                 NewEvent(new.type, new.data, new.subject.replace(SAMPLE, name))

@@ -136,7 +136,7 @@ async def test_a_request_is_answered_from_the_store_after_a_restart(tmp_path: Pa
 
 async def test_the_same_id_from_another_caller_is_another_request(rig: Rig) -> None:
     await rig.pipeline.run(call("r1", "count"))
-    stranger = replace(call("r1", "count"), caller=replace(AGENT, tenant="t_other"))
+    stranger = call("r1", "count")._replace(caller=replace(AGENT, tenant="t_other"))
     answer = await rig.pipeline.run(stranger)
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
@@ -347,6 +347,7 @@ async def test_cancelling_one_of_two_callers_leaves_the_tool_to_the_other(rig: R
 
 CRASHING = """
 import asyncio, sys
+from dataclasses import replace
 from pathlib import Path
 from toolgate.domain.tools import ToolRequest
 from toolgate.testing.pipelines import open_rig
@@ -412,7 +413,7 @@ def ledger_of(rig: Rig, owner: str) -> Ledger:
 
 async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
     """A call whose decision is on disk and whose result is not, as a crash leaves it."""
-    request = replace(call("r1", tool), run_id="run_r1", step_id="step_r1")
+    request = call("r1", tool)._replace(run_id="run_r1", step_id="step_r1")
     content = rig.evidence.canonical(described(request))
     started = Call(
         request,
@@ -632,7 +633,7 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
             ):
                 shown.append(repr(answer))
             with pytest.raises(Invalid):
-                await rig.pipeline.run(replace(call(f"h{number}", "count"), run_id=batch[0]))
+                await rig.pipeline.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
     haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     haystack += "\n".join([*shown, caplog.text]).encode()
     leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}

@@ -13,7 +13,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         with self._lock:
-            self._latest = max(self._latest, time.time_ns() // 1_000_000)
+            now = time.time_ns() // 1_000_000
+            if now > self._latest:
+                self._latest = now
             return self._latest
 
     def monotonic(self) -> float:

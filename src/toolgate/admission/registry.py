@@ -10,9 +10,9 @@ import hmac
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,8 +32,7 @@ _decode_device: Final = msgspec.json.Decoder(Device).decode
 _decode_service: Final = msgspec.json.Decoder(Service).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(NamedTuple):
     """What a request says of its sender."""
 
     device_id: str = ""

@@ -6,11 +6,18 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import uvloop
 
 from toolgate.bootstrap.installation import Installation, tell
 from toolgate.settings import Settings
+
+COLLECT: Final = (
+    20_000,
+    20,
+    50,
+)  # objects, and collections, between two looks for cycles: few are left
 
 
 def serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settings) -> None:
@@ -25,6 +32,7 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
         loop.add_signal_handler(name, stopped.set)
     installation = await start(settings)
     gc.freeze()  # what was made at start lives on; the collector need not look at it again
+    gc.set_threshold(*COLLECT)
     sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
     sys.stdout.flush()
     if installation.console_link:

@@ -1,16 +1,14 @@
 """Once per key: what a request with an Idempotency-Key means, given what is known of the key."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 KEPT_MS: Final = 600_000  # gateway contract: 600 s after the answer
 UNFINISHED_KEPT_MS: Final = 24 * 3600 * 1000  # a command that waits for a person keeps its key
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A key that was used: by which request, as which command, and its answer once there is one."""
 
     request_hash: str

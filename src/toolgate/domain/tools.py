@@ -4,9 +4,9 @@ Who calls is decided by the server at the door the call came in by, never read f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -57,20 +57,18 @@ class Caller:
     session: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
+class ToolRequest(NamedTuple):
     request_id: str
     tool: str
     args: Mapping[str, JsonValue]
-    caller: Caller = field(default_factory=Caller)
+    caller: Caller = Caller()
     run_id: str = ""
     step_id: str = ""
     policy_ref: str = "policy.default"
     target_id: str = ""  # an execution target; empty: the default one
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolOutput(NamedTuple):
     exit_code: int
     stdout: str = ""
     stderr: str = ""

@@ -7,7 +7,7 @@ search for all of them finds soon enough among the rest.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -47,8 +47,7 @@ class Events(Protocol):
     async def head(self, stream: str) -> Head: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A row to be written. `metadata` holds deviceId, runId, decision, where there is one."""
 
     action: str
@@ -57,7 +56,7 @@ class AuditEntry:
     workspace_id: str = "w_default"
     resource_type: str = ""
     resource_id: str = ""
-    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    metadata: Mapping[str, JsonValue] = {}
     artifacts: tuple[str, ...] = ()  # of the evidence, for an episode
 
 

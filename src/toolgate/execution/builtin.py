@@ -5,7 +5,7 @@ A tool that is called with arguments outside its schema fails with a sentence th
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,8 +24,7 @@ REFUSED: Final = "refused"
 MAX_OUTPUT_BYTES: Final = 256 * 1024  # per stream (DESIGN, "The sandbox")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a built-in tool may use."""
 
     request: ToolRequest

@@ -8,8 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -62,16 +61,14 @@ ELSEWHERE_S: Final = 0.05
 ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Not decided yet: a person has been asked."""
 
     call: Call
     approval: Approval
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     response: wire.RunToolResponse
     isolation: str = ""
 
@@ -417,8 +414,7 @@ def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     data, data_cut = _bounded(output.data, redactor)
     if stdout is output.stdout and stderr is output.stderr and data is None:
         return output
-    return replace(
-        output,
+    return output._replace(
         stdout=stdout,
         stderr=stderr,
         data=data,

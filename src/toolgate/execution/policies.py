@@ -1,7 +1,7 @@
 """The policy as the pipeline asks it: by the request's `policy_ref`, with the tool's own level."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolgate.domain.policy.decide import FindPolicy, decide_by_ref, may_pass
 from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
@@ -29,7 +29,7 @@ class Policies:
 
         Where the policy asks, the person has approved the origin of the first URL and no other.
         """
-        hop = self.decide(replace(request, args={**request.args, "url": str(url)}))
+        hop = self.decide(request._replace(args={**request.args, "url": str(url)}))
         if hop.effect is Effect.ASK:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW

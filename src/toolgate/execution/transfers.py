@@ -7,7 +7,6 @@ into the workspace. The target, here or behind a runner, sees pieces of a file a
 import base64
 import binascii
 import json
-from dataclasses import replace
 from typing import Any, Final
 
 from toolgate.domain.errors import Invalid, NotFound
@@ -101,7 +100,7 @@ class Transfers:
     async def _piece(
         self, request: ToolRequest, tool: str, args: dict[str, JsonValue]
     ) -> ToolOutput:
-        output = await self._engine.run(replace(request, tool=tool, args=args))
+        output = await self._engine.run(request._replace(tool=tool, args=args))
         if not output.ok:
             raise _Failed(output)
         return output

@@ -2,22 +2,20 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from toolgate.domain.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """Allowed, and run to its end, good or bad."""
 
     output: ToolOutput
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(NamedTuple):
     """Not run, and never will be under this request id."""
 
     code: str  # blocked | rejected | approval_timeout
@@ -25,8 +23,7 @@ class Denied:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """Waits for a person; run the same request again once the approval has been decided."""
 
     approval_id: str

@@ -73,6 +73,8 @@ def test_the_host_is_what_follows_the_user() -> None:
         "http://::1/",
         "http://[fe80::1%25eth0]/",
         "http://[::1]evil.test/",
+        "https://a:0/",
+        "https://a:00000/",
         "https://" + "a" * 9000,
         "https://" + "a." * 200 + "com/",
     ],

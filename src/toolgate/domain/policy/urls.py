@@ -53,7 +53,7 @@ def parse_url(text: str) -> Url:
         raise BadUrl("its host cannot be told")
     user, six, name, port = parts.groups()
     number = int(port) if port else _DEFAULT_PORTS.get(scheme, 0)
-    if number > 65_535:
+    if number > 65_535 or (port and number == 0):
         raise BadUrl("its port is out of range")
     return Url(scheme, host_name(six or name), number, user is not None)
 

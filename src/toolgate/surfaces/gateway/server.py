@@ -7,8 +7,7 @@ metrics) is Starlette's business.
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -57,8 +56,7 @@ _TRACEPARENT: Final = _NAMES[wire.HEADER_TRACEPARENT]
 _LAST_EVENT_ID: Final = _NAMES[wire.HEADER_LAST_EVENT_ID]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     route: Route
     path: dict[str, str]
 
