@@ -3,6 +3,7 @@
 set -eu
 missing=
 command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
+command -v bash-static >/dev/null 2>&1 || missing="$missing bash-static"
 command -v dockerd >/dev/null 2>&1 || missing="$missing docker.io"
 command -v busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 command -v chromium-headless-shell >/dev/null 2>&1 || missing="$missing chromium-headless-shell"

@@ -57,7 +57,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
         "PATH": PATH_ENV,
         "HOME": workspace,
         "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own
-        "LANG": "C.UTF-8",
+        "LC_CTYPE": "C.UTF-8",  # LANG would have every program read twelve files as it starts
         "TERM": "dumb",
         "USER": "sandbox",
     }

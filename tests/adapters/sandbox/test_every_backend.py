@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import need, sandbox_of
+from toolgate.adapters.sandbox_agent import STATIC_BASH
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
 from toolgate.adapters.sandbox_choice import make_sandbox
 from toolgate.adapters.sandbox_docker import DockerSandbox
@@ -33,6 +34,17 @@ BOUND = 15.0
 async def test_output_and_exit_code_are_kept_apart(session: Session) -> None:
     done = await session.exec(Command("echo out; echo err >&2; exit 3"))
     assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 3)
+
+
+async def test_the_shell_is_bash_however_it_was_linked(session: Session) -> None:
+    done = await session.exec(
+        Command('word=grün; echo "$0 $BASH ${#word} ${word^^}"; echo ~root; readlink /proc/$$/exe')
+    )
+    said, home, program = done.stdout.decode().splitlines()
+    assert said == "/bin/bash /bin/bash 4 GRÜN"
+    assert home.startswith("/")  # a name was looked up
+    static = Path(STATIC_BASH).exists()
+    assert Path(program).name == ("bash-static" if static else "bash")
 
 
 async def test_directory_and_exported_variables_last_from_command_to_command(
