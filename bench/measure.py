@@ -80,8 +80,12 @@ async def interleave_async(
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """On the event loop that Toolgate itself runs on."""
+    """As Toolgate itself runs: on its event loop, its collector as seldom at work."""
     import uvloop  # noqa: PLC0415  not every benchmark has a loop
+
+    from toolgate.cli.serving import collect_seldom  # noqa: PLC0415
+
+    collect_seldom()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)

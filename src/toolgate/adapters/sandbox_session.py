@@ -58,6 +58,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
         "HOME": workspace,
         "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own
         "LC_CTYPE": "C.UTF-8",  # LANG would have every program read twelve files as it starts
+        "SHELL": "/bin/bash",  # without it bash looks its user up, with each command
         "TERM": "dumb",
         "USER": "sandbox",
     }

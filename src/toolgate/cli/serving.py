@@ -6,18 +6,11 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import uvloop
 
 from toolgate.bootstrap.installation import Installation, tell
 from toolgate.settings import Settings
-
-COLLECT: Final = (
-    20_000,
-    20,
-    50,
-)  # objects, and collections, between two looks for cycles: few are left
 
 
 def serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settings) -> None:
@@ -31,11 +24,16 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     installation = await start(settings)
-    gc.freeze()  # what was made at start lives on; the collector need not look at it again
-    gc.set_threshold(*COLLECT)
+    collect_seldom()
     sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
     sys.stdout.flush()
     if installation.console_link:
         tell(settings, f"Console, signed in once by this link: {installation.console_link}")
     await stopped.wait()
     await installation.stop()
+
+
+def collect_seldom() -> None:
+    """What was made at start lives on, and of what is made later little is in cycles."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # objects more than before, then collections of the younger
