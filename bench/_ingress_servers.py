@@ -7,11 +7,14 @@
 import asyncio
 import json
 import resource
+import sqlite3
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from bench.measure import run
@@ -28,6 +31,8 @@ from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
 
 Fanout = Callable[[int], Awaitable[None]]
+INSERT = "INSERT INTO events (data) VALUES (?)"
+ROW = b"x" * 600
 PAUSE_S = 0.0005  # between deltas, as an agent makes them
 
 
@@ -135,6 +140,45 @@ async def bare_picows() -> tuple[int, Fanout]:
     return server.sockets[0].getsockname()[1], fanout
 
 
+async def only_commits(home: Path) -> tuple[int, Fanout]:
+    """What any server must do between invoke and run_started: commit in a thread, then answer."""
+    from picows import WSListener, WSMsgType, ws_create_server  # noqa: PLC0415 - one kind's own
+
+    loop = asyncio.get_running_loop()
+    asked: SimpleQueue[Any] = SimpleQueue()
+
+    def write() -> None:
+        bare = bare_sqlite(home / "bare.db")
+        while True:
+            transport = asked.get()
+            bare.execute(INSERT, (ROW,))
+            answer = b'{"type":"run_started"}{"type":"done"}'
+            loop.call_soon_threadsafe(transport.send, WSMsgType.TEXT, answer)
+
+    class Client(WSListener):
+        def on_ws_frame(self, transport: Any, frame: Any) -> None:
+            if b"agent_invoke" in frame.get_payload_as_memoryview().tobytes():
+                asked.put(transport)
+            else:
+                transport.send(WSMsgType.TEXT, b'{"type":"hello_ack"}')
+
+    threading.Thread(target=write, daemon=True).start()
+    server = await ws_create_server(lambda _: Client(), "127.0.0.1", 0)
+
+    async def fanout(_: int) -> None:
+        """It is only asked for commits."""
+
+    return server.sockets[0].getsockname()[1], fanout
+
+
+def bare_sqlite(path: Path) -> sqlite3.Connection:
+    bare = sqlite3.connect(path, isolation_level=None)
+    bare.execute("PRAGMA journal_mode=WAL")
+    bare.execute("PRAGMA synchronous=FULL")
+    bare.execute("CREATE TABLE events (position INTEGER PRIMARY KEY, data BLOB)")
+    return bare
+
+
 async def with_websockets() -> tuple[int, Fanout]:
     from websockets.asyncio.server import broadcast, serve  # noqa: PLC0415 - one kind's own
 
@@ -178,7 +222,12 @@ async def serve(kind: str, home: Path) -> None:
     if kind == "toolgate":
         port, fanout, streams = await toolgate(home)
     else:
-        kinds = {"picows": bare_picows, "websockets": with_websockets, "socketio": with_socketio}
+        kinds = {
+            "picows": bare_picows,
+            "commits": lambda: only_commits(home),
+            "websockets": with_websockets,
+            "socketio": with_socketio,
+        }
         port, fanout = await kinds[kind]()
     lag = Lag()
     answer({"port": port})

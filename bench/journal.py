@@ -5,8 +5,10 @@ import itertools
 import random
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from bench.measure import (
@@ -62,6 +64,27 @@ class BareSqlite:
         execute("COMMIT")
 
 
+class OnThread:
+    """The same again on a thread: what is left of a journal that does nothing but get off the loop."""
+
+    def __init__(self, path: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: SimpleQueue[asyncio.Future[None]] = SimpleQueue()
+        threading.Thread(target=self._write, args=(path,), daemon=True).start()
+
+    async def commit(self) -> None:
+        done = self._loop.create_future()
+        self._waiting.put(done)
+        await done
+
+    def _write(self, path: Path) -> None:
+        bare = BareSqlite(path)
+        while True:
+            done = self._waiting.get()
+            bare.commit()
+            self._loop.call_soon_threadsafe(done.set_result, None)
+
+
 async def opened(path: Path) -> SqliteJournal:
     return await SqliteJournal.open(path, clock=SystemClock(), bus=LocalBus())
 
@@ -102,7 +125,13 @@ async def beside_bare_sqlite(home: Path) -> list[Result]:
     async def bare_alone() -> Cost:
         return timed(bare.commit)
 
-    alone = await interleave_async({"ours": ours_alone, "bare": bare_alone}, rounds=1500)
+    thread = OnThread(home / "thread.sqlite3")
+
+    async def on_thread() -> Cost:
+        return await timed_async(thread.commit)
+
+    cases = {"ours": ours_alone, "on a thread": on_thread, "bare": bare_alone}
+    alone = await interleave_async(cases, rounds=1500)
     await journal.close()
     return [
         at_least(
@@ -116,6 +145,11 @@ async def beside_bare_sqlite(home: Path) -> list[Result]:
             alone["ours"].wall / alone["bare"].wall,
             1.3,
             detail=f"{micros(alone['ours'].wall)}, bare {micros(alone['bare'].wall)}",
+        ),
+        Result(
+            "  floor: bare SQLite on a thread",
+            f"{alone['on a thread'].wall / alone['bare'].wall:.2f}x"
+            f" ({micros(alone['on a thread'].wall)})",
         ),
         Result(
             "CPU per event",

@@ -8,6 +8,7 @@ the built-in tools.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
@@ -106,14 +107,17 @@ def under_prefix(prefix: str, engine: Engine) -> Route:
     return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
 
 
+@lru_cache(maxsize=1024)
+def _runs_on_target(tool: str) -> bool:
+    return any(fnmatchcase(tool, pattern) for pattern in TARGET_TOOLS)
+
+
 def on_target(target: Callable[[str], Engine | None], *, offers: Sequence[Tool] = ()) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
     by_name = {tool.name: tool for tool in offers}
 
     def find(request: ToolRequest) -> Engine | None:
-        if not any(fnmatchcase(request.tool, pattern) for pattern in TARGET_TOOLS):
-            return None
-        return target(request.target_id)
+        return target(request.target_id) if _runs_on_target(request.tool) else None
 
     return Route(
         find,
