@@ -14,6 +14,7 @@ from toolgate.adapters.logging_redaction import RedactingFilter
 from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
 from toolgate.domain.errors import Invalid
 from toolgate.domain.redaction import MASK, UNCHECKED
+from toolgate.domain.tools import JsonValue
 
 SECRETS = make_secrets(500)
 PATTERN_SET = SecretPatterns(SECRETS)
@@ -157,6 +158,7 @@ LOOKS = {
     "flag": ("mysql --password hunter2 -h db", "hunter2"),
     "flag, equals": ("tool --api-key=hunter2", "hunter2"),
     "curl": ("curl -u me:hunter2 http://x/", "hunter2"),
+    "its arguments": ("-u me:hunter2 http://x/", "hunter2"),
     "escaped assignment": ("password%3Dhunter2", "hunter2"),
 }
 
@@ -203,6 +205,26 @@ def test_tokens_in_a_query_are_removed() -> None:
 @pytest.mark.parametrize("name", LOOKS)
 def test_an_unknown_secret_is_found_by_how_it_looks(name: str) -> None:
     looks(name)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_an_unknown_secret_is_found_wherever_it_stands_in_a_value(name: str) -> None:
+    text, secret = LOOKS[name]
+    value: JsonValue = {"first": "x", "text": text, "list": ["y", text, {"deep": text}], "n": 1}
+    assert secret not in repr(BLIND.value(value))
+    assert secret not in repr(BLIND.value([text]))
+    assert secret not in BLIND.text(f"one text\0{text}\0another")
+
+
+@pytest.mark.parametrize("flag", ["-u", "--user", "--password", "--api-key"])
+def test_a_secret_that_follows_its_flag_in_a_list_is_masked(flag: str) -> None:
+    shown = BLIND.value({"argv": ["curl", flag, "bob:hunter22", "https://example.org"]})
+    assert shown == {"argv": ["curl", flag, MASK, "https://example.org"]}
+
+
+def test_a_flag_that_names_a_user_hides_nothing_else() -> None:
+    argv: JsonValue = ["python", "-u", "run.py", "--user", "bob"]
+    assert BLIND.value(argv) == argv
 
 
 @pytest.mark.parametrize("name", LOOKS)

@@ -1,5 +1,7 @@
 """Names, structure and streams, with a finder so simple that it can be read here."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,3 +214,18 @@ def test_a_secret_without_an_end_is_swallowed_and_not_kept_for_ever() -> None:
         shown += stream.feed("z" * STREAM_LIMIT)
     shown += stream.feed("zz after\n") + stream.close()
     assert shown == f"before {MASK} after\n"
+
+
+def test_long_names_are_judged_and_not_remembered() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            name = f"{number}" + "x" * 1_000_000
+            assert REDACTOR.value({name: "shown", name + "_token": "hidden"}) == {
+                name: "shown",
+                name + "_token": MASK,
+            }
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 10_000_000

@@ -56,7 +56,7 @@ PATTERNS: Final = {  # group 1, where there is one, is the secret
     "quoted": rf"(?i){_NAMES}[\"'\\]*[ \t]*(?:=>|[:=])[ \t]*\\*(?:\"([^\"\\\x00]+)|'([^'\\\x00]+))",
     "assigned": rf"(?i){_NAMES}[\"'\\]*[ \t]*(?:=>|[:=])[ \t]*([^\s\"'\\,;&{{}}\[\]\x00]+)",
     "flag": rf"(?i)--?[a-z0-9-]*{_NAMES}[ \t]+[\"']?([^\s\"'\x00-][^\s\"'\x00]*)",
-    "user": r"(?:(?:\A|\s)-u|--user)[ \t=]+[\"']?[^\s\"':]+:([^\s\"'\x00]+)",
+    "user": r"(?:(?:\A|[\s\x00])-u|--user)[ \t=]+[\"']?[^\s\"':]+:([^\s\"'\x00]+)",
 }
 _LEADS: Final = rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|--user|(?:\A|\s)-u\b|-----BEGIN)"
 _PERCENT: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")

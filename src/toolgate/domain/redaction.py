@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from toolgate.domain.tools import JsonValue
@@ -37,8 +36,11 @@ SENSITIVE_ENDINGS: Final = (  # of a key with its separators taken out
     "authorization", "cookie", "bearer",
 )  # fmt: skip
 SENSITIVE_NAMES: Final = frozenset({"auth", "pass", "pin", "otp", "jwt", "pwd"})
+USER_FLAGS: Final = frozenset({"-u", "--user"})  # a name and, after a colon, its password
 NAME_MEMBERS: Final = ("name", "key", "header")  # {"name": "Authorization", "value": ...}
 
+REMEMBERED_NAMES: Final = 4096
+LONGEST_REMEMBERED: Final = 128
 PREVIEW_LENGTH: Final = 240
 STREAM_LIMIT: Final = 65_536  # what a stream holds back at most before it gives up on an end
 ENTROPY_WORD: Final = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
@@ -66,11 +68,39 @@ class Span(NamedTuple):
 Find = Callable[[str], Sequence[Span]]
 
 
-@lru_cache(maxsize=4096)
+class _Verdicts(dict[str, bool]):
+    """What was found of each name; long ones, of which no memory may be full, are judged anew."""
+
+    def __init__(self, judge: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._judge = judge
+
+    def __missing__(self, name: str) -> bool:
+        verdict = self._judge(name)
+        if len(name) <= LONGEST_REMEMBERED:
+            if len(self) >= REMEMBERED_NAMES:
+                self.clear()
+            self[name] = verdict
+        return verdict
+
+
 def is_sensitive(name: str) -> bool:
     """Whether what stands under this name is not to be written down."""
+    return _SENSITIVE[name]
+
+
+def _is_sensitive(name: str) -> bool:
     flat = _SEPARATORS.sub("", name.lower())
     return flat.endswith(SENSITIVE_ENDINGS) or flat in SENSITIVE_NAMES
+
+
+def _hides_text(name: str) -> bool:
+    """A name of several is one of several secrets, where they are no numbers."""
+    return is_sensitive(name) or (name[-1:] in ("s", "S") and is_sensitive(name[:-1]))
+
+
+_SENSITIVE: Final = _Verdicts(_is_sensitive)
+_HIDES_TEXT: Final = _Verdicts(_hides_text)
 
 
 class Redactor:
@@ -283,7 +313,7 @@ def _strip_members(value: dict[str, JsonValue], texts: list[str]) -> JsonValue:
     names_secret = "value" in value and _names_secret(value)
     for key, member in value.items():
         texts.append(key)
-        if type(member) is str and not _hides_text(key) and not names_secret:
+        if type(member) is str and not _HIDES_TEXT[key] and not names_secret:
             texts.append(member)  # most members of most values
             continue
         hidden = _hides(key, member) or (names_secret and key == "value")
@@ -300,10 +330,12 @@ def _names_secret(value: dict[str, JsonValue]) -> bool:
 
 def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
     after: list[JsonValue] = []
-    flagged = False
+    flagged = names_user = False
     for item in value:
-        after.append(_hide(item) if flagged else _strip(item, texts))
-        # ["--password", "..."], and a header as a pair
+        hidden = flagged or (names_user and isinstance(item, str) and ":" in item)
+        after.append(_hide(item) if hidden else _strip(item, texts))
+        # ["--password", "..."], ["-u", "name:..."], and a header as a pair
+        names_user = isinstance(item, str) and item in USER_FLAGS
         flagged = isinstance(item, str) and (
             (_FLAG.fullmatch(item) is not None and is_sensitive(item))
             or (len(value) == 2 and not after[1:] and is_sensitive_header(item))
@@ -313,14 +345,9 @@ def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
     return after
 
 
-@lru_cache(maxsize=4096)
-def _hides_text(key: str) -> bool:
-    return is_sensitive(key) or (key[-1:] in ("s", "S") and is_sensitive(key[:-1]))
-
-
 def _hides(key: str, member: JsonValue) -> bool:
     # "tokens": 12 is a count; "tokens": ["..."] is not
-    return _hides_text(key) if isinstance(member, str | list | dict) else is_sensitive(key)
+    return _HIDES_TEXT[key] if isinstance(member, str | list | dict) else is_sensitive(key)
 
 
 def _hide(value: JsonValue) -> JsonValue:

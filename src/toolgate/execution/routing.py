@@ -7,8 +7,6 @@ the built-in tools.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Final
 
 from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
@@ -16,7 +14,8 @@ from toolgate.execution.builtin import failed
 from toolgate.ports.engine import Engine, Update, no_update
 
 # These run on the chosen execution target, whichever door the call came in by (gateway contract).
-TARGET_TOOLS: Final = ("bash.exec", "python.exec", "file.*", "http.request")
+TARGET_TOOLS: Final = frozenset({"bash.exec", "python.exec", "http.request"})
+TARGET_FILES: Final = "file."
 
 Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
@@ -107,17 +106,13 @@ def under_prefix(prefix: str, engine: Engine) -> Route:
     return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
 
 
-@lru_cache(maxsize=1024)
-def _runs_on_target(tool: str) -> bool:
-    return any(fnmatchcase(tool, pattern) for pattern in TARGET_TOOLS)
-
-
 def on_target(target: Callable[[str], Engine | None], *, offers: Sequence[Tool] = ()) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
     by_name = {tool.name: tool for tool in offers}
 
     def find(request: ToolRequest) -> Engine | None:
-        return target(request.target_id) if _runs_on_target(request.tool) else None
+        runs_there = request.tool in TARGET_TOOLS or request.tool.startswith(TARGET_FILES)
+        return target(request.target_id) if runs_there else None
 
     return Route(
         find,
