@@ -147,8 +147,11 @@ class States:
         """Where a command of this caller stands, waiting so many seconds for its end."""
         ends_at = self.clock.monotonic() + wait
         while True:
-            running = self._by_request.get((identity.name, request_id))
+            before = self._by_request.get((identity.name, request_id))
             found = await self._known_state(identity, request_id)
+            running = self._by_request.get((identity.name, request_id))
+            if running != before:  # it began or ended while its row was read
+                continue
             if found is None and running is None:
                 raise NotFound("command", request_id)
             command_id = running or (found.command_id if found is not None else "")

@@ -1,0 +1,67 @@
+"""Where a command stands, asked for while that changes."""
+
+import asyncio
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.contracts.gateway_v1 import CommandStatus
+from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.ports.journal import Row
+from toolgate.surfaces.gateway.command_reading import Entered
+from toolgate.surfaces.gateway.command_states import STATES, States
+from toolgate.surfaces.gateway.plans import Waiting
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
+
+LAPTOP = Identity(Who.DEVICE, "laptop")
+ANSWER = b'{"ok":true,"data":"done","traceId":"t"}'
+ENTERED = Entered(
+    kind=Kind.TOOL,
+    identity=LAPTOP,
+    raw=b"{}",
+    command=None,
+    level=None,
+    command_id="cmd_1",
+    request_id="r",
+    named=True,
+    key="",
+    request_hash="",
+    trace_id="t",
+    at=0,
+    started=0.0,
+)
+
+
+class SlowJournal(MemoryJournal):
+    """Has found a command's row, and keeps it until it may go on."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock, bus=LocalBus())
+        self.found = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def get(self, collection: str, key: str) -> Row | None:
+        row = await super().get(collection, key)
+        if collection == STATES and not self.found.is_set():
+            self.found.set()
+            await self.may_go_on.wait()
+        return row
+
+
+@pytest.mark.parametrize("waited", [True, False])
+async def test_an_end_that_comes_while_the_state_is_read_is_told(waited: bool) -> None:
+    clock = FakeClock()
+    journal = SlowJournal(clock)
+    states = States(journal, LocalBus(), clock, PlainSeal())
+    if waited:
+        await journal.commit(*states.wait(ENTERED, Waiting("appr_1"), due=None))
+    states.enter(ENTERED, "pay", "")
+    asked = asyncio.create_task(states.state(LAPTOP, "r", wait=60))
+    await journal.found.wait()
+    await journal.commit(*states.end(ENTERED, ANSWER, waited=waited))
+    states.leave(ENTERED)
+    journal.may_go_on.set()
+    async with asyncio.timeout(5):
+        assert (await asked).status is CommandStatus.DONE
