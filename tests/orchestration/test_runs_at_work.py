@@ -15,7 +15,7 @@ from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
 from toolgate.domain import deliveries
-from toolgate.domain.errors import Conflict, NotFound
+from toolgate.domain.errors import Conflict, NotFound, Unavailable
 from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
@@ -29,7 +29,7 @@ from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
-from toolgate.ports.pipeline import Ran
+from toolgate.ports.pipeline import Answer, Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -191,6 +191,42 @@ async def test_a_tool_that_runs_here_is_running_before_it_starts(house: House) -
     assert [one["to"] for one in moves if "to" in one] == [
         "POLICY_CHECKED", "DISPATCHED", "RUNNING", "SUCCEEDED",
     ]  # fmt: skip
+
+
+class Unsure(FakePipeline):
+    """Cannot decide on what it is told not to, as a full disk makes it."""
+
+    async def check(self, request: ToolRequest) -> Answer:
+        if request.tool == "desk" and (request.tool in self.denied or self.decided(request)):
+            raise Unavailable("the decision cannot be written")
+        return await super().check(request)
+
+    def decided(self, request: ToolRequest) -> bool:
+        asked = self._approvals.get(f"apr_{request.request_id}")
+        return asked is not None and bool(asked.verdict)
+
+
+@pytest.mark.parametrize("when", ["at once", "after an approval"])
+async def test_a_call_that_cannot_be_decided_on_never_reaches_a_device(when: str) -> None:
+    house = House()
+    unsure = Unsure(journal=house.journal, clock=house.clock, elsewhere={"desk"})
+    unsure.add("desk", Level.READ, house._run_tool)
+    (unsure.denied if when == "at once" else unsure.asks).add("desk")
+    house.runs.pipeline = house.pipeline = unsure
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("[[tool:desk {}]]")
+    if when == "after an approval":
+        await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+        await house.at_rest()
+        call = (await house.runs.state(run_id)).calls[0]
+        await house.runs.decide_approval(
+            call.approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        )
+    await house.until(run_id, RunStatus.DONE, RunStatus.PAUSED_WAITING_TOOL)
+    call = (await house.runs.state(run_id)).turns[0].calls[0]
+    assert (call.status, call.error_code) == (CallStatus.BLOCKED, "blocked")
+    assert deliveries.TOOL_REQUEST not in [kind for kind, _ in await house.told(run_id)]
+    await house.dispatcher.drain(seconds=0)
 
 
 @requirement("001/durability/tool-not-twice", "001/durability/running-resumes")

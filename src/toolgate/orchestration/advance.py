@@ -39,6 +39,7 @@ REFUSALS: Final = {
     "rejected": CallStatus.REJECTED,
     "approval_timeout": CallStatus.TIMEOUT,
 }
+UNDECIDED: Final = "undecided"  # the rule of a call that could not be decided on
 DECISIONS: Final = {"rejected": "reject", "approval_timeout": "expired"}
 ATTEMPTS: Final = 10  # how often a step is taken anew when someone else moved the run first
 
@@ -302,6 +303,8 @@ class Advance:
             raise
         except ToolgateError as failed:
             log.warning("tool_unavailable call_id=%s error=%s", call.call_id, failed)
+            if is_client:  # nobody has let it go to a device
+                return pipeline.Denied("blocked", UNDECIDED, str(failed))
             outcome = Outcome.MAY_HAVE_EXECUTED
             return pipeline.Ran(ToolOutput(1, stderr=str(failed), outcome=outcome))
 
