@@ -133,13 +133,12 @@ class Connection(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
-        self._conversation.state = ConnectionState.CLOSED
         self._parts.left(self)
         if self._deadline is not None:
             self._deadline.cancel()
-        for task in (self._reader, self._worker):
-            if task is not None:
-                task.cancel()
+        # What it said before it left is done to its end: half of a command is worse than none.
+        if self._reader is not None:
+            self._reader.cancel()
         if self._channel is not None:
             self._parts.hub.leave(self._conversation.session_id, self._conversation.user_id, self)
 
@@ -190,9 +189,8 @@ class Connection(WSListener):
         self._closing = True
         self._conversation.state = ConnectionState.CLOSED
         self.fall_behind()
-        for task in (self._reader, self._worker):
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self._reader.cancel()
         transport.send(WSMsgType.CLOSE, code.to_bytes(2, "big") + reason.encode())
         asyncio.get_running_loop().call_later(linger_s, transport.disconnect, False)
 
@@ -229,7 +227,7 @@ class Connection(WSListener):
 
     async def _work(self) -> None:
         """The client's messages, one after the other."""
-        while self._inbox:
+        while self._inbox and not self._closing:
             message = self._inbox.popleft()
             if not self._reading and len(self._inbox) < INBOX and self._transport is not None:
                 self._reading = True
@@ -263,7 +261,8 @@ class Connection(WSListener):
             case Open(hello):
                 await self._open(hello)
             case Forward(message):
-                self._parts.hub.touch(self._conversation.session_id)
+                if self._transport is not None:
+                    self._parts.hub.touch(self._conversation.session_id)
                 refusal = await dispatch(
                     message,
                     self._parts.orchestrator,
@@ -338,7 +337,9 @@ class Connection(WSListener):
             now=now,
         )
         # It may have left while we looked, or others of its user may have come.
-        if self._transport is None or self._too_many(self._conversation.user_id):
+        if self._transport is None or self._closing:
+            return
+        if self._too_many(self._conversation.user_id):
             return
         self._cursor = opening.after
         self._channel = parts.hub.join(opening.session_id, self._conversation.user_id, self)
@@ -377,7 +378,7 @@ class Connection(WSListener):
         return self._channel.go_live(self, self._cursor, write)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._closing:
             self._transport.send(WSMsgType.TEXT, data)
 
     def _count_missed(self, event: Event, data: bytes) -> None:

@@ -1,0 +1,151 @@
+"""One connection, driven by hand: a transport that writes down, an orchestrator that waits."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.contracts.ingress_v1 import CloseCode
+from toolgate.domain.deliveries import Delivery
+from toolgate.domain.tools import Tool
+from toolgate.ports.clock import Clock
+from toolgate.ports.orchestrator import Invocation
+from toolgate.surfaces.ingress.connection import Connection, Options
+from toolgate.surfaces.ingress.hub import Hub
+from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.ids import CountingIds
+from toolgate.testing.journal import MemoryJournal
+
+OPTIONS = Options(api_key="", max_message_bytes=65_536, write_wait_ms=60_000)
+
+
+class Wire:
+    """Stands for picows' transport, and for the one below it."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.close_code = 0
+        self.is_close_frame_sent = False
+        self.underlying_transport = self
+
+    def send(self, kind: Any, message: bytes) -> None:
+        if kind.name == "CLOSE":
+            self.close_code = int.from_bytes(message[:2], "big")
+            self.is_close_frame_sent = True
+        else:
+            self.sent.append(json.loads(message))
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def disconnect(self, _graceful: bool = True) -> None: ...
+
+    def kinds(self) -> list[str]:
+        return [str(one["type"]) for one in self.sent]
+
+
+@dataclass
+class Slow:
+    """An orchestrator that does each thing only once it is let."""
+
+    may: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    tools: list[set[str]] = field(default_factory=list)
+
+    async def _do(self, what: str) -> None:
+        self.begun.append(what)
+        await self.may.wait()
+        self.done.append(what)
+
+    async def invoke(self, invocation: Invocation) -> str:
+        await self._do(f"invoke {invocation.content}")
+        return "run_1"
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        await self._do(f"cancel {run_id}")
+
+    async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+        self.tools.append({tool.name for tool in tools})
+        await self._do("tools")
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        return []
+
+
+@dataclass
+class Door:
+    """What the connections of a test share."""
+
+    options: Options = OPTIONS
+    clock: Clock = field(default_factory=FakeClock)
+    bus: LocalBus = field(default_factory=LocalBus)
+    slow: Slow = field(default_factory=Slow)
+
+    def __post_init__(self) -> None:
+        self.journal: Any = MemoryJournal(clock=self.clock, bus=self.bus)
+        self.hub = Hub(self.bus, self.clock, resume_window_ms=60_000)
+        self.sessions = Sessions(self.journal, self.clock, CountingIds())
+        self.orchestrator: Any = self.slow
+
+    def joined(self, connection: Connection) -> None: ...
+
+    def left(self, connection: Connection) -> None: ...
+
+    def connect(self) -> tuple[Connection, Wire]:
+        connection, wire = Connection(self), Wire()
+        connection.on_ws_connected(cast("Any", wire))
+        return connection, wire
+
+    async def open(self, **hello: Any) -> tuple[Connection, Wire]:
+        connection, wire = self.connect()
+        say(connection, "hello", user_id="u", api_key="k", **hello)
+        await until(lambda: "hello_ack" in wire.kinds())
+        return connection, wire
+
+
+def say(connection: Connection, kind: str, **members: Any) -> None:
+    connection.take(json.dumps({"type": kind, "ts": 1, **members}).encode(), binary=False)
+
+
+def invoke(connection: Connection, content: str) -> None:
+    message = {"role": "user", "content": content}
+    say(connection, "agent_invoke", request_id=content, agent_id="echo", message=message)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+def leave(connection: Connection, wire: Wire) -> None:
+    connection.on_ws_disconnected(cast("Any", wire))
+
+
+async def test_what_a_client_said_before_it_left_is_done_to_its_end() -> None:
+    door = Door()
+    connection, wire = await door.open()
+    invoke(connection, "one")
+    say(connection, "cancel_run", run_id="run_0")
+    await until(lambda: door.slow.begun == ["invoke one"])
+    leave(connection, wire)
+    door.slow.may.set()
+    await until(lambda: door.slow.done == ["invoke one", "cancel run_0"])
+    door.hub.close()
+
+
+async def test_a_command_at_work_is_done_to_its_end_though_the_connection_is_closed() -> None:
+    door = Door()
+    connection, wire = await door.open()
+    invoke(connection, "one")
+    await until(lambda: door.slow.begun == ["invoke one"])
+    connection.close(CloseCode.SLOW_CONSUMER, "too slow")
+    leave(connection, wire)
+    door.slow.may.set()
+    await until(lambda: door.slow.done == ["invoke one"])
+    door.hub.close()
