@@ -94,6 +94,7 @@ class LocalDispatcher:
     async def _keep_time(self) -> None:
         while True:
             self._earlier.clear()
+            self._sleeping_until = None  # while it looks, any deadline may be one it does not see
             try:
                 failed = await self._handle_due()
                 due = await self._journal.next_due()

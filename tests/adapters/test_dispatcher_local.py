@@ -1,0 +1,54 @@
+"""The timer of the local dispatcher: no deadline is missed, whenever it is written."""
+
+import asyncio
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.ports.journal import Delete, Put, Row
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+
+class Looking(MemoryJournal):
+    """Can be made to answer when the next deadline is only after it was let."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock, bus=LocalBus())
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+        self.may.set()
+
+    async def next_due(self) -> int | None:
+        due = await super().next_due()
+        self.asked.set()
+        await self.may.wait()
+        return due
+
+
+async def test_a_deadline_that_is_written_while_the_timer_looks_for_the_next_is_met() -> None:
+    clock = FakeClock()
+    now = clock.now_ms()
+    journal = Looking(clock)
+    dispatcher = LocalDispatcher(journal, clock)
+    met: asyncio.Queue[str] = asyncio.Queue()
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        if row.key == "first":
+            journal.asked.clear()
+            journal.may.clear()
+        await journal.commit(Delete(row.collection, row.key))
+        await met.put(row.key)
+
+    await journal.commit(Put("calls", "first", b"", due=now + 30))
+    dispatcher.start(nothing, {"calls": on_due})
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    clock.advance(30)  # it sleeps by its own clock, and wakes to find the first one due
+    assert await asyncio.wait_for(met.get(), 5) == "first"
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await journal.commit(Put("calls", "second", b"", due=now + 60))
+    dispatcher.wake_at(now + 60)  # it has looked already, and found nothing
+    clock.advance(30)
+    journal.may.set()
+    assert await asyncio.wait_for(met.get(), 5) == "second"
+    await dispatcher.drain(seconds=0)
