@@ -133,7 +133,7 @@ class HttpOrchestrator:
         if told.type != deliveries.RUN_STARTED:
             more = [first, *more]
         run = msgspec.structs.replace(run, last_id=first.event_id)
-        await self.runs.begin(run_id, run, started)
+        run = await self.runs.begin(run_id, run, started)
         self._read_on(run_id, run, (response, parser), more)
         return run_id
 
@@ -208,15 +208,22 @@ class HttpOrchestrator:
         asking = [task for key, task in self._asking.items() if key[0] == session_id]
         if asking:
             await asyncio.wait(asking, timeout=self.answer_s)
+        if not delivery.run_id:
+            await self.runs.tell_session(session_id, delivery)
+            return
         try:
             run = await self.runs.find(delivery.run_id)
         except NotFound:
             run = RunRow(session_id, pushed=True)
-            if delivery.type in deliveries.ENDS or not delivery.run_id:
+            if delivery.type in deliveries.ENDS:
                 await self.runs.tell(delivery.run_id, run, [delivery])
+                return
+            try:
+                await self.runs.begin(delivery.run_id, run, [delivery], expected=0)
+            except Conflict:  # another event of it came first
+                run = await self.runs.find(delivery.run_id)
             else:
-                await self.runs.begin(delivery.run_id, run, [delivery])
-            return
+                return
         if run.session_id != session_id:
             raise NotFound("run", delivery.run_id)
         if delivery.type == deliveries.RUN_STARTED or delivery.run_id in self._reading:

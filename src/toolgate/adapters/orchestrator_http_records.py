@@ -33,6 +33,7 @@ class RunRow(msgspec.Struct, frozen=True):
     pushed: bool = False  # its events come by push, not by a stream that we read
     ended: bool = False
     last_id: str = ""  # where to go on reading, as its orchestrator counts
+    version: int = 0  # the row's, as it was read; 0 where there was none
 
 
 class WaitingRow(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class RemoteRuns:
         row = await self.journal.get(RUNS, run_id)
         if row is None:
             raise NotFound("run", run_id)
-        return _decode_run(row.value)
+        return msgspec.structs.replace(_decode_run(row.value), version=row.version)
 
     async def of_session(self, run_id: str, session_id: str) -> RunRow:
         run = await self.find(run_id)
@@ -75,7 +76,9 @@ class RemoteRuns:
         row = await self.journal.get(records.REQUESTS, key)
         return "" if row is None else records.decode_text(row.value)
 
-    async def begin(self, run_id: str, run: RunRow, told: Sequence[Delivery]) -> None:
+    async def begin(
+        self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
+    ) -> RunRow:
         """Write down that a run has started, in the commit that tells its session."""
         operations: list[Operation] = [
             Put(OPEN, records.session_key(run.session_id, run_id), b"null")
@@ -86,24 +89,34 @@ class RemoteRuns:
             operations.append(
                 Put(records.REQUESTS, key, records.encode(run_id), due=due, expected=0)
             )
-        await self._commit(run_id, run, told, operations, durable=True)
+        await self._commit(run_id, run, told, operations, expected=expected, durable=True)
+        return msgspec.structs.replace(run, version=1)
 
     async def tell(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
     ) -> RunRow:
-        """Give events of a run to its session; nothing follows its end."""
-        if run.ended or not told:
-            return run
+        """Give events of a run to its session; nothing follows its end, whoever told of that."""
         ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
         if ends:
             told = told[: ends[0] + 1]
-        run = msgspec.structs.replace(run, ended=bool(ends), last_id=last_id or run.last_id)
         operations: list[Operation] = []
-        if run.ended:
+        if ends:
             operations.append(Delete(OPEN, records.session_key(run.session_id, run_id)))
         durable = any(one.type != deliveries.DELTA for one in told)
-        await self._commit(run_id, run, told, operations, durable=durable)
+        while told and not run.ended:
+            seen = run.version
+            run = msgspec.structs.replace(run, ended=bool(ends), last_id=last_id or run.last_id)
+            try:
+                await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
+            except Conflict:  # someone else told of it meanwhile
+                run = await self.find(run_id)
+            else:
+                return msgspec.structs.replace(run, version=seen + 1)
         return run
+
+    async def tell_session(self, session_id: str, told: Delivery) -> None:
+        """An event that is of no run."""
+        await self.journal.commit(records.delivery_append(session_id, [told]))
 
     async def _commit(
         self,
@@ -112,12 +125,13 @@ class RemoteRuns:
         told: Sequence[Delivery],
         operations: Sequence[Operation],
         *,
+        expected: int | None,
         durable: bool,
     ) -> None:
         rows = [row for one in told for row in self._waiting(run_id, run, one)]
         await self.journal.commit(
             records.delivery_append(run.session_id, told),
-            Put(RUNS, run_id, encode(run)),
+            Put(RUNS, run_id, encode(run), expected=expected),
             *operations,
             *rows,
             durable=durable,

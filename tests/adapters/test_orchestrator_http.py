@@ -1,0 +1,89 @@
+"""What a lone ingress keeps of another's runs, when more than one speaks of a run at once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.orchestrator_http import HttpOrchestrator
+from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.domain import deliveries
+from toolgate.domain.deliveries import Delivery
+from toolgate.ports.journal import Event, Operation
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.ids import CountingIds
+from toolgate.testing.journal import MemoryJournal
+
+DONE = Delivery(deliveries.DONE, "run_1", {"run_id": "run_1", "usage": {}})
+CANCELLED = deliveries.failure("run_1", code="cancelled", message="enough")
+
+
+class Held(MemoryJournal):
+    """Its next commit waits until it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock(), bus=LocalBus())
+        self.may, self.asked = asyncio.Event(), asyncio.Event()
+        self.holds = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.holds:
+            self.holds = False
+            self.asked.set()
+            await self.may.wait()
+        return await super().commit(*operations, durable=durable)
+
+
+def an_orchestrator() -> tuple[HttpOrchestrator, Held]:
+    journal, clock = Held(), FakeClock()
+    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    return HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds()), journal
+
+
+async def told(journal: MemoryJournal, session_id: str = "s") -> list[str]:
+    events = await journal.read(f"session/{session_id}")
+    return [event.type for event in events]
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+@pytest.mark.parametrize(
+    "first", [DONE, deliveries.state("run_1", "CANCELLED")], ids=lambda one: one.type
+)
+async def test_a_run_of_which_two_tell_at_once_ends_once_and_stays_ended(first: Delivery) -> None:
+    orchestrator, journal = an_orchestrator()
+    started = Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1", "session_id": "s"})
+    await orchestrator.hear("s", started)
+    journal.holds = True
+    late = asyncio.create_task(orchestrator.hear("s", first))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", CANCELLED)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    await orchestrator.hear("s", CANCELLED)  # as its orchestrator tells too
+    assert await told(journal) == ["run_started", "error"]
+    assert (await orchestrator.runs.find("run_1")).ended
+    assert await orchestrator.open_runs() == []
+
+
+async def test_two_first_events_of_a_run_are_both_told() -> None:
+    orchestrator, journal = an_orchestrator()
+    journal.holds = True
+    late = asyncio.create_task(orchestrator.hear("s", deliveries.delta("run_1", "b")))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+    await orchestrator.hear("s", DONE)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    assert await told(journal) == ["delta", "done"]
+    assert (await orchestrator.runs.find("run_1")).ended
+    assert await orchestrator.open_runs() == []
+
+
+async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
+    orchestrator, journal = an_orchestrator()
+    members: dict[str, Any] = {"code": "maintenance", "message": "back in an hour"}
+    for session_id in ("s", "t", "s"):
+        await orchestrator.hear(session_id, Delivery(deliveries.ERROR, "", members))
+    assert (await told(journal), await told(journal, "t")) == (["error"] * 2, ["error"])
