@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from toolgate.adapters import orchestrator_http_records as rows
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.orchestrator_http import HttpOrchestrator
@@ -87,3 +88,16 @@ async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
     for session_id in ("s", "t", "s"):
         await orchestrator.hear(session_id, Delivery(deliveries.ERROR, "", members))
     assert (await told(journal), await told(journal, "t")) == (["error"] * 2, ["error"])
+
+
+async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -> None:
+    orchestrator, journal = an_orchestrator()
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 1}
+    await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
+    row, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
+    assert row.due == 1
+    await orchestrator.runs.settle(row, waiting)  # a device was first, after the timer had looked
+    await orchestrator.on_call_deadline(row)
+    _, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
+    assert waiting.settled
+    assert await journal.next_due() is None

@@ -341,10 +341,10 @@ class HttpOrchestrator:
                 row.key, session_id="", run_id="", ok=False, result=None, error=timeout
             )
         except Unavailable:
-            await self.runs.unsettle(row, due=self.runs.clock.now_ms() + RETRY_MS)
+            await self.runs.postpone(row, due=self.runs.clock.now_ms() + RETRY_MS)
         except ToolgateError as settled:
             log.info("deadline_moot call_id=%s why=%s", row.key, settled)
-            await self.runs.unsettle(row, due=None)
+            await self.runs.postpone(row, due=None)
 
     async def _ask(self, path: str, body: Any) -> Mapping[str, Any]:
         response = await self._post(path, body)

@@ -5,6 +5,7 @@ read), `remote_open` (those that have not ended, by session), `remote_calls` (wh
 for a device; `due` is their deadline) and `remote_approvals`.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -172,6 +173,18 @@ class RemoteRuns:
     async def unsettle(self, row: Row, *, due: int | None) -> None:
         """It could not be handed over: it waits as before."""
         await self.journal.commit(Put(row.collection, row.key, row.value, due=due))
+        if due is not None:
+            self.dispatcher.wake_at(due)
+
+    async def postpone(self, row: Row, *, due: int | None) -> None:
+        """Its deadline is another, or none; what was settled meanwhile stays so."""
+        now = await self.journal.get(row.collection, row.key)
+        if now is None or now.due is None:
+            return
+        with contextlib.suppress(Conflict):
+            await self.journal.commit(
+                Put(now.collection, now.key, now.value, due=due, expected=now.version)
+            )
         if due is not None:
             self.dispatcher.wake_at(due)
 
