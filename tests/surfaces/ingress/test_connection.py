@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
+
+import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.contracts.ingress_v1 import CloseCode
@@ -148,4 +150,14 @@ async def test_a_command_at_work_is_done_to_its_end_though_the_connection_is_clo
     leave(connection, wire)
     door.slow.may.set()
     await until(lambda: door.slow.done == ["invoke one"])
+    door.hub.close()
+
+
+@pytest.mark.requirement("001/handshake/hello-in-time")
+async def test_who_does_not_read_what_it_is_told_must_still_say_hello_in_time() -> None:
+    door = Door(options=replace(OPTIONS, hello_wait_ms=50))
+    connection, wire = door.connect()
+    connection.pause_writing()
+    connection.resume_writing()
+    await until(lambda: wire.close_code == CloseCode.UNAUTHENTICATED)
     door.hub.close()

@@ -99,7 +99,8 @@ class Connection(WSListener):
         self._cursor = 0  # the number of the last event this reader was given
         self._writable = asyncio.Event()
         self._writable.set()
-        self._deadline: asyncio.TimerHandle | None = None
+        self._hello_due: asyncio.TimerHandle | None = None
+        self._write_due: asyncio.TimerHandle | None = None
         self._missed = 0
         self._missed_bytes = 0
         self._missed_run = ""
@@ -108,7 +109,7 @@ class Connection(WSListener):
         self._transport = transport
         self._parts.joined(self)
         wait = self._parts.options.hello_wait_ms / 1000
-        self._deadline = asyncio.get_running_loop().call_later(wait, self._hello_overdue)
+        self._hello_due = asyncio.get_running_loop().call_later(wait, self._hello_overdue)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
@@ -134,8 +135,9 @@ class Connection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
         self._parts.left(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for deadline in (self._hello_due, self._write_due):
+            if deadline is not None:
+                deadline.cancel()
         # What it said before it left is done to its end: half of a command is worse than none.
         if self._reader is not None:
             self._reader.cancel()
@@ -149,15 +151,15 @@ class Connection(WSListener):
         self._missed = self._missed_bytes = 0
         self._missed_run = ""
         wait = self._parts.options.write_wait_ms / 1000
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(wait, self._too_slow)
+        if self._write_due is not None:
+            self._write_due.cancel()
+        self._write_due = asyncio.get_running_loop().call_later(wait, self._too_slow)
 
     def resume_writing(self) -> None:
         self._writable.set()
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._write_due is not None:
+            self._write_due.cancel()
+            self._write_due = None
         if self._channel is not None and not self._closing:
             self._read_on(lagging=True)
 
@@ -295,9 +297,9 @@ class Connection(WSListener):
             log.exception("hello_failed")
             await self._refuse(ErrorCode.INTERNAL_ERROR, "the session cannot be opened now", hello)
             return
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+            self._hello_due = None
         await self._begin(opening)
 
     def _too_many(self, user_id: str) -> bool:
