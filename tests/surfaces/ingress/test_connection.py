@@ -11,6 +11,7 @@ import pytest
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Tool
 from toolgate.ports.clock import Clock
 from toolgate.ports.orchestrator import Invocation
@@ -160,4 +161,38 @@ async def test_who_does_not_read_what_it_is_told_must_still_say_hello_in_time() 
     connection.pause_writing()
     connection.resume_writing()
     await until(lambda: wire.close_code == CloseCode.UNAUTHENTICATED)
+    door.hub.close()
+
+
+async def test_devices_that_come_at_once_are_all_known_by_their_tools() -> None:
+    door = Door()
+    first, wire = door.connect()
+    say(first, "hello", user_id="u", api_key="k")
+    await until(lambda: bool(wire.sent))
+    session_id = wire.sent[0]["session_id"]
+    for tool in ("phone.ring", "desk.look"):
+        connection, _ = door.connect()
+        meta = {"tools": [tool]}
+        say(connection, "hello", user_id="u", api_key="k", session_id=session_id, client_meta=meta)
+    await until(lambda: len(door.slow.begun) == 2)
+    assert door.slow.tools[-1] == {"phone.ring", "desk.look"}
+    door.slow.may.set()
+    await until(lambda: door.hub.count(session_id) == 3)
+    door.hub.close()
+
+
+async def test_a_device_whose_tools_cannot_be_taken_may_say_hello_again() -> None:
+    door = Door()
+
+    async def refuse(*_: Any) -> None:
+        raise Unavailable("not now")
+
+    door.orchestrator.register_tools = refuse
+    connection, wire = door.connect()
+    say(connection, "hello", user_id="u", api_key="k", client_meta={"tools": ["desk.look"]})
+    await until(lambda: wire.kinds() == ["error"])
+    assert door.hub.count_of_user("u") == 0
+    say(connection, "hello", user_id="u", api_key="k")
+    await until(lambda: wire.kinds() == ["error", "hello_ack"])
+    assert door.hub.count_of_user("u") == 1
     door.hub.close()

@@ -141,8 +141,7 @@ class Connection(WSListener):
         # What it said before it left is done to its end: half of a command is worse than none.
         if self._reader is not None:
             self._reader.cancel()
-        if self._channel is not None:
-            self._parts.hub.leave(self._conversation.session_id, self._conversation.user_id, self)
+        self._leave()
 
     def pause_writing(self) -> None:
         """The socket is full: what comes now waits in the journal, for a bounded time."""
@@ -160,7 +159,7 @@ class Connection(WSListener):
         if self._write_due is not None:
             self._write_due.cancel()
             self._write_due = None
-        if self._channel is not None and not self._closing:
+        if self._channel is not None and self._conversation.state is ConnectionState.ACTIVE:
             self._read_on(lagging=True)
 
     def _read_on(self, *, lagging: bool) -> None:
@@ -289,18 +288,39 @@ class Connection(WSListener):
                 last_seq=last_seq,
                 epoch=hello.epoch,
             )
+            if not self._join(opening):
+                return
             await self._register(opening.session_id, client_tools(hello))
         except NotFound as missing:
+            self._leave()
             await self._refuse(ErrorCode.SESSION_NOT_FOUND, str(missing), hello)
             return
         except ToolgateError:
             log.exception("hello_failed")
+            self._leave()
             await self._refuse(ErrorCode.INTERNAL_ERROR, "the session cannot be opened now", hello)
             return
         if self._hello_due is not None:
             self._hello_due.cancel()
             self._hello_due = None
         await self._begin(opening)
+
+    def _join(self, opening: Opening) -> bool:
+        """From now on nothing is missed, and who comes next knows of our tools."""
+        # It may have left while we looked, or others of its user may have come.
+        if self._transport is None or self._closing:
+            return False
+        if self._too_many(self._conversation.user_id):
+            return False
+        self._cursor = opening.after
+        self._conversation.session_id = opening.session_id
+        self._channel = self._parts.hub.join(opening.session_id, self._conversation.user_id, self)
+        return True
+
+    def _leave(self) -> None:
+        if self._channel is not None:
+            self._channel = None
+            self._parts.hub.leave(self._conversation.session_id, self._conversation.user_id, self)
 
     def _too_many(self, user_id: str) -> bool:
         if self._parts.hub.count_of_user(user_id) < self._parts.options.max_connections_of_user:
@@ -329,7 +349,9 @@ class Connection(WSListener):
             await self._perform(effect)
 
     async def _begin(self, opening: Opening) -> None:
-        """Join first, so that nothing is missed; then say where we stand; then catch up."""
+        """Say where we stand, then catch up."""
+        if self._transport is None or self._closing:
+            return
         parts, now = self._parts, self._parts.clock.now_ms()
         effects = self._conversation.opened(
             opening.session_id,
@@ -338,18 +360,13 @@ class Connection(WSListener):
             epoch=parts.journal.vouches_since,
             now=now,
         )
-        # It may have left while we looked, or others of its user may have come.
-        if self._transport is None or self._closing:
-            return
-        if self._too_many(self._conversation.user_id):
-            return
-        self._cursor = opening.after
-        self._channel = parts.hub.join(opening.session_id, self._conversation.user_id, self)
         for effect in effects:
             await self._perform(effect)
         if opening.snapshot:
             for delivery in await parts.orchestrator.snapshot(opening.session_id):
                 self._write(snapshot_frame(delivery, now=now))
+        if self._channel is None or self._closing:
+            return  # it has left meanwhile
         new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
