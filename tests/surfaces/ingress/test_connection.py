@@ -14,10 +14,11 @@ from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Tool
 from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Append, Event, NewEvent
 from toolgate.ports.orchestrator import Invocation
-from toolgate.surfaces.ingress.connection import Connection, Options
+from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
-from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -195,4 +196,59 @@ async def test_a_device_whose_tools_cannot_be_taken_may_say_hello_again() -> Non
     say(connection, "hello", user_id="u", api_key="k")
     await until(lambda: wire.kinds() == ["error", "hello_ack"])
     assert door.hub.count_of_user("u") == 1
+    door.hub.close()
+
+
+class Failing(MemoryJournal):
+    """Cannot read a stream, once it is told so."""
+
+    fails = False
+
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        if self.fails:
+            raise Unavailable("the disk does not answer")
+        return await super().read(stream, after=after, limit=limit, subject=subject)
+
+
+@pytest.mark.parametrize("what", ["events", "snapshot"])
+async def test_who_cannot_be_given_what_it_missed_is_closed_and_may_come_back(what: str) -> None:
+    door = Door()
+    door.journal = door.sessions.journal = Failing(clock=door.clock, bus=door.bus)
+    first, wire = await door.open()
+    session_id = wire.sent[0]["session_id"]
+    leave(first, wire)
+    if what == "events":
+        event = NewEvent("delta", b'{"run_id":"r","text":"x"}', "r")
+        await door.journal.commit(Append(stream_of(session_id), [event]))
+        door.journal.fails = True
+        seen: dict[str, Any] = {"last_seq": 0}
+    else:
+
+        async def fail(_: str) -> list[Delivery]:
+            raise Unavailable("the disk does not answer")
+
+        door.orchestrator.snapshot = fail
+        seen = {"last_seq": 9}  # more than there is
+    _, wire = await door.open(session_id=session_id, **seen)
+    await until(lambda: wire.close_code == CloseCode.INTERNAL_ERROR)
+    door.hub.close()
+
+
+async def test_answers_wait_for_a_client_that_does_not_read_them() -> None:
+    door = Door()
+    connection, wire = await door.open()
+    connection.pause_writing()
+    for _ in range(INBOX):
+        connection.take(b"not JSON", binary=False)
+    invoke(connection, "one")
+    for _ in range(INBOX * 10):
+        await asyncio.sleep(0)
+    assert wire.kinds() == ["hello_ack"]
+    connection.resume_writing()
+    await until(lambda: len(wire.sent) == 1 + INBOX)
+    door.slow.may.set()
+    await until(lambda: door.slow.done == ["invoke one"])
+    leave(connection, wire)
     door.hub.close()

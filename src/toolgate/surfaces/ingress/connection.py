@@ -134,6 +134,7 @@ class Connection(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
+        self._writable.set()
         self._parts.left(self)
         for deadline in (self._hello_due, self._write_due):
             if deadline is not None:
@@ -164,7 +165,7 @@ class Connection(WSListener):
 
     def _read_on(self, *, lagging: bool) -> None:
         if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._catch_up(lagging=lagging))
+            self._reader = asyncio.create_task(self._catch_up_or_close(lagging=lagging))
 
     def fall_behind(self) -> None:
         given = None if self._channel is None else self._channel.leave_live(self)
@@ -256,6 +257,7 @@ class Connection(WSListener):
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(message):
+                await self._writable.wait()  # or who never reads would fill our memory
                 self._write(wire.encode(message))
             case Close(code, reason):
                 self.close(code, reason)
@@ -272,6 +274,7 @@ class Connection(WSListener):
                     clock=self._parts.clock,
                 )
                 if refusal is not None:
+                    await self._writable.wait()
                     self._write(wire.encode(refusal))
             case _:
                 assert_never(effect)
@@ -363,13 +366,27 @@ class Connection(WSListener):
         for effect in effects:
             await self._perform(effect)
         if opening.snapshot:
-            for delivery in await parts.orchestrator.snapshot(opening.session_id):
+            try:
+                told = await parts.orchestrator.snapshot(opening.session_id)
+            except ToolgateError:
+                log.exception("snapshot_failed session_id=%s", opening.session_id)
+                self.close(CloseCode.INTERNAL_ERROR, "the session cannot be read now")
+                return
+            for delivery in told:
                 self._write(snapshot_frame(delivery, now=now))
         if self._channel is None or self._closing:
             return  # it has left meanwhile
         new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
+
+    async def _catch_up_or_close(self, *, lagging: bool) -> None:
+        """A connection that would hear nothing more must not look as if nothing happened."""
+        try:
+            await self._catch_up(lagging=lagging)
+        except Exception:
+            log.exception("catch_up_failed session_id=%s", self._conversation.session_id)
+            self.close(CloseCode.INTERNAL_ERROR, "the session cannot be read now")
 
     async def _catch_up(self, *, lagging: bool) -> None:
         """Read on from the cursor until there is nothing left, then go live.
