@@ -130,6 +130,25 @@ async def test_a_tool_request_for_nobody_is_handed_back() -> None:
     hub.close()
 
 
+@pytest.mark.requirement("001/offline/window-returns")
+async def test_a_tool_request_that_was_taken_is_not_handed_back_when_its_taker_blinks() -> None:
+    hub, bus = a_hub(window_ms=50)
+    back: asyncio.Queue[int] = asyncio.Queue()
+
+    async def undelivered(_: str, request: Event) -> None:
+        await back.put(request.seq)
+
+    hub.on_undelivered = undelivered
+    bus.publish([event(1, kind=TOOL_REQUEST), event(1, session="t", kind=TOOL_REQUEST)])
+    ear = Ear()
+    hub.join("s", "u", ear)  # within the window: it has the request now
+    hub.leave("s", "u", ear)
+    bus.publish([event(2, session="t", kind=TOOL_REQUEST)])
+    assert [await asyncio.wait_for(back.get(), 5) for _ in range(2)] == [1, 2]
+    assert back.empty(), "that of t alone, whom nobody came for"
+    hub.close()
+
+
 async def test_a_hub_that_closes_gives_nobody_up() -> None:
     hub, bus = a_hub()
     gone: list[str] = []

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Protocol
 
 from toolgate.domain.deliveries import TOOL_REQUEST
@@ -98,7 +99,7 @@ class Hub:
         self._channels: dict[str, Channel] = {}
         self._active_at: dict[str, int] = {}
         self._away: dict[str, asyncio.TimerHandle] = {}
-        self._untaken: set[asyncio.TimerHandle] = set()
+        self._untaken: dict[str, set[asyncio.TimerHandle]] = {}  # by session
         self._users: Counter[str] = Counter()
         self._work: set[asyncio.Task[None]] = set()
         self._subscription = bus.subscribe(None, self._heard)
@@ -118,6 +119,8 @@ class Hub:
         away = self._away.pop(session_id, None)
         if away is not None:
             away.cancel()
+        for untaken in self._untaken.pop(session_id, ()):
+            untaken.cancel()  # it reads what waits for it
         return channel
 
     def leave(self, session_id: str, user_id: str, connection: Listener) -> None:
@@ -167,7 +170,7 @@ class Hub:
         """From now on who leaves is not given up: the process stops, not the session."""
         self._closed = True
         self._subscription.close()
-        for timer in (*self._away.values(), *self._untaken):
+        for timer in (*self._away.values(), *chain.from_iterable(self._untaken.values())):
             timer.cancel()
         for task in self._work:
             task.cancel()
@@ -183,14 +186,18 @@ class Hub:
                 self._wait_for_taker(event)
 
     def _wait_for_taker(self, event: Event) -> None:
+        session_id = event.stream.removeprefix(SESSION_PREFIX)
+
         def give_up() -> None:
-            self._untaken.discard(timer)
-            session_id = event.stream.removeprefix(SESSION_PREFIX)
-            if not self.is_online(session_id) and self.on_undelivered is not None:
+            waiting = self._untaken[session_id]
+            waiting.discard(timer)
+            if not waiting:
+                del self._untaken[session_id]
+            if self.on_undelivered is not None:
                 self._start(self.on_undelivered(session_id, event))
 
         timer = asyncio.get_running_loop().call_later(self._window, give_up)
-        self._untaken.add(timer)
+        self._untaken.setdefault(session_id, set()).add(timer)
 
     def _let_go(self, session_id: str) -> None:
         self._away.pop(session_id, None)
