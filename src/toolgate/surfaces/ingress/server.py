@@ -138,9 +138,14 @@ class Ingress:
         if not self.cancel_when_gone:
             return
         for run_id, _ in await self.orchestrator.open_runs(session_id):
-            await self.orchestrator.cancel(
-                run_id, session_id=session_id, reason="the client went away"
-            )
+            if self.hub.is_online(session_id):
+                return  # it has come back meanwhile
+            try:
+                await self.orchestrator.cancel(
+                    run_id, session_id=session_id, reason="the client went away"
+                )
+            except ToolgateError:  # its others must not go on for that
+                log.exception("cancel_failed run_id=%s", run_id)
 
     async def _tool_request_undelivered(self, session_id: str, event: Event) -> None:
         request = message_of(event)
