@@ -18,7 +18,8 @@ import msgspec
 
 from toolgate.admission.refusals import AuthRequired, InvalidToken
 from toolgate.domain.devices import OPERATOR, Device, Identity, Scope, Service, Who
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Invalid, NotFound
+from toolgate.domain.ids import is_path_safe
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put
 
@@ -178,7 +179,12 @@ class Registry:
         await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
 
     async def add_service(self, name: str, scope: Scope) -> str:
-        """A token for a script; the same name again gives another token in its place."""
+        """A token for a script; the same name again gives another token in its place.
+
+        Raises Invalid for a name that cannot be part of a path: nobody could end it by that.
+        """
+        if not is_path_safe(name):
+            raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
         token = SERVICE_PREFIX + new_token()
         service = Service(name, hash_of(token), scope, self._clock.now_ms())
         await self._journal.commit(Put(SERVICES, name, encode(service)))

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -76,13 +76,15 @@ class Table:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
             self._patterns.append((pattern, by_method))
 
-    def find(self, method: str, path: str) -> Found | None:
+    def find(self, method: str, path: str, raw_path: bytes) -> Found | None:
         """None where the path is nobody's; Problem 405 where only the method is wrong."""
         by_method, values = self._exact.get(path), {}
         if by_method is None:
+            raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
             for pattern, candidates in self._patterns:
-                if match := pattern.fullmatch(path):
-                    by_method, values = candidates, match.groupdict()
+                if match := pattern.fullmatch(raw):
+                    by_method = candidates
+                    values = {name: unquote(text) for name, text in match.groupdict().items()}
                     break
             else:
                 return None
@@ -143,7 +145,7 @@ class Gateway:
         try:
             if not self.doors.is_ours(text(headers, b"host")):
                 raise Forbidden("this Host is not one of ours; see ALLOWED_HOSTS")
-            found = self.table.find(scope["method"], scope["path"])
+            found = self.table.find(scope["method"], scope["path"], scope["raw_path"])
             if found is None:
                 return False
             if found.route.stream:
