@@ -52,3 +52,22 @@ async def test_nothing_is_left_once_all_of_it_is_there_again() -> None:
     await limits.on_due(row)
     assert await journal.scan(RATES) == []
     assert len(limits.writes(limits.take(BUCKET))) == 1
+
+
+async def test_giving_back_one_leaves_what_others_took_meanwhile() -> None:
+    clock = FakeClock()
+    journal = journal_of(clock)
+    limits = RateLimits(journal, clock)
+    slow = limits.take(BUCKET)
+    limits.take(BUCKET)
+    last = limits.take(BUCKET)
+    await journal.commit(*limits.writes(last))
+    limits.give_back(slow)
+    assert limits.look(BUCKET).remaining == 1
+    (row,) = limits.writes(limits.take(BUCKET))
+    await journal.commit(row)
+    after_a_restart = RateLimits(journal, clock)
+    await after_a_restart.load()
+    for known in (limits, after_a_restart):
+        with pytest.raises(RateLimited):
+            known.take(BUCKET)

@@ -144,7 +144,7 @@ class Commands:
         ]
         if not buckets:
             return paid
-        return Paid(paid.spent, paid.before + self.limits.take(*buckets).before)
+        return Paid(paid.spent, paid.taken + self.limits.take(*buckets).taken)
 
     async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, and run it; what writes or signs is on record before it does."""
@@ -277,6 +277,10 @@ class Commands:
             known, reply = answered
             self.states.forget(entered.command_id)
             return Reply(reply.status, reply.body, (*headers, *reply.headers))
+        except BaseException:
+            if paid is not None and not ticket.rider.began:
+                self.limits.give_back(paid)
+            raise
         finally:
             self.states.leave(entered)
             if claim is not None:
