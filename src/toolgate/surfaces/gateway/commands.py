@@ -338,6 +338,8 @@ class Commands:
             )
             if due is not None:
                 self.wake_at(due)
+            # What it waits for may have come before anybody could know that it waits.
+            self.states.go_on_soon(entered.command_id)
         data = wire.CommandState(
             status=wire.CommandStatus.PENDING,
             request_id=entered.request_id,
