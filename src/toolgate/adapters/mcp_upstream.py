@@ -168,10 +168,10 @@ class McpUpstreams:
             self._sessions[key] = session
         try:
             await session.open()
-        except (Unavailable, asyncio.CancelledError):
-            if self._sessions.get(key) is session:
-                del self._sessions[key]
+        except Unavailable:
             self._failed(key.capability_id)
+            if self._sessions.get(key) is session:
+                await self._end(key)
             raise
         return session
 
