@@ -14,6 +14,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Server
 from toolgate.domain.devices import named_session, session_of
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
 
 SERVERS = Path(__file__).parent / "mcp_servers"
@@ -200,3 +201,19 @@ async def test_a_caller_that_is_cancelled_leaves_the_session_to_those_who_wait_t
     first.cancel()
     pid = (await second).stdout
     assert (await plain.call("pid")).stdout == pid
+
+
+async def test_a_server_that_refuses_to_list_its_tools_is_told_as_unavailable(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "unlisted")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    with pytest.raises(Unavailable):
+        await upstream.sessions.tools("mcp.test")
+    await upstream.sessions.close()
+
+
+async def test_a_list_of_tools_that_never_ends_is_ended(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "endless")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    async with asyncio.timeout(20):
+        assert await upstream.sessions.tools("mcp.test") == []
+    await upstream.sessions.close()
