@@ -70,6 +70,7 @@ class Registry:
         self._services: dict[str, Service] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._changing = asyncio.Lock()  # a device is not written from what was read before
 
     async def load(self) -> None:
         after = ""
@@ -150,23 +151,26 @@ class Registry:
     ) -> str:
         """Pair a device, or give a paired one another token; returns the token."""
         token = new_token()
-        known = self._devices.get(device_id)
-        device = Device(
-            device_id=device_id,
-            token_hash=hash_of(token),
-            scope=scope,
-            paired_at=self._clock.now_ms(),
-            public_key=public_key or (known.public_key if known and known.active else ""),
-        )
-        await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
-        self._keep(device)
+        async with self._changing:
+            known = self._devices.get(device_id)
+            device = Device(
+                device_id=device_id,
+                token_hash=hash_of(token),
+                scope=scope,
+                paired_at=self._clock.now_ms(),
+                public_key=public_key or (known.public_key if known and known.active else ""),
+            )
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
+            self._keep_unless_revoked(device, known)
         self._cut(device_id)
         return token
 
     async def bind_key(self, device_id: str, public_key: str) -> None:
-        device = replace(self._devices[device_id], public_key=public_key)
-        await self._journal.commit(Put(DEVICES, device_id, encode(device)))
-        self._keep(device)
+        async with self._changing:
+            known = self._devices[device_id]
+            device = replace(known, public_key=public_key)
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)))
+            self._keep_unless_revoked(device, known)
 
     async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
         device = self._devices.get(device_id)
@@ -187,7 +191,10 @@ class Registry:
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
         token = SERVICE_PREFIX + new_token()
         service = Service(name, hash_of(token), scope, self._clock.now_ms())
+        known = name in self._services
         await self._journal.commit(Put(SERVICES, name, encode(service)))
+        if known and name not in self._services:
+            return token  # it was ended meanwhile, and is gone from the disk too
         self._services[name] = service
         self._cut(f"service:{name}")
         return token
@@ -213,6 +220,11 @@ class Registry:
     def _keep(self, device: Device) -> None:
         self._devices[device.device_id] = device
         self._identities[device.device_id] = Identity(Who.DEVICE, device.device_id, device.scope)
+
+    def _keep_unless_revoked(self, device: Device, known: Device | None) -> None:
+        """Who was revoked while this was written is revoked on disk too, after it."""
+        if known is None or not known.active or self._devices[device.device_id].active:
+            self._keep(device)
 
     def _cut(self, name: str) -> None:
         for cut in self._watchers.get(name, ()):

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
 from toolgate.contracts.gateway_v1 import V2_METHODS, CloseCode, ErrorCode
 from toolgate.domain.tools import Level
+from toolgate.ports.journal import Event, Operation
 from toolgate.testing.pipeline import echo
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -280,3 +281,31 @@ async def test_a_frame_that_is_too_large_closes_the_connection(door: Door) -> No
 
 def test_every_method_of_the_contract_names_a_route() -> None:
     assert all(" /" in route for route in V2_METHODS.values())
+
+
+async def test_a_device_that_is_revoked_while_its_key_is_kept_is_not_let_in(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await door.pair()
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    keeps, may_go_on = asyncio.Event(), asyncio.Event()
+    commit = door.journal.commit
+
+    async def slow(*operations: Operation, durable: bool = True) -> list[Event]:
+        keeps.set()
+        await may_go_on.wait()
+        return await commit(*operations, durable=durable)
+
+    async with opened(door) as (socket, nonce):
+        signature = base64.b64encode(key.sign(nonce.encode())).decode()
+        with monkeypatch.context() as patched:
+            patched.setattr(door.journal, "commit", slow)
+            connecting = asyncio.create_task(
+                connect(socket, "laptop", token=device.token, publicKey=public, signature=signature)
+            )
+            await keeps.wait()
+        await door.parts.registry.revoke("laptop")
+        may_go_on.set()
+        answer = await connecting
+        assert answer["error"]["code"] == ErrorCode.INVALID_TOKEN
