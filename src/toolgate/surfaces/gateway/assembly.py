@@ -186,7 +186,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *events.routes(),
             *PairingRoutes(pairing).routes(),
             *TokenRoutes(registry, on.journal, trail).routes(),
-            *CommandRoutes(states).routes(),
+            *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),

@@ -104,7 +104,7 @@ class _Connection:
             with self.door.registry.watch(identity.name) as cut:
                 parts += [
                     asyncio.create_task(self._read(identity)),
-                    asyncio.create_task(self._push(identity)),
+                    asyncio.create_task(self._push(cut)),
                     asyncio.create_task(_until(cut)),
                 ]
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -246,9 +246,9 @@ class _Connection:
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
-    async def _push(self, identity: Identity) -> None:
+    async def _push(self, cut: asyncio.Event) -> None:
         since = self.door.events.cursor
-        async for events in self.door.events.follow(identity, since):
+        async for events in self.door.events.follow(cut, since):
             for event in events:
                 pushed = wire.Pushed(event=wire.GATEWAY_EVENT, data=event, cursor=event.id)
                 try:
