@@ -93,12 +93,15 @@ class _Connection:
     _out: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(WAITING))
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _broken: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )  # an answer could not be given
 
     async def live(self) -> None:
         """Until either side goes away; commands that were begun go on to their end."""
         code: int | None = None
         writing = asyncio.create_task(self._write())
-        parts: list[asyncio.Task[None]] = [writing]
+        parts: list[asyncio.Future[None]] = [writing, self._broken]
         try:
             identity = await self._connect()
             with self.door.registry.watch(identity.name) as cut:
@@ -212,6 +215,9 @@ class _Connection:
     def _served(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._room.release()
+        failed = None if task.cancelled() else task.exception()
+        if failed is not None and not self._broken.done():
+            self._broken.set_exception(failed)
 
     async def _serve(self, identity: Identity, frame: wire.Connect | wire.Req) -> None:
         trace_id = secrets.token_hex(16)
