@@ -27,6 +27,7 @@ DEVICES: Final = "devices"
 SERVICES: Final = "services"
 TOKEN_BYTES: Final = 32  # gateway contract
 SERVICE_PREFIX: Final = "svc_"
+SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
 _decode_device: Final = msgspec.json.Decoder(Device).decode
@@ -95,8 +96,8 @@ class Registry:
         device = self._devices.get(name)
         if device is not None and device.active:
             return self._identities[name]
-        service = self._services.get(name.removeprefix("service:"))
-        if service is not None and name.startswith("service:"):
+        service = self._services.get(name.removeprefix(SERVICE_NAMES))
+        if service is not None and name.startswith(SERVICE_NAMES):
             return Identity(Who.SERVICE, name, service.scope)
         return None
 
@@ -143,7 +144,7 @@ class Registry:
             return OPERATOR
         for service in self._services.values():
             if same(hashed, service.token_hash):
-                return Identity(Who.SERVICE, f"service:{service.name}", service.scope)
+                return Identity(Who.SERVICE, f"{SERVICE_NAMES}{service.name}", service.scope)
         raise InvalidToken("the bearer token is wrong or was revoked")
 
     async def pair(
@@ -196,13 +197,13 @@ class Registry:
         if known and name not in self._services:
             return token  # it was ended meanwhile, and is gone from the disk too
         self._services[name] = service
-        self._cut(f"service:{name}")
+        self._cut(f"{SERVICE_NAMES}{name}")
         return token
 
     async def remove_service(self, name: str) -> None:
         self.service(name)
         del self._services[name]
-        self._cut(f"service:{name}")
+        self._cut(f"{SERVICE_NAMES}{name}")
         await self._journal.commit(Delete(SERVICES, name))
 
     @contextlib.contextmanager

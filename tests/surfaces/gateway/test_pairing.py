@@ -280,3 +280,12 @@ async def test_a_command_whose_request_id_has_a_slash_can_be_asked_for(door: Doo
     async with door.http.get(path, headers=device.headers) as answer:
         assert answer.status == 200
         assert (await answer.json())["data"]["status"] == "done"
+
+
+@pytest.mark.parametrize("device_id", ["operator", "service:ci"])
+async def test_a_device_cannot_go_by_the_name_of_the_operator_or_of_a_script(
+    door: Door, device_id: str
+) -> None:
+    answer = await door.ask("GET", "/status", headers={"X-Device-Id": device_id})
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert await pending(door) == []
