@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolgate.admission.refusals import KeyConflict, RateLimited
+from toolgate.domain.errors import Conflict
 from toolgate.domain.idempotency import KEPT_MS, UNFINISHED_KEPT_MS, Known, Verdict, judge
 from toolgate.domain.ratelimit import Rate, Spent, spend
 from toolgate.ports.clock import Clock
@@ -222,9 +223,14 @@ class Keys:
         known = self._recent.get(row.key)
         if known is not None and known.expires_at <= self.clock.now_ms():
             del self._recent[row.key]
+        if row.key in self._running:
+            return
+        try:
+            await self.journal.commit(Delete(KEYS, row.key, expected=row.version))
+        except Conflict:
+            return  # it was used anew since this row was read
         if row.key not in self._running:
             self._used.discard(row.key)
-            await self.journal.commit(Delete(KEYS, row.key))
 
     def _read(self, row: Row) -> Known:
         return _decode_known(self.seal.open(row.value))
