@@ -195,6 +195,8 @@ class Commands:
                 entered, command_id=known.command_id, request_id=known.request_id
             )
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
+            if outside := entered.identity.scope.refusal(entered.kind, plan.level):
+                raise Forbidden(outside)  # it was taken away meanwhile
             waiting = await self.states.waiting(known.command_id)
             ticket = _taken_up(known.command_id, known.request_id, waiting)
         except BaseException:
