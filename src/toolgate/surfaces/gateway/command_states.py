@@ -14,7 +14,7 @@ import msgspec
 
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Conflict, NotFound
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
@@ -116,7 +116,9 @@ class States:
 
     def leave(self, entered: Entered) -> None:
         self.in_flight.pop(entered.command_id, None)
-        self._by_request.pop((entered.identity.name, entered.request_id), None)
+        name = (entered.identity.name, entered.request_id)
+        if self._by_request.get(name) == entered.command_id:  # not a later one's of that name
+            del self._by_request[name]
         self._tell_end(entered.command_id)
         self._go_on_again(entered.command_id)
 
@@ -220,7 +222,10 @@ class States:
 
     async def on_open_due(self, row: Row) -> None:
         """An approval's time is over: the pipeline says what becomes of the call."""
-        await self.journal.commit(Put(OPEN, row.key, row.value))
+        try:
+            await self.journal.commit(Put(OPEN, row.key, row.value, expected=row.version))
+        except Conflict:
+            return  # it has ended, or waits for something else
         self.go_on_soon(row.key)
 
     async def on_state_due(self, row: Row) -> None:
