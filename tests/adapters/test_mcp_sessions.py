@@ -14,6 +14,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Server
 from toolgate.domain.devices import named_session, session_of
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
 
 SERVERS = Path(__file__).parent / "mcp_servers"
@@ -150,3 +151,69 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
         assert not output.ok, action
         assert output.stderr
     assert (await plain.call("say")).stdout == "said"
+
+
+def silent(pids: Path) -> Server:
+    """A program that never shakes hands."""
+    return Server(command="sh", args=("-c", f"echo $$ >> '{pids}'; exec sleep 1000"))
+
+
+async def started(pids: Path) -> int:
+    async with asyncio.timeout(20):
+        while not pids.exists() or not pids.read_text().endswith("\n"):
+            await asyncio.sleep(0.01)
+    return int(pids.read_text().split()[-1])
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_a_server_that_does_not_start_in_time_does_not_stay(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_session, "OPEN_S", 1.0)
+    upstream = Upstream(silent(kept))
+    output = await upstream.call("say")
+    assert output.outcome is Outcome.NOT_STARTED
+    pid = await started(kept)
+    async with asyncio.timeout(10):
+        while is_there(pid):
+            await asyncio.sleep(0.01)
+
+
+async def test_who_waits_for_a_session_that_is_let_go_is_told_and_not_cancelled(kept: Path) -> None:
+    upstream = Upstream(silent(kept))
+    calling = asyncio.create_task(upstream.call("say"))
+    pid = await started(kept)
+    await upstream.sessions.forget("mcp.test")
+    assert (await calling).outcome is Outcome.NOT_STARTED
+    assert not is_there(pid)
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_session_to_those_who_wait_too(
+    plain: Upstream,
+) -> None:
+    first = asyncio.create_task(plain.call("pid"))
+    second = asyncio.create_task(plain.call("pid"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    pid = (await second).stdout
+    assert (await plain.call("pid")).stdout == pid
+
+
+async def test_a_server_that_refuses_to_list_its_tools_is_told_as_unavailable(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "unlisted")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    with pytest.raises(Unavailable):
+        await upstream.sessions.tools("mcp.test")
+    await upstream.sessions.close()
+
+
+async def test_a_list_of_tools_that_never_ends_is_ended(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "endless")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    async with asyncio.timeout(20):
+        assert await upstream.sessions.tools("mcp.test") == []
+    await upstream.sessions.close()

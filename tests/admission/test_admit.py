@@ -3,11 +3,20 @@
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.admission.admit import RATES, Bucket, RateLimits
+from toolgate.admission.admit import (
+    RATES,
+    REMEMBERED_BODY,
+    Bucket,
+    Keys,
+    RateLimits,
+    first_use,
+)
 from toolgate.admission.refusals import RateLimited
+from toolgate.domain.idempotency import KEPT_MS
 from toolgate.domain.ratelimit import Rate
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
 
 BUCKET = Bucket("device/laptop", Rate(3), "this device")
 
@@ -52,3 +61,46 @@ async def test_nothing_is_left_once_all_of_it_is_there_again() -> None:
     await limits.on_due(row)
     assert await journal.scan(RATES) == []
     assert len(limits.writes(limits.take(BUCKET))) == 1
+
+
+async def test_giving_back_one_leaves_what_others_took_meanwhile() -> None:
+    clock = FakeClock()
+    journal = journal_of(clock)
+    limits = RateLimits(journal, clock)
+    slow = limits.take(BUCKET)
+    limits.take(BUCKET)
+    last = limits.take(BUCKET)
+    await journal.commit(*limits.writes(last))
+    limits.give_back(slow)
+    assert limits.look(BUCKET).remaining == 1
+    (row,) = limits.writes(limits.take(BUCKET))
+    await journal.commit(row)
+    after_a_restart = RateLimits(journal, clock)
+    await after_a_restart.load()
+    for known in (limits, after_a_restart):
+        with pytest.raises(RateLimited):
+            known.take(BUCKET)
+
+
+async def test_a_key_that_was_used_anew_outlives_the_deadline_of_its_first_use() -> None:
+    clock = FakeClock()
+    journal = journal_of(clock)
+    keys = Keys(journal, clock, PlainSeal())
+
+    async def use(command_id: str) -> None:
+        first = first_use("hash", command_id=command_id, request_id="r", now=clock.now_ms())
+        claim = keys.claim("slot", first)
+        known, write = keys.answer(claim, 200, b"x" * (REMEMBERED_BODY + 1))
+        await journal.commit(write)
+        keys.release(claim, known)
+
+    await use("cmd_1")
+    clock.advance(KEPT_MS)
+    (due,) = await journal.due(until=clock.now_ms())
+    assert await keys.settled("slot", "hash") is None
+    await use("cmd_2")
+    await keys.on_due(due)
+    assert keys.is_used("slot")
+    answer = await keys.settled("slot", "hash")
+    assert answer is not None
+    assert answer.command_id == "cmd_2"

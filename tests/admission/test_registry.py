@@ -1,6 +1,7 @@
 """The registry: tokens as hashes, compared in constant time."""
 
 import ast
+import asyncio
 import inspect
 
 import pytest
@@ -10,6 +11,7 @@ from toolgate.admission import registry as module
 from toolgate.admission.refusals import AuthRequired, InvalidToken
 from toolgate.admission.registry import Credentials, Registry
 from toolgate.domain.devices import OPERATOR, Scope, Who
+from toolgate.ports.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -62,3 +64,57 @@ async def test_what_was_paired_is_there_after_a_restart_and_hashed() -> None:
         assert row is not None
         assert token.encode() not in row.value
         assert service.encode() not in row.value
+
+
+class SlowJournal(MemoryJournal):
+    """What it is given from `slow` on it keeps for a while, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock(), bus=LocalBus())
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        await self.may_go_on.wait()
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.parametrize("meanwhile", ["pair", "bind"])
+async def test_a_device_that_is_revoked_while_it_is_changed_stays_revoked(meanwhile: str) -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    token = await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    changing: asyncio.Task[object] = asyncio.create_task(
+        registry.pair("d", Scope(), public_key="")
+        if meanwhile == "pair"
+        else registry.bind_key("d", "k")
+    )
+    await asyncio.sleep(0)
+    revoking = asyncio.create_task(registry.revoke("d"))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidToken):
+        registry.device_of(Credentials("d", token))
+    journal.may_go_on.set()
+    await asyncio.gather(changing, revoking)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.devices == []
+
+
+async def test_a_service_token_that_is_ended_while_it_is_made_anew_has_ended() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.add_service("ci", Scope())
+    journal.may_go_on.clear()
+    making = asyncio.create_task(registry.add_service("ci", Scope()))
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(registry.remove_service("ci"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    await asyncio.gather(making, ending)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.services == []

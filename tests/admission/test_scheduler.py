@@ -25,8 +25,11 @@ class Times:
         self.journal = MemoryJournal(clock=self.clock, bus=LocalBus())
         self.ran: list[str] = []
         self.fails = False
+        self.crashes = False
 
     async def job(self, job_id: str) -> bool:
+        if self.crashes:
+            raise ValueError("a fault of ours")
         if self.fails:
             raise Unavailable("not now")
         self.ran.append(job_id)
@@ -143,3 +146,28 @@ async def test_a_changed_line_counts_from_now_and_a_wrong_one_is_invalid() -> No
     assert await times.journal.next_due() == times.clock.now_ms() + 10_000
     with pytest.raises(Invalid):
         await times.scheduler("whenever")
+
+
+async def test_a_job_that_was_gone_on_with_under_another_line_is_not_done_once_more() -> None:
+    times = Times()
+    first = await times.scheduler()
+    times.clock.advance(60_000)
+    (row,) = await times.journal.due(until=times.clock.now_ms())
+    await first.on_due(row)
+    await first.stop()  # before the job began
+    assert times.ran == []
+    changed = await times.scheduler("@every 120s")
+    await times.until(lambda: not changed._tasks)
+    assert len(times.ran) == 1
+    once_more = await times.scheduler("@every 120s")
+    await times.until(lambda: not once_more._tasks)
+    assert len(times.ran) == 1
+
+
+async def test_a_job_that_crashes_is_told_as_failed() -> None:
+    times = Times()
+    times.crashes = True
+    scheduler = await times.scheduler()
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert await times.told() == ["cron tick started", "cron tick failed"]

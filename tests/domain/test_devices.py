@@ -13,6 +13,8 @@ from toolgate.domain.devices import (
     TooManyPending,
     ask,
     code_of,
+    named_session,
+    session_of,
 )
 from toolgate.domain.tools import Level
 
@@ -49,3 +51,15 @@ def test_a_scope_grants_tools_to_a_level_and_kinds_by_name() -> None:
     assert scope.refusal(Kind.SYSTEM, Level.WRITE) == ""
     assert scope.refusal(Kind.MCP, Level.READ)
     assert scope.refusal(Kind.AGENT, Level.READ)
+
+
+def test_no_two_devices_can_name_the_same_session() -> None:
+    names = ("a", "a:b", "a:b:c", "b:c", "service", "service:a", "a%3Ab", "a%", "b", "c", "")
+    asked = [(device, name) for device in names if device for name in names]
+    sessions = {session_of(device, name) for device, name in asked}
+    assert len(sessions) == len(asked)
+    for device, name in asked:
+        assert named_session(device, session_of(device, name)) == name
+        for other in names:
+            if other and other != device:
+                assert named_session(other, session_of(device, name)) == ""

@@ -55,14 +55,16 @@ def _capped(parts: Iterable[Mapping[str, Any]]) -> tuple[list[Any], bool]:
     for part in parts:
         shown = {name: value for name, value in part.items() if value is not None}
         text = shown.get("text")
-        if isinstance(text, str):
-            room = min(MAX_TEXT, left)
-            cut = cut or len(text) > room
-            shown["text"] = text[:room]
-        size = sum(len(value) for value in shown.values() if isinstance(value, str))
+        rest = {**shown, "text": ""} if isinstance(text, str) else shown
+        size = len(msgspec.json.encode(rest))
         if size > left:
             cut = True
             continue
         left -= size
+        if isinstance(text, str):
+            room = min(MAX_TEXT, left)
+            cut = cut or len(text) > room
+            shown["text"] = text[:room]
+            left -= len(shown["text"])
         kept.append(shown)
     return kept, cut

@@ -59,6 +59,8 @@ class Session:
     async def close(self) -> None:
         self._leave.set()
         if self._task is not None:
+            if self._client is None:
+                self._task.cancel()  # it shakes hands, and would not see that it is to leave
             _, late = await asyncio.wait({self._task}, timeout=CHECK_S)
             for task in late:
                 task.cancel()
@@ -169,8 +171,9 @@ class Session:
             else:
                 log.warning("mcp_session_ended name=%s error=%s", self.name, _plainly(failed))
         finally:
-            if not self._opened.done():
-                self._opened.cancel()
+            if not self._opened.done():  # it was cancelled; those who wait were not
+                self._opened.set_exception(Unavailable(f"{self.name} was let go"))
+                self._opened.exception()
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:

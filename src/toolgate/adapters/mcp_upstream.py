@@ -26,6 +26,7 @@ STALE_S: Final = 2.0  # a session that was silent for longer is looked at before
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
 MAX_TOOLS: Final = 1000
+MAX_PAGES: Final = 100  # of a listing: a page may be empty, and name another
 MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
@@ -75,7 +76,10 @@ class McpUpstreams:
         if known is not None and fresh and known.server == server:
             return known.tools
         connection = await self._session(_Key(capability_id, session))
-        listed = await self._heard(capability_id, _list_all(connection))
+        try:
+            listed = await self._heard(capability_id, _list_all(connection))
+        except ServerError as no:
+            raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
         tools = [_tool(one) for one in listed]
         self._listed[capability_id] = _Listed(self._clock.monotonic(), connection.server, tools)
         for tool, one in zip(tools, listed, strict=True):
@@ -168,10 +172,10 @@ class McpUpstreams:
             self._sessions[key] = session
         try:
             await session.open()
-        except (Unavailable, asyncio.CancelledError):
-            if self._sessions.get(key) is session:
-                del self._sessions[key]
+        except Unavailable:
             self._failed(key.capability_id)
+            if self._sessions.get(key) is session:
+                await self._end(key)
             raise
         return session
 
@@ -217,11 +221,11 @@ class McpUpstreams:
 async def _list_all(session: Session) -> list[Any]:
     found: list[Any] = []
     cursor: str | None = None
-    while len(found) < MAX_TOOLS:
+    for _ in range(MAX_PAGES):
         page = await session.list_page(cursor)
         found.extend(page.tools)
         cursor = page.next_cursor
-        if not cursor:
+        if not cursor or len(found) >= MAX_TOOLS:
             break
     return found[:MAX_TOOLS]
 

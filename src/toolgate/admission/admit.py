@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolgate.admission.refusals import KeyConflict, RateLimited
+from toolgate.domain.errors import Conflict
 from toolgate.domain.idempotency import KEPT_MS, UNFINISHED_KEPT_MS, Known, Verdict, judge
 from toolgate.domain.ratelimit import Rate, Spent, spend
 from toolgate.ports.clock import Clock
@@ -42,7 +43,7 @@ class Paid(NamedTuple):
     """What one command cost, and how to take it back."""
 
     spent: Spent  # of the first bucket: the device's
-    before: tuple[tuple[str, float], ...] = ()
+    taken: tuple[tuple[str, float], ...] = ()  # bucket, and by how much its `tat` went up
 
 
 @dataclass(slots=True)
@@ -65,17 +66,16 @@ class RateLimits:
     def take(self, *buckets: Bucket) -> Paid:
         """One from each, or none at all; raises RateLimited."""
         now = self.clock.now_ms()
-        before = tuple([(b.name, self._tats.get(b.name, 0.0)) for b in buckets])
-        taken = [spend(b.rate, tat, now=now) for b, (_, tat) in zip(buckets, before, strict=True)]
-        for bucket, spent in zip(buckets, taken, strict=True):
+        spends = [spend(b.rate, self._tats.get(b.name, 0.0), now=now) for b in buckets]
+        for bucket, spent in zip(buckets, spends, strict=True):
             if not spent.allowed:
                 raise RateLimited(spent, what=bucket.what)
-        for bucket, spent in zip(buckets, taken, strict=True):
+        for bucket, spent in zip(buckets, spends, strict=True):
             self._tats[bucket.name] = spent.tat
         if len(self._tats) > MANY_BUCKETS:
             self._tats = {name: tat for name, tat in self._tats.items() if tat > now}
             self._written = {name: self._written.get(name, 0.0) for name in self._tats}
-        return Paid(taken[0], before)
+        return Paid(spends[0], tuple([(b.name, b.rate.window_ms / b.rate.limit) for b in buckets]))
 
     def writes(self, paid: Paid) -> Sequence[Operation]:
         """What must be on disk when this command is answered; commit it before anything else runs.
@@ -83,7 +83,7 @@ class RateLimits:
         One row holds for all that was taken so far: where it is on its way already, this is empty.
         """
         puts: list[Operation] = []
-        for name, _ in paid.before:
+        for name, _ in paid.taken:
             tat = self._tats.get(name, 0.0)
             if tat > self._written.get(name, 0.0):
                 self._written[name] = tat
@@ -91,7 +91,13 @@ class RateLimits:
         return puts
 
     def give_back(self, paid: Paid) -> None:
-        self._tats.update(paid.before)
+        """As much as was taken, whatever others have taken since."""
+        now = self.clock.now_ms()
+        for name, step in paid.taken:
+            self._written.pop(name, None)  # what is on disk is too high: the next one is written
+            left = self._tats.pop(name, 0.0) - step
+            if left > now:
+                self._tats[name] = left
 
     async def on_due(self, row: Row) -> None:
         """All of it is there again: nothing is left to remember."""
@@ -217,9 +223,14 @@ class Keys:
         known = self._recent.get(row.key)
         if known is not None and known.expires_at <= self.clock.now_ms():
             del self._recent[row.key]
+        if row.key in self._running:
+            return
+        try:
+            await self.journal.commit(Delete(KEYS, row.key, expected=row.version))
+        except Conflict:
+            return  # it was used anew since this row was read
         if row.key not in self._running:
             self._used.discard(row.key)
-            await self.journal.commit(Delete(KEYS, row.key))
 
     def _read(self, row: Row) -> Known:
         return _decode_known(self.seal.open(row.value))

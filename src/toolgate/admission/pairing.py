@@ -10,9 +10,9 @@ import msgspec
 
 from toolgate.admission.audit import Trail
 from toolgate.admission.refusals import AuthRequired
-from toolgate.admission.registry import Registry, encode
-from toolgate.domain.devices import Contact, Pending, Scope, ask
-from toolgate.domain.errors import NotFound
+from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
+from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
+from toolgate.domain.errors import Invalid, NotFound
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Put, Row
 
@@ -43,7 +43,12 @@ class Pairing:
         return sorted(live, key=lambda one: one.requested_at)
 
     async def knock(self, contact: Contact) -> AuthRequired:
-        """What to tell a device that has no token; TooManyPending where too many wait."""
+        """What to tell a device that has no token; TooManyPending where too many wait.
+
+        Raises Invalid for a name that is not a device's: its commands would be another's.
+        """
+        if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
+            raise Invalid("a device goes by a name of its own", field="deviceId")
         if self.auto_approve and _is_local(contact.ip):
             token = await self.registry.pair(
                 contact.device_id, Scope(), public_key=contact.public_key

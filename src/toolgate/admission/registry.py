@@ -18,7 +18,8 @@ import msgspec
 
 from toolgate.admission.refusals import AuthRequired, InvalidToken
 from toolgate.domain.devices import OPERATOR, Device, Identity, Scope, Service, Who
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Invalid, NotFound
+from toolgate.domain.ids import is_path_safe
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put
 
@@ -26,6 +27,7 @@ DEVICES: Final = "devices"
 SERVICES: Final = "services"
 TOKEN_BYTES: Final = 32  # gateway contract
 SERVICE_PREFIX: Final = "svc_"
+SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
 _decode_device: Final = msgspec.json.Decoder(Device).decode
@@ -69,6 +71,7 @@ class Registry:
         self._services: dict[str, Service] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._changing = asyncio.Lock()  # a device is not written from what was read before
 
     async def load(self) -> None:
         after = ""
@@ -93,8 +96,8 @@ class Registry:
         device = self._devices.get(name)
         if device is not None and device.active:
             return self._identities[name]
-        service = self._services.get(name.removeprefix("service:"))
-        if service is not None and name.startswith("service:"):
+        service = self._services.get(name.removeprefix(SERVICE_NAMES))
+        if service is not None and name.startswith(SERVICE_NAMES):
             return Identity(Who.SERVICE, name, service.scope)
         return None
 
@@ -141,7 +144,7 @@ class Registry:
             return OPERATOR
         for service in self._services.values():
             if same(hashed, service.token_hash):
-                return Identity(Who.SERVICE, f"service:{service.name}", service.scope)
+                return Identity(Who.SERVICE, f"{SERVICE_NAMES}{service.name}", service.scope)
         raise InvalidToken("the bearer token is wrong or was revoked")
 
     async def pair(
@@ -149,23 +152,26 @@ class Registry:
     ) -> str:
         """Pair a device, or give a paired one another token; returns the token."""
         token = new_token()
-        known = self._devices.get(device_id)
-        device = Device(
-            device_id=device_id,
-            token_hash=hash_of(token),
-            scope=scope,
-            paired_at=self._clock.now_ms(),
-            public_key=public_key or (known.public_key if known and known.active else ""),
-        )
-        await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
-        self._keep(device)
+        async with self._changing:
+            known = self._devices.get(device_id)
+            device = Device(
+                device_id=device_id,
+                token_hash=hash_of(token),
+                scope=scope,
+                paired_at=self._clock.now_ms(),
+                public_key=public_key or (known.public_key if known and known.active else ""),
+            )
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
+            self._keep_unless_revoked(device, known)
         self._cut(device_id)
         return token
 
     async def bind_key(self, device_id: str, public_key: str) -> None:
-        device = replace(self._devices[device_id], public_key=public_key)
-        await self._journal.commit(Put(DEVICES, device_id, encode(device)))
-        self._keep(device)
+        async with self._changing:
+            known = self._devices[device_id]
+            device = replace(known, public_key=public_key)
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)))
+            self._keep_unless_revoked(device, known)
 
     async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
         device = self._devices.get(device_id)
@@ -178,18 +184,26 @@ class Registry:
         await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
 
     async def add_service(self, name: str, scope: Scope) -> str:
-        """A token for a script; the same name again gives another token in its place."""
+        """A token for a script; the same name again gives another token in its place.
+
+        Raises Invalid for a name that cannot be part of a path: nobody could end it by that.
+        """
+        if not is_path_safe(name):
+            raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
         token = SERVICE_PREFIX + new_token()
         service = Service(name, hash_of(token), scope, self._clock.now_ms())
+        known = name in self._services
         await self._journal.commit(Put(SERVICES, name, encode(service)))
+        if known and name not in self._services:
+            return token  # it was ended meanwhile, and is gone from the disk too
         self._services[name] = service
-        self._cut(f"service:{name}")
+        self._cut(f"{SERVICE_NAMES}{name}")
         return token
 
     async def remove_service(self, name: str) -> None:
         self.service(name)
         del self._services[name]
-        self._cut(f"service:{name}")
+        self._cut(f"{SERVICE_NAMES}{name}")
         await self._journal.commit(Delete(SERVICES, name))
 
     @contextlib.contextmanager
@@ -207,6 +221,11 @@ class Registry:
     def _keep(self, device: Device) -> None:
         self._devices[device.device_id] = device
         self._identities[device.device_id] = Identity(Who.DEVICE, device.device_id, device.scope)
+
+    def _keep_unless_revoked(self, device: Device, known: Device | None) -> None:
+        """Who was revoked while this was written is revoked on disk too, after it."""
+        if known is None or not known.active or self._devices[device.device_id].active:
+            self._keep(device)
 
     def _cut(self, name: str) -> None:
         for cut in self._watchers.get(name, ()):

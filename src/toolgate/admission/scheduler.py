@@ -80,7 +80,7 @@ class Scheduler:
                 self._last[kept.kind] = max(self._last.get(kept.kind, 0), kept.taken)
             if name not in self._plans:
                 await self.journal.commit(Delete(SCHEDULES, name))
-            elif kept.taken != kept.ended:
+            elif kept.taken and kept.taken != kept.ended:
                 self._go(name, kept)
         for name, (entry, schedule) in self._plans.items():
             before = known.get(name)
@@ -132,6 +132,9 @@ class Scheduler:
             well = await entry.job(f"{kept.kind}_{name}_{kept.taken}")
         except ToolgateError as failed:
             log.warning("schedule_failed name=%s error=%s", name, failed)
+            well = False
+        except Exception:
+            log.exception("schedule_crashed name=%s", name)
             well = False
         took = int((self.clock.monotonic() - started) * 1000)
         status = "succeeded" if well else "failed"

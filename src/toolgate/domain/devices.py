@@ -155,10 +155,15 @@ OPERATOR: Final = Identity(Who.OPERATOR, "operator", EVERYTHING)
 
 def session_of(device: str, name: str) -> str:
     """A session that only this device can name; without a name, the one it is always in."""
-    return f"gw:{device}:{name}" if name else f"gw:{device}"
+    return f"{_sessions_of(device)}:{name}" if name else _sessions_of(device)
 
 
 def named_session(device: str, session: str) -> str:
     """The name that the device gave its session; empty where it gave none."""
-    start = f"gw:{device}:"
+    start = f"{_sessions_of(device)}:"
     return session.removeprefix(start) if session.startswith(start) else ""
+
+
+def _sessions_of(device: str) -> str:
+    """Without a colon of the device's own: `a` in `b:c` is not `a:b` in `c`."""
+    return f"gw:{device.replace('%', '%25').replace(':', '%3A')}"

@@ -27,7 +27,13 @@ def result_of(message: dict[str, Any]) -> Any:
                 "serverInfo": {"name": "plain", "version": "1"},
             }
         case "tools/list":
-            return {"tools": TOOLS}
+            match sys.argv[2:]:
+                case ["unlisted"]:
+                    return None
+                case ["endless"]:
+                    return {"tools": [], "nextCursor": "more"}
+                case _:
+                    return {"tools": TOOLS}
         case "tools/call":
             if message["params"]["name"] == "die":
                 os._exit(3)

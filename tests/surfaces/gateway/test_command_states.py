@@ -2,14 +2,16 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.contracts.gateway_v1 import CommandStatus
 from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.domain.errors import NotFound
 from toolgate.ports.journal import Row
 from toolgate.surfaces.gateway.command_reading import Entered
-from toolgate.surfaces.gateway.command_states import STATES, States
+from toolgate.surfaces.gateway.command_states import OPEN, STATES, States
 from toolgate.surfaces.gateway.plans import Waiting
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -65,3 +67,28 @@ async def test_an_end_that_comes_while_the_state_is_read_is_told(waited: bool) -
     journal.may_go_on.set()
     async with asyncio.timeout(5):
         assert (await asked).status is CommandStatus.DONE
+
+
+async def test_a_command_that_ended_as_its_approval_expired_is_not_opened_again() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    states = States(journal, LocalBus(), clock, PlainSeal())
+    await journal.commit(*states.wait(ENTERED, Waiting("appr_1"), due=clock.now_ms()))
+    (due,) = [row for row in await journal.due(until=clock.now_ms()) if row.collection == OPEN]
+    await journal.commit(*states.end(ENTERED, ANSWER, waited=True))
+    await states.on_open_due(due)
+    assert await journal.scan(OPEN) == []
+
+
+async def test_a_command_that_ends_leaves_a_later_one_of_the_same_request_id_running() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    states = States(journal, LocalBus(), clock, PlainSeal())
+    later = msgspec.structs.replace(ENTERED, command_id="cmd_2")
+    states.enter(ENTERED, "pay", "")
+    states.enter(later, "pay", "")
+    states.leave(ENTERED)
+    assert (await states.state(LAPTOP, "r", wait=0)).status is CommandStatus.RUNNING
+    states.leave(later)
+    with pytest.raises(NotFound):
+        await states.state(LAPTOP, "r", wait=0)

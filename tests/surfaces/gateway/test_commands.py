@@ -10,7 +10,9 @@ import pytest
 from tests.surfaces.gateway.conftest import ALL, Door, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.ports.pipeline import Answer
+from toolgate.testing.pipeline import FakePipeline
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -253,7 +255,6 @@ async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door)
     assert door.pipeline.ran == []
     waiting = asyncio.create_task(device.get("/command/r-pay?wait=20"))
     await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
-    door.parts.states.approval_decided(approval_id)
     done = await waiting
     assert done.data["status"] == "done"
     answer = done.data["answer"]
@@ -285,7 +286,6 @@ async def test_a_revoked_devices_waiting_command_does_not_run(door: Door) -> Non
     await door.pipeline.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
-    door.parts.states.approval_decided(first.data["approvalId"])
     async with asyncio.timeout(10):
         while door.parts.states._wanted:
             await asyncio.sleep(0.01)
@@ -437,3 +437,76 @@ async def test_web_search_without_a_provider_is_not_implemented(door: Door) -> N
     payload = {"action": "web.search", "args": {"query": "x"}}
     answer = await device.post("/command/system", {"payload": payload})
     assert (answer.status, answer.code) == (501, ErrorCode.NOT_IMPLEMENTED)
+
+
+class CountingPipeline(FakePipeline):
+    """Counts how often it was asked; at the first time it may be made to wait with its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+        self.answers = asyncio.Event()  # it has one
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def check(self, request: ToolRequest) -> Answer:
+        self.checks += 1
+        answer = await super().check(request)
+        self.answers.set()
+        await self.may_answer.wait()
+        return answer
+
+
+async def until_it_ran(pipeline: FakePipeline) -> None:
+    async with asyncio.timeout(10):
+        while not pipeline.ran:
+            await asyncio.sleep(0.01)
+
+
+async def test_who_waits_for_a_command_that_waits_does_not_keep_us_busy() -> None:
+    pipeline = CountingPipeline()
+    async with open_door(pipeline=pipeline) as door:
+        pipeline.add("pay", Level.SIGN, writes)
+        device = await door.pair(**ALL)
+        await device.tool("pay", key="k", requestId="r")
+        before = pipeline.checks
+        assert (await device.get("/command/r?wait=0.3")).data["status"] == "pending"
+        assert pipeline.checks <= before + 2
+
+
+async def test_a_decided_command_goes_on_though_nobody_asks_for_it(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    first = await device.tool("pay", key="k")
+    await decide(door, first.data["approvalId"])
+    await until_it_ran(door.pipeline)
+
+
+@pytest.mark.parametrize("asked", ["first", "again", "by its state"])
+async def test_a_decision_that_comes_while_a_command_is_looked_at_is_not_lost(asked: str) -> None:
+    pipeline = CountingPipeline()
+    async with open_door(pipeline=pipeline) as door:
+        pipeline.add("pay", Level.SIGN, writes)
+        device = await door.pair(**ALL)
+        if asked != "first":
+            await device.tool("pay", key="k", requestId="r")
+            async with asyncio.timeout(10):
+                while door.parts.states._tasks:
+                    await asyncio.sleep(0)
+        pipeline.answers.clear()
+        pipeline.may_answer.clear()
+        looking = asyncio.create_task(
+            device.get("/command/r")
+            if asked == "by its state"
+            else device.tool("pay", key="k", requestId="r")
+        )
+        await pipeline.answers.wait()
+        (approval_id,) = pipeline._approvals
+        await decide(door, approval_id)
+        pipeline.may_answer.set()
+        await looking
+        await until_it_ran(pipeline)
+
+
+async def decide(door: Door, approval_id: str) -> None:
+    await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")

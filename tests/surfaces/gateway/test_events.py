@@ -9,7 +9,10 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_WAIT_S, ErrorCode, EventType
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, ToolOutput
+from toolgate.ports.journal import Event
+from toolgate.surfaces.gateway import assembly
 from toolgate.surfaces.gateway.routes import seconds
 from toolgate.testing.clock import FakeClock
 
@@ -252,3 +255,26 @@ async def test_running_shows_what_is_in_flight_and_nothing_afterwards(door: Door
         gate.set()
         await running
     assert (await device.get("/status")).json["running"]["tool"] == []
+
+
+async def test_housekeeping_goes_on_after_the_disk_refused_it(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "HOUSEKEEPING_S", 0.0)
+    tries: list[str] = []
+    again = asyncio.Event()
+
+    async def refuses(stream: str, **_: object) -> list[Event]:
+        tries.append(stream)
+        if len(tries) > 1:
+            again.set()
+        raise Unavailable("disk full")
+
+    monkeypatch.setattr(door.journal, "read", refuses)
+    keeping = asyncio.create_task(door.parts.housekeeping())
+    waiting = asyncio.create_task(again.wait())
+    async with asyncio.timeout(10):
+        await asyncio.wait({keeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    assert again.is_set()
+    keeping.cancel()
+    waiting.cancel()

@@ -367,3 +367,12 @@ async def test_a_write_that_was_under_way_at_sigkill_is_never_executed_again(
     finally:
         process.kill()
         await asyncio.to_thread(process.wait)
+
+
+async def test_who_lost_the_right_to_a_command_does_not_go_on_with_it(door: Door) -> None:
+    door.pipeline.add("pay", Level.SIGN, Counter())
+    device = await door.pair(**ALL)
+    assert (await device.tool("pay", key="k")).status == 202
+    less = await door.pair(tools="read")
+    again = await less.tool("pay", key="k")
+    assert (again.status, again.code) == (403, ErrorCode.PERMISSION_DENIED)

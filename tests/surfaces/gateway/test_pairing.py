@@ -1,12 +1,16 @@
 """Pairing, as a device and the operator see it."""
 
 import asyncio
+from urllib.parse import quote
 
 import pytest
+from yarl import URL
 
 from tests.surfaces.gateway.conftest import OPERATOR, Door, Paired, open_door
+from toolgate.admission.registry import SERVICES, encode
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.domain.devices import MAX_PENDING_PER_ADDRESS
+from toolgate.domain.devices import MAX_PENDING_PER_ADDRESS, Scope, Service
+from toolgate.ports.journal import Put
 from toolgate.testing.clock import FakeClock
 
 
@@ -245,3 +249,43 @@ async def test_a_gateway_token_is_required_as_well_where_there_is_one() -> None:
 async def test_without_a_configured_gateway_token_none_is_asked_for(door: Door) -> None:
     device = await door.pair("phone")
     assert (await device.get("/status")).status == 200
+
+
+@pytest.mark.parametrize("name", ["build/ci", "..", "a b", "a?b", "夜"])
+async def test_a_service_tokens_name_is_one_that_a_path_can_hold(door: Door, name: str) -> None:
+    answer = await door.ask("POST", "/tokens", body={"name": name}, operator=True)
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert "A-Z a-z 0-9" in answer.json["error"]["message"]
+    assert door.parts.registry.services == []
+
+
+@pytest.mark.parametrize("name", ["build/ci", "/", "a%2Fb", "a b", "夜/班", "decide/../x"])
+async def test_a_service_token_that_has_another_name_from_before_can_be_ended(
+    door: Door, name: str
+) -> None:
+    kept = Service(name, "0" * 64, Scope(), 0)
+    await door.journal.commit(Put(SERVICES, name, encode(kept)))
+    await door.parts.registry.load()
+    path = URL(f"{door.url}/tokens/{quote(name, safe='')}", encoded=True)
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    async with door.http.delete(path, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+    assert door.parts.registry.services == []
+
+
+async def test_a_command_whose_request_id_has_a_slash_can_be_asked_for(door: Door) -> None:
+    device = await door.pair("phone")
+    await device.tool("echo", {"text": "x"}, requestId="build/7")
+    path = URL(f"{door.url}/command/build%2F7", encoded=True)
+    async with door.http.get(path, headers=device.headers) as answer:
+        assert answer.status == 200
+        assert (await answer.json())["data"]["status"] == "done"
+
+
+@pytest.mark.parametrize("device_id", ["operator", "service:ci"])
+async def test_a_device_cannot_go_by_the_name_of_the_operator_or_of_a_script(
+    door: Door, device_id: str
+) -> None:
+    answer = await door.ask("GET", "/status", headers={"X-Device-Id": device_id})
+    assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert await pending(door) == []

@@ -6,7 +6,11 @@ import pytest
 
 from tests.surfaces.gateway.conftest import Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import RATE_PER_MINUTE, ErrorCode
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import Level
+from toolgate.ports.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.pipeline import echo
 
 
 @pytest.mark.requirement("002/rate-limits/default")
@@ -84,3 +88,22 @@ async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -
     refused = await mine.tool("echo")
     assert (refused.status, refused.code) == (429, ErrorCode.RATE_LIMITED)
     assert int(refused.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize("tool", ["echo", "pay"])
+async def test_a_command_that_the_disk_refuses_costs_nothing(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Operation, durable: bool = True) -> list[Event]:
+        raise Unavailable("disk full")
+
+    async with open_door(clock=FakeClock(), rate=1) as door:
+        door.pipeline.add("pay", Level.SIGN, echo)
+        device = await door.pair(tools="sign")
+        with monkeypatch.context() as patched:
+            patched.setattr(door.journal, "commit", full)
+            refused = await device.tool(tool, key="k")
+        assert (refused.status, refused.code) == (500, ErrorCode.INTERNAL)
+        assert refused.headers["X-RateLimit-Remaining"] == "1"
+        assert (await device.tool(tool, key="k")).status in (200, 202)
+        assert (await device.tool(tool, key="k-2")).status == 429

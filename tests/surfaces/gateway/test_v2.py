@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import V2_METHODS, CloseCode, ErrorCode
 from toolgate.domain.tools import Level
+from toolgate.ports.journal import Event, Operation
+from toolgate.surfaces.gateway import v2
 from toolgate.testing.pipeline import echo
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -280,3 +284,65 @@ async def test_a_frame_that_is_too_large_closes_the_connection(door: Door) -> No
 
 def test_every_method_of_the_contract_names_a_route() -> None:
     assert all(" /" in route for route in V2_METHODS.values())
+
+
+async def test_a_device_that_is_revoked_while_its_key_is_kept_is_not_let_in(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = await door.pair()
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    keeps, may_go_on = asyncio.Event(), asyncio.Event()
+    commit = door.journal.commit
+
+    async def slow(*operations: Operation, durable: bool = True) -> list[Event]:
+        keeps.set()
+        await may_go_on.wait()
+        return await commit(*operations, durable=durable)
+
+    async with opened(door) as (socket, nonce):
+        signature = base64.b64encode(key.sign(nonce.encode())).decode()
+        with monkeypatch.context() as patched:
+            patched.setattr(door.journal, "commit", slow)
+            connecting = asyncio.create_task(
+                connect(socket, "laptop", token=device.token, publicKey=public, signature=signature)
+            )
+            await keeps.wait()
+        await door.parts.registry.revoke("laptop")
+        may_go_on.set()
+        answer = await connecting
+        assert answer["error"]["code"] == ErrorCode.INVALID_TOKEN
+
+
+async def test_a_client_that_reads_too_slowly_for_an_answer_is_cut_off(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v2, "WAITING", 1)
+    device = await door.pair()
+    hello = {"deviceId": device.device_id, "clientType": "test", "capabilities": []}
+    frames = [
+        {"type": "connect", **hello, "auth": {"token": device.token}},
+        *({"type": "req", "id": f"q{n}", "method": "health", "params": {}} for n in range(4)),
+    ]
+    challenged, connected, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if not sent:
+            return {"type": "websocket.connect"}
+        await (challenged if len(frames) == 5 else connected if frames else never).wait()
+        return {"type": "websocket.receive", "text": json.dumps(frames.pop(0))}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        text = message.get("text", "")
+        if "connect.challenge" in text:
+            challenged.set()
+        elif '"id":"connect"' in text:
+            connected.set()
+            await never.wait()
+
+    scope = {"type": "websocket", "path": "/v2/ws", "headers": [(b"host", b"localhost")]}
+    async with asyncio.timeout(5):
+        await door.parts.gateway.socket(scope, receive, send)
+    assert sent[-1] == {"type": "websocket.close", "code": CloseCode.SLOW_CONSUMER}

@@ -1,6 +1,7 @@
 """Puts the gateway together from what it stands on; knows no concrete adapter."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +13,7 @@ from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.capabilities import Capability
 from toolgate.domain.devices import Kind
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Level
 from toolgate.execution.audit import AuditLog
@@ -41,6 +43,8 @@ from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
 from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
+
+log = logging.getLogger(__name__)
 
 DEFAULT_RATE: Final = Rate(wire.RATE_PER_MINUTE)
 
@@ -117,7 +121,10 @@ class Assembled:
         """Forget old events, for ever."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            await self.events.forget_old()
+            try:
+                await self.events.forget_old()
+            except Unavailable as unavailable:
+                log.error("old_events_kept error=%s", unavailable)
 
     @property
     def on_due(self) -> Mapping[str, OnDue]:
@@ -186,7 +193,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *events.routes(),
             *PairingRoutes(pairing).routes(),
             *TokenRoutes(registry, on.journal, trail).routes(),
-            *CommandRoutes(states).routes(),
+            *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
         ),

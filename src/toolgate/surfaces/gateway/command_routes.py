@@ -1,8 +1,11 @@
 """The routes of commands: posting one of each kind, and asking what became of it."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from toolgate.admission.refusals import InvalidToken
+from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
 from toolgate.surfaces.gateway.answers import Result
@@ -14,6 +17,7 @@ from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, els
 @dataclass(frozen=True, slots=True)
 class CommandRoutes:
     states: States
+    registry: Registry
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -80,5 +84,16 @@ class CommandRoutes:
 
     async def _state(self, call: Call) -> Result:
         request_id = check_id("requestId", call.path["requestId"])
-        state = await self.states.state(call.caller, request_id, wait=seconds(call.query))
-        return Result(state)
+        asking = asyncio.ensure_future(
+            self.states.state(call.caller, request_id, wait=seconds(call.query))
+        )
+        with self.registry.watch(call.caller.name) as cut:
+            cutting = asyncio.ensure_future(cut.wait())
+            try:
+                await asyncio.wait({asking, cutting}, return_when=asyncio.FIRST_COMPLETED)
+                if cut.is_set():
+                    raise InvalidToken("the token was revoked")
+                return Result(await asking)
+            finally:
+                asking.cancel()
+                cutting.cancel()

@@ -14,10 +14,11 @@ import msgspec
 
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Conflict, NotFound
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.ports.pipeline import APPROVALS
 from toolgate.ports.seal import Seal
 from toolgate.surfaces.gateway.command_reading import Entered
 from toolgate.surfaces.gateway.plans import Waiting
@@ -55,9 +56,16 @@ class State(msgspec.Struct, frozen=True):
     body: bytes = b""
 
 
+class _Decided(msgspec.Struct, frozen=True):
+    """Of what an event of the approvals' stream says."""
+
+    approval_id: str
+
+
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack_open: Final = msgspec.msgpack.Decoder(OpenCommand).decode
 _unpack_state: Final = msgspec.msgpack.Decoder(State).decode
+_decode_decided: Final = msgspec.json.Decoder(_Decided).decode
 _decode_answer: Final = msgspec.json.Decoder(wire.Answer).decode
 
 Resume = Callable[[OpenCommand], Awaitable[None]]
@@ -75,6 +83,7 @@ class States:
     _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: who waits for it
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _going_on: set[str] = field(default_factory=set)
+    _again: set[str] = field(default_factory=set)  # called for while they were being looked at
     _resume: Resume | None = None
 
     async def load(self, resume: Resume) -> None:
@@ -107,8 +116,11 @@ class States:
 
     def leave(self, entered: Entered) -> None:
         self.in_flight.pop(entered.command_id, None)
-        self._by_request.pop((entered.identity.name, entered.request_id), None)
+        name = (entered.identity.name, entered.request_id)
+        if self._by_request.get(name) == entered.command_id:  # not a later one's of that name
+            del self._by_request[name]
         self._tell_end(entered.command_id)
+        self._go_on_again(entered.command_id)
 
     def wait(self, entered: Entered, waiting: Waiting, *, due: int | None) -> Sequence[Operation]:
         """The rows of a command that waits from now on."""
@@ -146,6 +158,7 @@ class States:
     async def state(self, identity: Identity, request_id: str, *, wait: float) -> wire.CommandState:
         """Where a command of this caller stands, waiting so many seconds for its end."""
         ends_at = self.clock.monotonic() + wait
+        tried = False
         while True:
             before = self._by_request.get((identity.name, request_id))
             found = await self._known_state(identity, request_id)
@@ -155,8 +168,10 @@ class States:
             if found is None and running is None:
                 raise NotFound("command", request_id)
             command_id = running or (found.command_id if found is not None else "")
-            if running is None and found is not None and found.status is not _DONE:
-                self.go_on_soon(found.command_id)
+            waits = running is None and found is not None and found.status is not _DONE
+            if waits and not tried:
+                self.go_on_soon(command_id)
+                tried = True
             left = ends_at - self.clock.monotonic()
             if (found is not None and found.status is _DONE and running is None) or left <= 0:
                 return _told(request_id, found, running=running is not None)
@@ -172,7 +187,14 @@ class States:
         return None if row is None else _unpack_state(self.seal.open(row.value))
 
     def go_on_soon(self, command_id: str) -> None:
-        if command_id not in self._going_on:
+        self._again.add(command_id)
+        self._go_on_again(command_id)
+
+    def _go_on_again(self, command_id: str) -> None:
+        """Unless it is being looked at: then once that is over, for it may have looked too soon."""
+        busy = command_id in self._going_on or command_id in self.in_flight
+        if command_id in self._again and not busy:
+            self._again.discard(command_id)
             self._going_on.add(command_id)
             task = asyncio.create_task(self._go_on(command_id))
             self._tasks.add(task)
@@ -192,6 +214,7 @@ class States:
             log.exception("command_not_resumed command_id=%s", command_id)
         finally:
             self._going_on.discard(command_id)
+        self._go_on_again(command_id)
 
     def _tell_end(self, command_id: str) -> None:
         if (moved := self._ends.pop(command_id, None)) is not None:
@@ -199,15 +222,14 @@ class States:
 
     async def on_open_due(self, row: Row) -> None:
         """An approval's time is over: the pipeline says what becomes of the call."""
-        await self.journal.commit(Put(OPEN, row.key, row.value))
+        try:
+            await self.journal.commit(Put(OPEN, row.key, row.value, expected=row.version))
+        except Conflict:
+            return  # it has ended, or waits for something else
         self.go_on_soon(row.key)
 
     async def on_state_due(self, row: Row) -> None:
         await self.journal.commit(Delete(row.collection, row.key))
-
-    def approval_decided(self, approval_id: str) -> None:
-        if command_id := self._wanted.get(approval_id):
-            self.go_on_soon(command_id)
 
     def forget(self, command_id: str) -> None:
         """It waits no more."""
@@ -220,7 +242,9 @@ class States:
         if not self._wanted:
             return
         for event in events:
-            command_id = self._wanted.get(event.subject)
+            decided = event.stream == APPROVALS
+            name = _decode_decided(event.data).approval_id if decided else event.subject
+            command_id = self._wanted.get(name)
             if command_id is not None and not event.stream.startswith("session/"):
                 self.go_on_soon(command_id)
 

@@ -144,7 +144,7 @@ class Commands:
         ]
         if not buckets:
             return paid
-        return Paid(paid.spent, paid.before + self.limits.take(*buckets).before)
+        return Paid(paid.spent, paid.taken + self.limits.take(*buckets).taken)
 
     async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, and run it; what writes or signs is on record before it does."""
@@ -195,6 +195,8 @@ class Commands:
                 entered, command_id=known.command_id, request_id=known.request_id
             )
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
+            if outside := entered.identity.scope.refusal(entered.kind, plan.level):
+                raise Forbidden(outside)  # it was taken away meanwhile
             waiting = await self.states.waiting(known.command_id)
             ticket = _taken_up(known.command_id, known.request_id, waiting)
         except BaseException:
@@ -277,6 +279,10 @@ class Commands:
             known, reply = answered
             self.states.forget(entered.command_id)
             return Reply(reply.status, reply.body, (*headers, *reply.headers))
+        except BaseException:
+            if paid is not None and not ticket.rider.began:
+                self.limits.give_back(paid)
+            raise
         finally:
             self.states.leave(entered)
             if claim is not None:
@@ -334,6 +340,8 @@ class Commands:
             )
             if due is not None:
                 self.wake_at(due)
+            # What it waits for may have come before anybody could know that it waits.
+            self.states.go_on_soon(entered.command_id)
         data = wire.CommandState(
             status=wire.CommandStatus.PENDING,
             request_id=entered.request_id,

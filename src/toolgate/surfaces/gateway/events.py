@@ -188,45 +188,44 @@ class Events:
             )
         return since
 
-    async def stream(self, identity: Identity, since: int) -> AsyncIterator[bytes]:
-        """Server-sent events without end, until the caller's right to them ends."""
+    async def stream(self, cut: asyncio.Event, since: int) -> AsyncIterator[bytes]:
+        """Server-sent events without end, until the caller is cut."""
         yield b"retry: 1000\n\n"
-        async for events in self.follow(identity, since):
+        async for events in self.follow(cut, since):
             if not events:
                 yield _KEEP_ALIVE
             for event in events:
                 body = wire.encode(event)
                 yield asgi.server_sent_event(body, event=event.type, event_id=str(event.id))
 
-    async def follow(self, identity: Identity, since: int) -> AsyncIterator[Sequence[wire.Event]]:
+    async def follow(self, cut: asyncio.Event, since: int) -> AsyncIterator[Sequence[wire.Event]]:
         """Events as they come; an empty batch after a silence. Ends when the caller is cut."""
-        with self.registry.watch(identity.name) as cut:
-            async with contextlib.aclosing(
-                follow(self.journal, self.bus, STREAM, after=since)
-            ) as batches:
-                coming = asyncio.ensure_future(anext(batches))
-                cutting = asyncio.ensure_future(cut.wait())
-                closing = asyncio.ensure_future(self._closing.wait())
-                try:
-                    while not cut.is_set():
-                        done, _ = await asyncio.wait(
-                            {coming, cutting, closing},
-                            timeout=SILENCE_S,
-                            return_when=asyncio.FIRST_COMPLETED,
-                        )
-                        if cutting in done or closing in done:
-                            return
-                        if coming in done:
-                            yield [event_of(event) for event in coming.result()]
-                            coming = asyncio.ensure_future(anext(batches))
-                        else:
-                            yield []
-                finally:
-                    cutting.cancel()
-                    closing.cancel()
-                    coming.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                        await coming
+        async with contextlib.aclosing(
+            follow(self.journal, self.bus, STREAM, after=since)
+        ) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            cutting = asyncio.ensure_future(cut.wait())
+            closing = asyncio.ensure_future(self._closing.wait())
+            try:
+                while not cut.is_set():
+                    done, _ = await asyncio.wait(
+                        {coming, cutting, closing},
+                        timeout=SILENCE_S,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if cutting in done or closing in done:
+                        return
+                    if coming in done:
+                        yield [event_of(event) for event in coming.result()]
+                        coming = asyncio.ensure_future(anext(batches))
+                    else:
+                        yield []
+            finally:
+                cutting.cancel()
+                closing.cancel()
+                coming.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await coming
 
     async def forget_old(self) -> None:
         """Drop what is older than a cursor lives."""

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from toolgate import asgi
 from toolgate.admission.audit import Trail
-from toolgate.admission.refusals import Forbidden
+from toolgate.admission.refusals import Forbidden, InvalidToken
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.devices import Identity, Kind
@@ -76,13 +76,15 @@ class Table:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
             self._patterns.append((pattern, by_method))
 
-    def find(self, method: str, path: str) -> Found | None:
+    def find(self, method: str, path: str, raw_path: bytes) -> Found | None:
         """None where the path is nobody's; Problem 405 where only the method is wrong."""
         by_method, values = self._exact.get(path), {}
         if by_method is None:
+            raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
             for pattern, candidates in self._patterns:
-                if match := pattern.fullmatch(path):
-                    by_method, values = candidates, match.groupdict()
+                if match := pattern.fullmatch(raw):
+                    by_method = candidates
+                    values = {name: unquote(text) for name, text in match.groupdict().items()}
                     break
             else:
                 return None
@@ -143,7 +145,7 @@ class Gateway:
         try:
             if not self.doors.is_ours(text(headers, b"host")):
                 raise Forbidden("this Host is not one of ours; see ALLOWED_HOSTS")
-            found = self.table.find(scope["method"], scope["path"])
+            found = self.table.find(scope["method"], scope["path"], scope["raw_path"])
             if found is None:
                 return False
             if found.route.stream:
@@ -172,7 +174,7 @@ class Gateway:
     ) -> Reply:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
-            raw = await _body(headers, receive)
+            raw = await self._body_of(identity, headers, receive)
         except ToolgateError as refusal:
             await self._note_refusal(kind, headers, scope, refusal)
             raise
@@ -187,6 +189,16 @@ class Gateway:
                 traceparent=text(headers, _TRACEPARENT),
             )
         )
+
+    async def _body_of(
+        self, identity: Identity | None, headers: RawHeaders, receive: asgi.Receive
+    ) -> bytes:
+        """Raises InvalidToken where the sender, who may take long, was revoked meanwhile."""
+        with self.doors.registry.watch(identity.name if identity else "") as cut:
+            raw = await _body(headers, receive)
+        if cut.is_set():
+            raise InvalidToken("the token was revoked")
+        return raw
 
     async def _note_refusal(
         self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: ToolgateError
@@ -236,7 +248,7 @@ class Gateway:
     ) -> Reply:
         body = None
         if found.route.takes is not None:
-            raw = await _body(dict(scope["headers"]), receive)
+            raw = await self._body_of(identity, dict(scope["headers"]), receive)
             canonical(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
@@ -259,8 +271,9 @@ class Gateway:
         assert identity is not None
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         since = self.events.cursor_of(text(headers, _LAST_EVENT_ID) or query.get("since"))
-        response = asgi.event_stream(self.events.stream(identity, since))
-        await response(scope, receive, send)
+        with self.doors.registry.watch(identity.name) as cut:
+            response = asgi.event_stream(self.events.stream(cut, since))
+            await response(scope, receive, send)
         return True
 
     async def socket(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:

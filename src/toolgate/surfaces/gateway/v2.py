@@ -93,18 +93,21 @@ class _Connection:
     _out: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(WAITING))
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _broken: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )  # an answer could not be given
 
     async def live(self) -> None:
         """Until either side goes away; commands that were begun go on to their end."""
         code: int | None = None
         writing = asyncio.create_task(self._write())
-        parts: list[asyncio.Task[None]] = [writing]
+        parts: list[asyncio.Future[None]] = [writing, self._broken]
         try:
             identity = await self._connect()
             with self.door.registry.watch(identity.name) as cut:
                 parts += [
                     asyncio.create_task(self._read(identity)),
-                    asyncio.create_task(self._push(identity)),
+                    asyncio.create_task(self._push(cut)),
                     asyncio.create_task(_until(cut)),
                 ]
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -170,6 +173,7 @@ class _Connection:
             identity = self._by_token(device_id, auth.token)
             if signed and device is not None and not device.public_key:
                 await registry.bind_key(device_id, key)
+                return self._by_token(device_id, auth.token)  # it may have been revoked meanwhile
             return identity
         if device is not None and device.active and device.public_key:
             if device.public_key != key:
@@ -211,6 +215,9 @@ class _Connection:
     def _served(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._room.release()
+        failed = None if task.cancelled() else task.exception()
+        if failed is not None and not self._broken.done():
+            self._broken.set_exception(failed)
 
     async def _serve(self, identity: Identity, frame: wire.Connect | wire.Req) -> None:
         trace_id = secrets.token_hex(16)
@@ -245,9 +252,9 @@ class _Connection:
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
-    async def _push(self, identity: Identity) -> None:
+    async def _push(self, cut: asyncio.Event) -> None:
         since = self.door.events.cursor
-        async for events in self.door.events.follow(identity, since):
+        async for events in self.door.events.follow(cut, since):
             for event in events:
                 pushed = wire.Pushed(event=wire.GATEWAY_EVENT, data=event, cursor=event.id)
                 try:
