@@ -373,6 +373,7 @@ class Agent:
         for fd in flowing:
             waiting.register(fd, select.POLLIN)
         try:
+            self.heed_kill(order)  # it may have come in one piece with the command
             while status is None and not self.flags:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -385,7 +386,8 @@ class Agent:
                             waiting.unregister(fd)
                             del flowing[fd]
                     elif fd == self.channel.read_fd:
-                        self.listen_for_kill(order)
+                        self.channel.fill()
+                        self.heed_kill(order)
                 status = self.reap(started)
         except Gone:
             self.end_all(started, status)
@@ -416,8 +418,7 @@ class Agent:
             if not self.pass_on(stream, order, more=True):
                 return
 
-    def listen_for_kill(self, order: Order) -> None:
-        self.channel.fill()
+    def heed_kill(self, order: Order) -> None:
         while True:
             message = self.channel.next()
             if message is None:
