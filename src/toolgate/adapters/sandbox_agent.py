@@ -389,7 +389,7 @@ class Agent:
                         self.channel.fill()
                         self.heed_kill(order)
                 status = self.reap(started)
-        except Gone:
+        except (Gone, OSError):  # a channel that ends with something unread in it is reset
             self.end_all(started, status)
             raise
         finally:

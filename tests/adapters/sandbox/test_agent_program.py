@@ -1,10 +1,13 @@
 """The agent as a program of its own, spoken to byte by byte, without the host's end."""
 
+import contextlib
 import marshal
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,3 +67,31 @@ def test_a_kill_that_comes_in_one_piece_with_its_command_is_heard(program: Progr
     kind, payload = program.frame()
     assert kind == agent.ENDED
     assert agent.END.unpack(payload)[1] == agent.KILLED
+
+
+def test_a_host_that_goes_without_having_read_all_leaves_no_command_behind(
+    program: Program,
+) -> None:
+    program.send(a_command("echo $$; exec sleep 60", wall=60))
+    head = program.ours.recv(agent.FRAME.size, socket.MSG_WAITALL)
+    said = program.ours.recv(agent.FRAME.unpack(head)[2], socket.MSG_PEEK)  # stays unread
+    command = int(said)
+    try:
+        program.ours.close()
+        program.process.wait(BOUND)
+        assert ended(command)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(command, signal.SIGKILL)
+
+
+def ended(pid: int) -> bool:
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        state = Path(f"/proc/{pid}/stat")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if state.read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)
+                continue
+        return True
+    return False
