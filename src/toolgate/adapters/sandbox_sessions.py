@@ -174,8 +174,10 @@ class Sessions:
         lease = self._leases.pop(key, None)
         if lease is None:
             return
-        await lease.session.close()
-        await self._close_egress(key)
+        try:
+            await lease.session.close()
+        finally:
+            await self._close_egress(key)
         log.info("sandbox_closed session=%s", key.digest)
 
     async def _close_egress(self, key: SessionKey) -> None:

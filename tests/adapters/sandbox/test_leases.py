@@ -236,3 +236,15 @@ async def test_a_place_that_is_being_made_free_is_not_given_away_twice() -> None
 
 async def _open(leased: Leased, name: str) -> None:
     await leased.sessions.open(key(name))
+
+
+async def test_the_way_out_closes_even_where_nobody_waits_for_the_room_any_more() -> None:
+    leased = Leased(most=1)
+    await leased.sessions.open(key("a"))
+    held = leased.hold("a")
+    opening = asyncio.create_task(_open(leased, "b"))
+    await until(lambda: not leased.sandbox.session_of(key("a")).alive)
+    opening.cancel()
+    await asyncio.wait([opening])
+    held.set()
+    assert leased.door.open_for == set()
