@@ -86,9 +86,12 @@ class Output:
             raise ValueError("more output than agreed")
         self._tail = data
 
+    def missing(self, total: int) -> int:
+        return max(0, total - len(self._head) - len(self._tail))
+
     def text(self, total: int) -> bytes:
-        missing = total - len(self._head) - len(self._tail)
-        if missing <= 0:
+        missing = self.missing(total)
+        if not missing:
             return bytes(self._head) + self._tail
         return bytes(self._head) + b"\n[%d bytes left out]\n" % missing + self._tail
 
@@ -209,15 +212,17 @@ class AgentSession:
 
     def _finished(self, exchange: Exchange, payload: bytes) -> Finished:
         code, flags, out_total, err_total = agent.END.unpack(payload)
+        out, err = exchange.outputs[Stream.STDOUT], exchange.outputs[Stream.STDERR]
         return Finished(
             exit_code=code & 0xFF,
-            stdout=exchange.outputs[Stream.STDOUT].text(out_total),
-            stderr=exchange.outputs[Stream.STDERR].text(err_total),
+            stdout=out.text(out_total),
+            stderr=err.text(err_total),
             stdout_total=out_total,
             stderr_total=err_total,
             timed_out=bool(flags & agent.TIMED_OUT),
             flooded=bool(flags & agent.FLOODED),
             killed=bool(flags & agent.KILLED),
+            cut=bool(out.missing(out_total) or err.missing(err_total)),
         )
 
     async def _abort(self, exchange: Exchange) -> None:
