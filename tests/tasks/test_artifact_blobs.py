@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from tests.tasks.runtimes import memory_journal, until
 from toolgate import settings as table
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.ids import RandomIds
 from toolgate.bootstrap.browser import browser_tasks
-from toolgate.domain.task_runs import ARTIFACT_TTL_MS
+from toolgate.domain.task_runs import ARTIFACT_TTL_MS, TaskCode, TaskFailed
 from toolgate.ports.journal import Event, Operation
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.testing.clock import FakeClock
@@ -78,3 +80,14 @@ async def test_content_that_is_kept_again_while_its_last_artifact_expires_stays(
     journal.gate.set()
     await sweeping
     assert await artifacts.read((await keeping).artifact_id) == b"x"
+
+
+async def test_an_artifact_whose_bytes_are_lost_is_no_longer_kept(tmp_path: Path) -> None:
+    clock, blobs = FakeClock(), DiskBlobs(tmp_path)
+    journal = memory_journal(clock)
+    artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=RandomIds(clock))
+    kept = await artifacts.keep(b"x", run_id="run_1", name="a", mime_type="text/plain")
+    await blobs.delete(kept.digest)
+    with pytest.raises(TaskFailed) as failed:
+        await artifacts.read(kept.artifact_id)
+    assert failed.value.code is TaskCode.ARTIFACT_EXPIRED

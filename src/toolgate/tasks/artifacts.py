@@ -104,7 +104,10 @@ class Artifacts:
     async def read(self, artifact_id: str) -> bytes:
         """All of it."""
         artifact = await self.get(artifact_id)
-        return await self._blobs.get(artifact.digest)
+        try:
+            return await self._blobs.get(artifact.digest)
+        except NotFound as gone:
+            raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is gone") from gone
 
     async def chunk(self, artifact_id: str, *, offset: int, length: int) -> Chunk:
         artifact = await self.get(artifact_id)
