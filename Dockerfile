@@ -1,3 +1,10 @@
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /src
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY src src
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
 FROM python:3.11-slim-bookworm
 
 # The base image's Debian decides the versions: pinning them here would break with its next update.
@@ -6,11 +13,10 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends bash-static bubblewrap busybox-static chromium-headless-shell fonts-dejavu-core libatomic1 \
     && rm -rf /var/lib/apt/lists/*
 
-WORKDIR /src
-COPY requirements.lock pyproject.toml README.md LICENSE ./
-RUN pip install --no-cache-dir --require-hashes -r requirements.lock
-COPY src src
-RUN pip install --no-cache-dir --no-deps --no-build-isolation .
+COPY requirements-image.lock /wheels/
+RUN pip install --no-cache-dir --require-hashes -r /wheels/requirements-image.lock
+COPY --from=build /wheels/*.whl /wheels/
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 
 RUN useradd --create-home --uid 10001 toolgate && install -d -o toolgate -m 0700 /data
 USER 10001

@@ -67,6 +67,8 @@ format: setup  ## Format and fix what can be fixed
 lock:  ## Pin the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --extra llm --extra browser --extra postgres --extra nats --extra dev \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements.lock
+	uv pip compile pyproject.toml --extra llm --extra browser --extra postgres --extra nats -c requirements.lock \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-image.lock
 	uv pip compile pyproject.toml --all-extras -c requirements.lock \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock
 

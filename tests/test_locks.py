@@ -2,13 +2,28 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "requirements-bench.lock", "tests/node/package-lock.json")
+LOCKS = (
+    "requirements.lock",
+    "requirements-image.lock",
+    "requirements-bench.lock",
+    "tests/node/package-lock.json",
+)
 HOST = re.compile(r"\b[a-z+]+://|\bwww\.", re.IGNORECASE)
+PINNED = re.compile(r"^(\S+)==.*\n(?:    --hash=.*\n)+", re.MULTILINE)
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Each package of a lock, with its version and hashes as they stand there."""
+    text = (ROOT / lock).read_text()
+    found = {match[1]: match[0] for match in PINNED.finditer(text)}
+    assert "".join(found.values()) == text
+    return found
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -22,3 +37,18 @@ def test_every_npm_package_is_pinned_by_hash() -> None:
     unpinned = [name for name, told in packages.items() if name and "integrity" not in told]
     assert packages
     assert unpinned == []
+
+
+def test_the_image_has_what_was_tested_and_none_of_what_tests_it() -> None:
+    tested, image = pins("requirements.lock"), pins("requirements-image.lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[\[<>=!~ ]", each)[0] for each in requirements}
+
+    assert image.items() <= tested.items()
+    assert names(project["dependencies"]) <= image.keys()
+    for extra in ("llm", "browser", "postgres", "nats"):
+        assert names(extras[extra]) <= image.keys()
+    assert not names(extras["dev"]) & image.keys()

@@ -594,3 +594,28 @@ async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners
         url = runner.url
     assert (await runners.health(a_target(url)))["ok"] is False
     assert (await runners.health(a_target("nonsense")))["ok"] is False
+
+
+async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
+    body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        writer.write(head.encode() + b"\r\n\r\n" + body[:5])
+        await writer.drain()
+        await asyncio.sleep(0.05)  # time for the other side to take the first piece for all
+        writer.write(body[5:])
+
+    async with FakeRunner(answer) as runner:
+        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_not_even_a_part_of_its_token_comes_back_where_an_answer_is_cut(
+    runners: DockerRunners, status: int
+) -> None:
+    token = "a-token-that-nobody-may-see"
+    for padding in range(90, 250, 5):
+        body = b"x" * padding + token.encode() * 3
+        output = await ask(runners, whole(body, status=status), auth_token=token)
+        assert "a-token" not in error_of(output)["message"]

@@ -153,10 +153,19 @@ async def test_a_shell_command_that_was_killed_fails_and_says_why(bench: Bench) 
 
 @pytest.mark.requirement("003/response/output-capped")
 async def test_output_that_was_cut_says_so(bench: Bench) -> None:
-    bench.session.scripted["yes"] = finished(stdout=b"y\n", stdout_total=9_000)
+    bench.session.scripted["yes"] = finished(stdout=b"y\n", stdout_total=9_000, cut=True)
     output = await bench.call("shell", {"command": "yes"})
     assert output.truncated
     assert "9000" in output.stdout
+
+
+@pytest.mark.parametrize("tool", ["shell", "exec"])
+async def test_output_that_lost_less_than_the_note_takes_is_said_to_be_cut(
+    bench: Bench, tool: str
+) -> None:
+    noted = finished(stdout=b"a\n[1 bytes left out]\nb", stdout_total=3, cut=True)
+    bench.session.scripted["echo"] = noted
+    assert (await bench.call(tool, {"command": "echo"})).truncated
 
 
 async def test_a_lost_sandbox_may_have_run_the_command_and_an_unopened_one_has_not(

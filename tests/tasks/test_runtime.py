@@ -17,7 +17,9 @@ from tests.tasks.runtimes import (
     run,
     until,
 )
-from toolgate.domain.errors import Conflict
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     RUN_TTL_MS,
@@ -28,11 +30,12 @@ from toolgate.domain.task_runs import (
     TaskStatus,
 )
 from toolgate.ports.browser import PageCrashed
-from toolgate.ports.journal import Put
-from toolgate.tasks import records
+from toolgate.ports.journal import Append, Event, Operation, Put
+from toolgate.tasks import records, runtime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.testing.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
 
 
 @pytest.mark.requirement("004/pool/five-running")
@@ -441,3 +444,47 @@ async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artif
         artifact_id = answer["result"]["contentArtifactId"]
         assert artifact_id == answer["artifactIds"][0]
         assert await toolset.runtime.artifacts.read(artifact_id) == whole
+
+
+class RefusingJournal(MemoryJournal):
+    """Refuses the next commits that write an event of this type."""
+
+    refuses = ""
+    times = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        appended = [each for each in operations if isinstance(each, Append)]
+        types = {event.type for each in appended for event in each.events}
+        if self.times and self.refuses in types:
+            self.times -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_a_run_whose_start_cannot_be_written_waits_and_takes_no_slot_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0, 0.0, 0.0))
+    clock = FakeClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+    async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_started", 20
+        answers = [await run(toolset, "instant", mode="async") for _ in range(6)]
+        await until(lambda: journal.times == 0)
+        for answer in answers:
+            ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
+            assert ended.status is TaskStatus.SUCCEEDED
+
+
+async def test_a_run_out_of_time_ends_also_where_that_cannot_be_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0, 0.0, 0.0))
+    gate, clock = Gate(), SystemClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+    async with a_toolset(tmp_path, gate.template, clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_ended", 1
+        answer = await run(toolset, "gated", {"name": "a"}, mode="async", timeoutMs=1000)
+        ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
+        assert ended.error is not None
+        assert ended.error.code is TaskCode.RUN_TIMEOUT

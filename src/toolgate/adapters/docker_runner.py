@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and output), with room
 LARGE_BODY: Final = 1024 * 1024
+LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
 CONNECTIONS_PER_RUNNER: Final = 64
 RUNTIME_MODE: Final = "local"
@@ -124,7 +125,7 @@ class DockerRunners:
                 asyncio.timeout(HEALTH_SECONDS),
                 self.http.get(url, allow_redirects=False) as response,
             ):
-                body = msgspec.json.decode(await response.content.read(64 * 1024))
+                body = msgspec.json.decode(await _read_up_to(LARGEST_HEALTH, response))
                 shown["ok"] = (
                     response.status == 200 and isinstance(body, dict) and body.get("ok") is True
                 )
@@ -238,7 +239,7 @@ class DockerRunner:
     def _line(self, line: bytes, deltas: list[Delta], update: Update) -> ToolOutput | None:
         if not line.strip():
             return None
-        body = _object(line)
+        body = _object(line, target=self._target)
         if "result" not in body and "ok" not in body:
             for delta in read_updates([body], now=self._runners.now()):
                 deltas.append(delta)
@@ -256,13 +257,13 @@ class DockerRunner:
 
     async def _quote(self, response: aiohttp.ClientResponse, characters: int) -> str:
         with contextlib.suppress(aiohttp.ClientError):
-            return self._hide(quote(await response.content.read(characters * 16), characters))
+            body = await response.content.read(characters * 16)
+            return quote(body, characters, target=self._target)
         return ""
 
     def _hide(self, text: str) -> str:
         """A runner may send its own token back to us; it goes no further."""
-        token = self._target.auth_token
-        return text.replace(token, "***") if token else text
+        return _hide(text, self._target)
 
     def _failed(self, message: str, outcome: Outcome) -> ToolOutput:
         message = self._hide(message)
@@ -304,7 +305,7 @@ REFUSED_STATUS: Final = dict.fromkeys((400, 401, 403, 404, 405, 413, 429), Outco
 
 def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
     """Either of the contract's two shapes; raises Unreadable."""
-    decoded = _object(body)
+    decoded = _object(body, target=target)
     updates = decoded.get("updates")
     deltas = read_updates(updates, now=now) if isinstance(updates, list) else []
     return Answer(tuple(deltas), read_result(decoded, deltas, target=target))
@@ -340,12 +341,10 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     if not code or code == wire.ErrorCode.POLICY_DENIED:  # a runner does not speak for the policy
         code = wire.ErrorCode.TOOL_EXEC_FAILED
     exit_code = result.get("exitCode")
-    token = target.auth_token
-    if token:
-        message, stderr = message.replace(token, "***"), stderr.replace(token, "***")
+    stderr = _hide(stderr, target)
     return failure(
         code,
-        message,
+        _hide(message, target),
         outcome=_told_outcome(result.get("outcome")),
         exit_code=exit_code if type(exit_code) is int and 0 < exit_code < 256 else 1,
         stdout=_text(result, "stdout"),
@@ -378,18 +377,33 @@ def failure(
     )
 
 
-def quote(body: bytes, characters: int) -> str:
-    return WHITE_SPACE.sub(" ", body.decode("utf-8", "replace")).strip()[:characters]
+def quote(body: bytes, characters: int, *, target: Target) -> str:
+    """The beginning, without the token: where it is cut in two, nobody would know the half."""
+    text = _hide(body.decode("utf-8", "replace"), target)
+    return WHITE_SPACE.sub(" ", text).strip()[:characters]
 
 
-def _object(body: bytes) -> dict[str, JsonValue]:
+def _hide(text: str, target: Target) -> str:
+    return text.replace(target.auth_token, "***") if target.auth_token else text
+
+
+async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            break
+    return bytes(body[:limit])
+
+
+def _object(body: bytes, *, target: Target) -> dict[str, JsonValue]:
     try:
         decoded = msgspec.json.decode(body)
     except UNREADABLE:
         decoded = None
     if not isinstance(decoded, dict):
         raise Unreadable(
-            f"the runner's answer is no JSON object: {quote(body, wire.BODY_QUOTE_CHARS)}"
+            f"the runner's answer is no JSON object: {quote(body, wire.BODY_QUOTE_CHARS, target=target)}"
         )
     return decoded
 

@@ -184,9 +184,7 @@ class EgressProxy:
         except (OSError, asyncio.IncompleteReadError) as gone:
             log.debug("egress_gone error=%s", type(gone).__name__)
         finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            await self._hang_up(writer)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await self._read_head(reader)
@@ -210,9 +208,20 @@ class EgressProxy:
         except* (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as gone:
             log.debug("egress_ended errors=%d", len(gone.exceptions))
         finally:
-            upstream.close()
-            with contextlib.suppress(OSError):
-                await upstream.wait_closed()
+            await self._hang_up(upstream)
+
+    async def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        """Let out what is still to be sent, to one who reads it; not where the proxy closes."""
+        task = asyncio.current_task()
+        writer.close()
+        try:
+            if task is not None and not task.cancelling():
+                async with asyncio.timeout(self._limits.idle_s):
+                    await writer.wait_closed()
+        except OSError as gone:
+            log.debug("egress_gone error=%s", type(gone).__name__)
+        finally:
+            writer.transport.abort()
 
     async def _read_head(self, reader: asyncio.StreamReader) -> _Head:
         try:

@@ -246,20 +246,13 @@ def _output(finished: Finished, *, isolation: str) -> ToolOutput:
         "it was cancelled": finished.killed,
     }
     notes = "".join(f"[killed: {reason}]\n" for reason, true in ends.items() if true)
-    cut = any(
-        total > len(kept)
-        for total, kept in (
-            (finished.stdout_total, finished.stdout),
-            (finished.stderr_total, finished.stderr),
-        )
-    )
     return ToolOutput(
         finished.exit_code or (1 if notes else 0),
         stdout=finished.stdout.decode("utf-8", "replace"),
         stderr=finished.stderr.decode("utf-8", "replace") + notes,
-        data={"timedOut": finished.timed_out, "truncated": cut},
+        data={"timedOut": finished.timed_out, "truncated": finished.cut},
         isolation=isolation,
-        truncated=cut,
+        truncated=finished.cut,
     )
 
 

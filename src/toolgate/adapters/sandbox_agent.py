@@ -373,6 +373,7 @@ class Agent:
         for fd in flowing:
             waiting.register(fd, select.POLLIN)
         try:
+            self.heed_kill(order)  # it may have come in one piece with the command
             while status is None and not self.flags:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -385,9 +386,10 @@ class Agent:
                             waiting.unregister(fd)
                             del flowing[fd]
                     elif fd == self.channel.read_fd:
-                        self.listen_for_kill(order)
+                        self.channel.fill()
+                        self.heed_kill(order)
                 status = self.reap(started)
-        except Gone:
+        except (Gone, OSError):  # a channel that ends with something unread in it is reset
             self.end_all(started, status)
             raise
         finally:
@@ -416,8 +418,7 @@ class Agent:
             if not self.pass_on(stream, order, more=True):
                 return
 
-    def listen_for_kill(self, order: Order) -> None:
-        self.channel.fill()
+    def heed_kill(self, order: Order) -> None:
         while True:
             message = self.channel.next()
             if message is None:

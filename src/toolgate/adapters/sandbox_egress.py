@@ -82,9 +82,9 @@ class SandboxEgress:
         )
         path = self._place() / f"{key.digest}.sock"
         path.unlink(missing_ok=True)
+        self._proxies[key] = proxy  # from here on the folder is in use
         await proxy.listen_unix(path)
         path.chmod(0o666)  # the sandbox's user is nobody we know; only its sandbox has the socket
-        self._proxies[key] = proxy
         return path
 
     async def close(self, key: SessionKey) -> None:

@@ -86,9 +86,12 @@ class Output:
             raise ValueError("more output than agreed")
         self._tail = data
 
+    def missing(self, total: int) -> int:
+        return max(0, total - len(self._head) - len(self._tail))
+
     def text(self, total: int) -> bytes:
-        missing = total - len(self._head) - len(self._tail)
-        if missing <= 0:
+        missing = self.missing(total)
+        if not missing:
             return bytes(self._head) + self._tail
         return bytes(self._head) + b"\n[%d bytes left out]\n" % missing + self._tail
 
@@ -96,8 +99,11 @@ class Output:
 class Exchange:
     """One request and what has come of it."""
 
-    def __init__(self, number: int, *, keep: int, allowance: int, piece: Piece = no_piece) -> None:
+    def __init__(
+        self, number: int, end: int, *, keep: int, allowance: int, piece: Piece = no_piece
+    ) -> None:
         self.number = number
+        self.end = end  # the kind of frame that answers it
         self.allowance = allowance  # the longest frame that may come
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.outputs = {Stream.STDOUT: Output(keep), Stream.STDERR: Output(keep)}
@@ -112,7 +118,7 @@ class Exchange:
             case agent.TAIL_OUT | agent.TAIL_ERR:
                 stream = Stream.STDOUT if kind == agent.TAIL_OUT else Stream.STDERR
                 self.outputs[stream].end_with(payload)
-            case agent.ENDED | agent.DONE | agent.READY:
+            case self.end:
                 if not self.answer.done():
                     self.answer.set_result(payload)
             case agent.FAILED:
@@ -140,7 +146,7 @@ class AgentSession:
         self._incoming = bytearray()
         self._turn = asyncio.Lock()
         self._number = 0
-        self._current: Exchange | None = Exchange(0, keep=0, allowance=64)
+        self._current: Exchange | None = Exchange(0, agent.READY, keep=0, allowance=64)
         self._ready = self._current
         self._ready.answer.add_done_callback(_seen)
         self._gone = False
@@ -162,8 +168,10 @@ class AgentSession:
                 await self._ready.answer
                 self._current = None
                 await self._ask({"op": "begin", "env": env, "path": egress}, seconds=OPEN_SECONDS)
-        except (Lost, NotStarted, TimeoutError) as failed:
+        except BaseException as failed:  # whoever waited may have gone: it is nobody's then
             await self.close()
+            if not isinstance(failed, Lost | NotStarted | TimeoutError):
+                raise
             detail = self._explain().strip()[-500:] or str(failed) or "the agent did not answer"
             raise NotStarted(f"the sandbox did not open: {detail}") from failed
 
@@ -204,15 +212,17 @@ class AgentSession:
 
     def _finished(self, exchange: Exchange, payload: bytes) -> Finished:
         code, flags, out_total, err_total = agent.END.unpack(payload)
+        out, err = exchange.outputs[Stream.STDOUT], exchange.outputs[Stream.STDERR]
         return Finished(
             exit_code=code & 0xFF,
-            stdout=exchange.outputs[Stream.STDOUT].text(out_total),
-            stderr=exchange.outputs[Stream.STDERR].text(err_total),
+            stdout=out.text(out_total),
+            stderr=err.text(err_total),
             stdout_total=out_total,
             stderr_total=err_total,
             timed_out=bool(flags & agent.TIMED_OUT),
             flooded=bool(flags & agent.FLOODED),
             killed=bool(flags & agent.KILLED),
+            cut=bool(out.missing(out_total) or err.missing(err_total)),
         )
 
     async def _abort(self, exchange: Exchange) -> None:
@@ -276,7 +286,11 @@ class AgentSession:
             raise NotStarted("the session has ended")
         self._number += 1
         exchange = Exchange(
-            self._number, keep=self.limits.stream_bytes, allowance=allowance, piece=piece
+            self._number,
+            agent.ENDED if message["op"] == "exec" else agent.DONE,
+            keep=self.limits.stream_bytes,
+            allowance=allowance,
+            piece=piece,
         )
         self._current = exchange
         self._write(message | {"id": exchange.number})

@@ -7,6 +7,7 @@ one and another needs its place.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
@@ -89,8 +90,7 @@ class Sessions:
         """The warm session, or a new one; raises NotStarted."""
         lease = self._usable(key)
         if lease is None:
-            lock = self._locks.setdefault(key, asyncio.Lock())
-            async with lock:
+            async with self._lock(key):
                 lease = self._usable(key) or await self._open_new(key)
         lease.used = self._clock.monotonic()
         return lease.session
@@ -100,10 +100,8 @@ class Sessions:
 
     async def sweep(self) -> None:
         """End the leases that are over."""
-        now = self._clock.monotonic()
-        over = [key for key, lease in self._leases.items() if self._is_over(lease, now)]
-        for key in over:
-            await self._end(key)
+        for key in list(self._leases):
+            await self._end_if(key, lambda lease: self._is_over(lease, self._clock.monotonic()))
 
     async def close(self) -> None:
         if self._proof is not None:
@@ -120,7 +118,9 @@ class Sessions:
         """A life that is over ends even a command that runs; idleness does not."""
         if not lease.session.alive or now - lease.opened > self.limits.life_seconds:
             return True
-        return not lease.session.busy and now - lease.used > self.limits.idle_seconds
+        if lease.session.busy:
+            lease.used = now
+        return now - lease.used > self.limits.idle_seconds
 
     def _usable(self, key: SessionKey) -> Lease | None:
         lease = self._leases.get(key)
@@ -134,10 +134,9 @@ class Sessions:
                 await asyncio.shield(self._proof)
             except Unavailable as unproven:
                 raise NotStarted(str(unproven)) from unproven
-        if len(self._leases) + self._opening >= self._most:
-            await self._make_room()
         self._opening += 1
         try:
+            await self._make_room()
             way_out = await self._egress.open(key) if self._egress is not None else None
             session = await self._sandbox.open(SessionSpec(key, egress=way_out))
         except BaseException as failed:
@@ -153,17 +152,32 @@ class Sessions:
         return lease
 
     async def _make_room(self) -> None:
-        idle = [(lease.used, key) for key, lease in self._leases.items() if not lease.session.busy]
-        if not idle:
-            raise NotStarted(f"all {self._most} sandboxes are busy")
-        await self._end(min(idle, key=lambda each: each[0])[1])
+        while len(self._leases) + self._opening > self._most:
+            leases = self._leases.items()
+            idle = [(lease.used, key) for key, lease in leases if not lease.session.busy]
+            if not idle:
+                raise NotStarted(f"all {self._most} sandboxes are busy")
+            key = min(idle, key=lambda each: each[0])[1]
+            await self._end_if(key, lambda lease: not lease.session.busy)
+
+    def _lock(self, key: SessionKey) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _end_if(self, key: SessionKey, so: Callable[[Lease], bool]) -> None:
+        """End a lease that is still so, and let nobody open it anew before it has ended."""
+        async with self._lock(key):
+            lease = self._leases.get(key)
+            if lease is not None and so(lease):
+                await self._end(key)
 
     async def _end(self, key: SessionKey) -> None:
         lease = self._leases.pop(key, None)
         if lease is None:
             return
-        await lease.session.close()
-        await self._close_egress(key)
+        try:
+            await lease.session.close()
+        finally:
+            await self._close_egress(key)
         log.info("sandbox_closed session=%s", key.digest)
 
     async def _close_egress(self, key: SessionKey) -> None:

@@ -66,7 +66,7 @@ class ReadingSession:
         self._still = still
         self._draw = draw
         self._drawn: PlaywrightSession | None = None
-        self._drawing = asyncio.Lock()
+        self._drawing: asyncio.Future[PlaywrightSession] | None = None
         self._closed = False
 
     @property
@@ -92,17 +92,23 @@ class ReadingSession:
     async def close(self) -> None:
         self._closed = True
         await self._still.close()
-        async with self._drawing:
-            if self._drawn is not None:
-                await self._drawn.close()
+        if self._drawing is not None:
+            await asyncio.wait([self._drawing])
+            if not _failed(self._drawing):
+                await self._drawing.result().close()
 
     async def _draws(self) -> PlaywrightSession:
-        async with self._drawing:
-            if self._drawn is None:
-                if self._closed:
-                    raise BrowserGone("the session was closed")
-                self._drawn = await self._draw()
-            return self._drawn
+        if self._drawing is None or _failed(self._drawing):
+            if self._closed:
+                raise BrowserGone("the session was closed")
+            self._drawing = asyncio.ensure_future(self._draw())
+        # A reader that is cancelled meanwhile would leave a browser behind that nobody knows.
+        self._drawn = await asyncio.shield(self._drawing)
+        return self._drawn
+
+
+def _failed(done: "asyncio.Future[PlaywrightSession]") -> bool:
+    return done.done() and (done.cancelled() or done.exception() is not None)
 
 
 @dataclass(frozen=True, slots=True)

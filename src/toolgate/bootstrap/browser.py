@@ -19,7 +19,6 @@ from toolgate.adapters.sample_pages import PAGES
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.adapters.web_guard import Guard
 from toolgate.domain.errors import Misconfigured
-from toolgate.ports.blobs import Blobs
 from toolgate.ports.clock import Clock
 from toolgate.ports.ids import NewId
 from toolgate.ports.journal import Journal
@@ -33,7 +32,7 @@ TABS_PER_CORE: Final = 4
 
 @asynccontextmanager
 async def browser_tasks(
-    settings: Settings, *, journal: Journal, blobs: Blobs, clock: Clock, new_id: NewId
+    settings: Settings, *, journal: Journal, home: Path, clock: Clock, new_id: NewId
 ) -> AsyncIterator[Toolset]:
     """The runs and their tools; the browser itself starts with the first task."""
     async with AsyncExitStack() as stack:
@@ -52,7 +51,8 @@ async def browser_tasks(
         stack.push_async_callback(browser.close)
         runtime = TaskRuntime(
             journal=journal,
-            blobs=blobs,
+            # Apart from evidence and kept files: these go after a day, whoever has the same content.
+            blobs=DiskBlobs(home / "blobs" / "tasks"),
             browser=browser,
             clock=clock,
             new_id=new_id,
@@ -72,7 +72,7 @@ async def browser_alone(settings: Settings, homes: Sequence[Path]) -> AsyncItera
         async with browser_tasks(
             settings,
             journal=journal,
-            blobs=DiskBlobs(home / "blobs"),
+            home=home,
             clock=clock,
             new_id=RandomIds(clock),
         ) as toolset:

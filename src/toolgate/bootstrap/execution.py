@@ -158,7 +158,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
-        browser_tasks(settings, journal=journal, blobs=blobs, clock=clock, new_id=core.new_id)
+        browser_tasks(settings, journal=journal, home=home, clock=clock, new_id=core.new_id)
     )
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     routing = Routing(

@@ -94,6 +94,7 @@ class Finished:
     timed_out: bool = False
     flooded: bool = False
     killed: bool = False
+    cut: bool = False  # something is missing from the middle of a stream, and a note stands there
 
 
 @dataclass(frozen=True, slots=True)

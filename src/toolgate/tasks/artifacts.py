@@ -4,6 +4,7 @@ An artifact is a row that names a blob by its content. When its time is over the
 row stays as a tombstone, so that a late reader hears "expired" and not "unknown".
 """
 
+import asyncio
 import base64
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -67,19 +68,28 @@ class Artifacts:
         self._blobs = blobs
         self._clock = clock
         self._new_id = new_id
+        self._dropping = asyncio.Lock()
+        self._keeping = 0  # how many are being kept now
+        self._kept: set[str] = set()  # the digests of those since the last sweep began
 
     async def keep(self, content: bytes, *, run_id: str, name: str, mime_type: str) -> Artifact:
         """Store the bytes and the row; both are on disk when this returns."""
-        artifact = Artifact(
-            artifact_id=self._new_id("art"),
-            run_id=run_id,
-            name=name,
-            mime_type=mime_type,
-            size=len(content),
-            digest=await self._blobs.put(content),
-            created_at=self._clock.now_ms(),
-        )
-        await self._journal.commit(_put(artifact))
+        async with self._dropping:  # not while a blob goes that may have the same content
+            self._keeping += 1
+        try:
+            artifact = Artifact(
+                artifact_id=self._new_id("art"),
+                run_id=run_id,
+                name=name,
+                mime_type=mime_type,
+                size=len(content),
+                digest=await self._blobs.put(content),
+                created_at=self._clock.now_ms(),
+            )
+            await self._journal.commit(_put(artifact))
+            self._kept.add(artifact.digest)
+        finally:
+            self._keeping -= 1
         return artifact
 
     async def get(self, artifact_id: str) -> Artifact:
@@ -94,7 +104,10 @@ class Artifacts:
     async def read(self, artifact_id: str) -> bytes:
         """All of it."""
         artifact = await self.get(artifact_id)
-        return await self._blobs.get(artifact.digest)
+        try:
+            return await self._blobs.get(artifact.digest)
+        except NotFound as gone:
+            raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is gone") from gone
 
     async def chunk(self, artifact_id: str, *, offset: int, length: int) -> Chunk:
         artifact = await self.get(artifact_id)
@@ -133,6 +146,7 @@ class Artifacts:
     async def sweep(self) -> int:
         """Turn what has expired into tombstones, and drop old tombstones; returns how many."""
         now = self._clock.now_ms()
+        self._kept.clear()
         everything = [artifact async for artifact in self._all()]
         in_use = Counter(a.digest for a in everything if a.digest and now < a.expires_at)
         changed = 0
@@ -140,9 +154,12 @@ class Artifacts:
             if now >= artifact.expires_at + TOMBSTONE_MS:
                 await self._journal.commit(Delete(COLLECTION, artifact.artifact_id))
             elif artifact.digest and now >= artifact.expires_at:
-                await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
-                if not in_use[artifact.digest]:  # another artifact may have the same content
-                    await self._blobs.delete(artifact.digest)
+                async with self._dropping:
+                    if self._keeping or artifact.digest in self._kept:
+                        continue  # it may be the same content: the next sweep knows
+                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
+                    if not in_use[artifact.digest]:  # another artifact may have the same content
+                        await self._blobs.delete(artifact.digest)
             else:
                 continue
             changed += 1

@@ -53,7 +53,7 @@ MAX_QUEUED: Final = 10_000  # every queue has a bound
 SWEEP_S: Final = 60.0
 MAX_FAILURES_TOLD: Final = 20
 RESULTS_AT_HAND: Final = 16
-ENDING_PAUSES_S: Final = (0.2, 1.0, 5.0)
+WRITING_PAUSES_S: Final = (0.2, 1.0, 5.0)
 MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
 
 Progress = Callable[[int, int], None]
@@ -345,9 +345,11 @@ class TaskRuntime:
 
     async def _work(self, live: _Live) -> None:
         try:
-            await self._command(live, Start())
-        except Conflict:
+            await self._write(live, Start())
+        except (Conflict, Unavailable) as refused:
             self._running.discard(live.run.run_id)
+            if isinstance(refused, Unavailable):  # it is still queued: once more, in its turn
+                self._queue.append(live.run.run_id)
             self._fill()
             return
         loop = asyncio.get_running_loop()
@@ -360,21 +362,26 @@ class TaskRuntime:
             if live.run.owns_session:
                 self._spawn(self.sessions.leave(live.run.session_id))
 
-    async def _end(self, live: _Live, command: TaskCommand) -> None:
-        """Write the run's end, again for a while where the disk refuses; then give up the slot."""
-        for pause in ENDING_PAUSES_S:
+    async def _write(self, live: _Live, command: TaskCommand) -> None:
+        """As `_command`, again for a while where the disk refuses."""
+        for pause in WRITING_PAUSES_S:
             try:
-                await self._command(live, command)
-            except Conflict:  # canceled or out of time in the same moment
-                return
+                return await self._command(live, command)
             except Unavailable as refused:
-                log.error("task_end_unwritten run_id=%s error=%s", live.run.run_id, refused)
-                await asyncio.sleep(pause)
-            else:
-                return
-        self._running.discard(live.run.run_id)
-        live.over.set()  # whoever waits is told that it runs; the next start knows better
-        self._fill()
+                log.error("task_unwritten run_id=%s error=%s", live.run.run_id, refused)
+            await asyncio.sleep(pause)
+        raise Unavailable("the run's state cannot be written")
+
+    async def _end(self, live: _Live, command: TaskCommand) -> None:
+        """Write the run's end; where that cannot be done, give up the slot."""
+        try:
+            await self._write(live, command)
+        except Conflict:  # canceled or out of time in the same moment
+            pass
+        except Unavailable:
+            self._running.discard(live.run.run_id)
+            live.over.set()  # whoever waits is told that it runs; the next start knows better
+            self._fill()
 
     async def _carry_out(self, live: _Live) -> TaskCommand:
         """Run the template; whatever happens in it becomes the command that ends the run."""
@@ -471,8 +478,7 @@ class TaskRuntime:
             f"the run took longer than {live.run.timeout_ms} ms",
             details={"timeoutMs": live.run.timeout_ms, "doneSteps": live.done_steps},
         )
-        with contextlib.suppress(Conflict):
-            await self._command(live, Fail(error, tuple(live.artifact_ids), live.done_steps))
+        await self._end(live, Fail(error, tuple(live.artifact_ids), live.done_steps))
 
     async def _sweep_now_and_then(self) -> None:
         while True:

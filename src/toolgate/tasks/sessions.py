@@ -45,14 +45,7 @@ class Sessions:
         media: bool = False,
         only_reads: bool = False,
     ) -> BrowserSession:
-        opening = asyncio.ensure_future(
-            self._browser.open(trust=trust, media=media, only_reads=only_reads)
-        )
-        try:
-            session = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._close_unwanted)
-            raise
+        session = await self._new(trust=trust, media=media, only_reads=only_reads)
         now = self._clock.monotonic()
         self._open[session_id] = _Open(session, trust, client, now, media, only_reads)
         return session
@@ -63,10 +56,12 @@ class Sessions:
         if known is None:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
         await known.session.close()
-        known.session = await self._browser.open(
-            trust=known.trust, media=known.media, only_reads=known.only_reads
-        )
-        return known.session
+        session = await self._new(trust=known.trust, media=known.media, only_reads=known.only_reads)
+        if self._open.get(session_id) is not known:
+            await session.close()
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
+        known.session = session
+        return session
 
     def get(self, session_id: str, *, trust: Trust) -> BrowserSession:
         """An open session that a caller of this trust may use."""
@@ -140,6 +135,16 @@ class Sessions:
             for session_id, known in self._open.items()
             if known.client == client and known.kept
         ]
+
+    async def _new(self, *, trust: Trust, media: bool, only_reads: bool) -> BrowserSession:
+        opening = asyncio.ensure_future(
+            self._browser.open(trust=trust, media=media, only_reads=only_reads)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._close_unwanted)
+            raise
 
     def _close_unwanted(self, opening: asyncio.Future[BrowserSession]) -> None:
         """The run was canceled while its session was being opened."""

@@ -1,5 +1,6 @@
 """A browser without pages, for tests of what goes on around them."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 
 from toolgate.domain.task_runs import Trust
@@ -23,16 +24,19 @@ class FakeSession:
 
 
 class FakeBrowser:
-    """Remembers every session it opened."""
+    """Remembers every session it opened; says so once `gate` is open."""
 
     def __init__(self) -> None:
         self.sessions: list[FakeSession] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def open(
         self, *, trust: Trust, media: bool = False, only_reads: bool = False
     ) -> FakeSession:
         session = FakeSession()
         self.sessions.append(session)
+        await self.gate.wait()
         return session
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ class FakeFiles:
 
 
 class FakeSession:
-    """Echoes each command to its standard output, once `gate` is open."""
+    """Echoes each command to its standard output, once `gate` is open; ends once `exit` is."""
 
     def __init__(self, spec: SessionSpec) -> None:
         self.spec = spec
@@ -49,6 +49,8 @@ class FakeSession:
         self.commands: list[Command] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.exit = asyncio.Event()
+        self.exit.set()
 
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:
         if not self.alive:
@@ -68,6 +70,7 @@ class FakeSession:
 
     async def close(self) -> None:
         self.alive = False
+        await self.exit.wait()
 
 
 class FakeSandbox:

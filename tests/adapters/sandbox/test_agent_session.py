@@ -89,12 +89,22 @@ async def test_a_command_s_output_and_end_arrive_in_any_pieces(inside: Inside) -
         lambda inside: inside.say(agent.OUT, b"x", number=99),
         lambda inside: inside.say(99, b""),
         lambda inside: inside.say(agent.ENDED, b"short"),
+        lambda inside: inside.say(agent.DONE, b"as if it were a file"),
         lambda inside: inside.say(agent.OUT, b"x" * 300_000),
         lambda inside: [inside.say(agent.OUT, b"x" * 60_000) for _ in range(5)],
         lambda inside: inside.session.receive(agent.FRAME.pack(agent.OUT, 2, 2**31)),
         lambda inside: inside.session.receive(b"HTTP/1.1 200 OK\r\n\r\n"),
     ],
-    ids=["other-id", "kind", "short-end", "long-frame", "too-much", "huge-length", "garbage"],
+    ids=[
+        "other-id",
+        "kind",
+        "short-end",
+        "other-end",
+        "long-frame",
+        "too-much",
+        "huge-length",
+        "garbage",
+    ],
 )
 async def test_an_agent_that_lies_is_destroyed_and_the_command_is_lost(
     inside: Inside, lie: Any
@@ -176,6 +186,16 @@ async def test_a_session_that_never_becomes_ready_says_what_its_program_said() -
     session.lost()
     with pytest.raises(NotStarted, match="no such thing"):
         await task
+
+
+async def test_a_session_whose_opening_is_cancelled_is_destroyed() -> None:
+    inside = Inside()
+    opening = asyncio.create_task(inside.session.begin(SPEC, env={}))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert inside.destroyed == 1
 
 
 def test_the_agent_keeps_the_head_and_the_tail_of_a_stream() -> None:

@@ -14,6 +14,7 @@ from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update
+from toolgate.ports.sandbox import Limits
 from toolgate.ports.web import Blocked, Granted, WebRequest, WebResponse, any_host
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.sandbox import FakeSandbox
@@ -200,3 +201,14 @@ async def test_http_request_by_the_guarded_client(
     assert web.asked == [WebRequest("http://e/", "POST", {"h": "1"}, b"x")]
     if isinstance(answer, WebResponse):
         assert done.stdout == "body"
+
+
+@pytest.mark.parametrize(("length", "cut"), [(100, False), (101, True), (110, True), (500, True)])
+async def test_output_that_lost_a_single_byte_is_said_to_be_cut(
+    length: int, cut: bool, request: pytest.FixtureRequest
+) -> None:
+    limits = Limits(stream_bytes=100)
+    async with sandbox_of("process", request, limits=limits) as sandbox:
+        engine = SandboxEngine(Sessions(sandbox, clock=SystemClock(), limits=limits))
+        done = await engine.run(call("bash.exec", cmd=f"printf '%0{length}d' 0"))
+        assert ("left out" in done.stdout, done.truncated) == (cut, cut)

@@ -1,6 +1,7 @@
 """Which session a call gets, and when it loses it; on a sandbox that runs nothing."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,38 @@ def key(name: str) -> SessionKey:
     return SessionKey("t", "w", name)
 
 
+class Door:
+    def __init__(self) -> None:
+        self.open_for: set[SessionKey] = set()
+
+    async def open(self, key: SessionKey) -> Path | None:
+        self.open_for.add(key)
+        return Path("/run/door")
+
+    async def close(self, key: SessionKey) -> None:
+        self.open_for.discard(key)
+
+
 class Leased:
     def __init__(self, *, most: int = 4) -> None:
         self.clock = FakeClock()
         self.sandbox = FakeSandbox()
-        self.sessions = Sessions(self.sandbox, clock=self.clock, limits=LIMITS, most=most)
+        self.door = Door()
+        self.sessions = Sessions(
+            self.sandbox, clock=self.clock, limits=LIMITS, most=most, egress=self.door
+        )
+
+    def hold(self, name: str) -> asyncio.Event:
+        """Keep that session from ending for as long as the event isn't set."""
+        exit_gate = self.sandbox.session_of(key(name)).exit
+        exit_gate.clear()
+        return exit_gate
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0)
 
 
 async def test_a_session_is_opened_once_and_stays_warm() -> None:
@@ -119,17 +147,6 @@ async def test_a_dead_session_is_replaced() -> None:
 
 
 async def test_the_way_out_is_opened_and_closed_with_its_session() -> None:
-    class Door:
-        def __init__(self) -> None:
-            self.open_for: set[SessionKey] = set()
-
-        async def open(self, key: SessionKey) -> Path | None:
-            self.open_for.add(key)
-            return Path("/run/door")
-
-        async def close(self, key: SessionKey) -> None:
-            self.open_for.discard(key)
-
     door, sandbox = Door(), FakeSandbox()
     sessions = Sessions(sandbox, clock=FakeClock(), egress=door)
     await sessions.open(key("a"))
@@ -151,3 +168,83 @@ async def test_opening_many_at_once_never_passes_the_limit() -> None:
     )
     assert sum(session.alive for session in leased.sandbox.opened) <= 3
     assert len(leased.sessions) <= 3
+
+
+async def test_idleness_counts_from_the_end_of_a_command() -> None:
+    leased = Leased()
+    session = await leased.sessions.open(key("a"))
+    leased.sandbox.opened[0].gate.clear()
+    running = asyncio.create_task(session.exec(Command("x")))
+    await asyncio.sleep(0)
+    leased.clock.advance(61_000)
+    await leased.sessions.sweep()
+    leased.sandbox.opened[0].gate.set()
+    await running
+    await leased.sessions.sweep()
+    assert await leased.sessions.open(key("a")) is session
+
+
+async def test_a_sweep_spares_what_was_opened_anew_while_it_ended_another() -> None:
+    leased = Leased()
+    for name in ("a", "b"):
+        await leased.sessions.open(key(name))
+    held = leased.hold("a")
+    leased.clock.advance(61_000)
+    sweeping = asyncio.create_task(leased.sessions.sweep())
+    await until(lambda: not leased.sandbox.session_of(key("a")).alive)
+    renewed = await leased.sessions.open(key("b"))
+    held.set()
+    await sweeping
+    assert renewed.alive
+
+
+@pytest.mark.parametrize("why", ["idle", "room"])
+async def test_a_session_opens_anew_only_once_the_one_before_has_ended(why: str) -> None:
+    leased = Leased(most=2)
+    before = await leased.sessions.open(key("a"))
+    await leased.sessions.open(key("b"))
+    held = leased.hold("a")
+    if why == "idle":
+        leased.clock.advance(61_000)
+        ending = asyncio.create_task(leased.sessions.sweep())
+    else:
+        ending = asyncio.create_task(_open(leased, "c"))
+    await until(lambda: not before.alive)
+    opening = asyncio.create_task(_open(leased, "a"))
+    await asyncio.sleep(0)
+    assert leased.sandbox.session_of(key("a")) is before
+    held.set()
+    await asyncio.gather(opening, ending)
+    assert leased.sandbox.session_of(key("a")).alive
+    assert key("a") in leased.door.open_for  # the old one did not close the new one's way out
+
+
+async def test_a_place_that_is_being_made_free_is_not_given_away_twice() -> None:
+    leased = Leased(most=2)
+    for name in ("a", "b"):
+        await leased.sessions.open(key(name))
+    held = [leased.hold("a"), leased.hold("b")]
+    first = asyncio.create_task(_open(leased, "c"))
+    second = asyncio.create_task(_open(leased, "d"))
+    await until(lambda: not leased.sandbox.session_of(key("a")).alive)
+    await asyncio.sleep(0)
+    for gate in held:
+        gate.set()
+    await asyncio.gather(first, second)
+    assert sum(session.alive for session in leased.sandbox.opened) == 2
+
+
+async def _open(leased: Leased, name: str) -> None:
+    await leased.sessions.open(key(name))
+
+
+async def test_the_way_out_closes_even_where_nobody_waits_for_the_room_any_more() -> None:
+    leased = Leased(most=1)
+    await leased.sessions.open(key("a"))
+    held = leased.hold("a")
+    opening = asyncio.create_task(_open(leased, "b"))
+    await until(lambda: not leased.sandbox.session_of(key("a")).alive)
+    opening.cancel()
+    await asyncio.wait([opening])
+    held.set()
+    assert leased.door.open_for == set()

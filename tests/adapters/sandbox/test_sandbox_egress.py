@@ -1,5 +1,6 @@
 """From inside a sandbox to a host on its list, and to no other."""
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,19 @@ async def test_the_sockets_of_a_dead_process_are_removed(tmp_path: Path) -> None
     assert door is not None
     assert door.exists()
     assert not abandoned.exists()
+    await egress.close(ALLOWED)
+    assert not door.parent.exists()
+
+
+async def test_a_way_out_that_opens_while_the_last_other_one_closes_stays() -> None:
+    egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
+    await egress.open(REFUSED)
+    opening = asyncio.create_task(egress.open(ALLOWED))
+    await asyncio.sleep(0)  # its socket is there, and the proxy not yet known to listen
+    await egress.close(REFUSED)
+    door = await opening
+    assert door is not None
+    assert door.exists()
     await egress.close(ALLOWED)
     assert not door.parent.exists()
 

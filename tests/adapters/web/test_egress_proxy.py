@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -267,3 +268,56 @@ async def test_a_page_of_its_own_is_answered_here_and_nothing_is_looked_up(
         assert decisions == []
         other = await exchange(port, b"POST http://own.example/ HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status(other) != 200
+
+
+class Deaf:
+    """A server that takes connections and never reads from them."""
+
+    async def __aenter__(self) -> int:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "POST"])
+async def test_a_server_that_never_reads_takes_no_place_for_good(
+    method: str, inside: Inside, liar: Liar
+) -> None:
+    one = ProxyLimits(connections=1, head_s=2, connect_s=2, idle_s=0.2)
+    async with Deaf() as deaf:
+        opened = frozenset({f"127.0.0.1:{deaf}", f"127.0.0.1:{inside.port}"})
+        guard = Guard(resolve=liar, allow_private=opened)
+        async with EgressProxy(guard, limits=one) as proxy:
+            port = await proxy.listen_tcp()
+            where = f"127.0.0.1:{deaf}" if method == "CONNECT" else f"http://127.0.0.1:{deaf}/"
+            length = "" if method == "CONNECT" else "Content-Length: 50000000\r\n"
+            head = f"{method} {where} HTTP/1.1\r\n{length}\r\n".encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + bytes(50_000_000))
+            sent = f"GET http://127.0.0.1:{inside.port}/ HTTP/1.1\r\n\r\n".encode()
+            async with asyncio.timeout(5):
+                while status(await exchange(port, sent)) != 200:
+                    await asyncio.sleep(0.01)
+            writer.transport.abort()
+
+
+async def test_the_proxy_closes_also_under_a_server_that_never_reads(liar: Liar) -> None:
+    async with Deaf() as deaf:
+        guard = Guard(resolve=liar, allow_private=frozenset({f"127.0.0.1:{deaf}"}))
+        proxy = EgressProxy(guard, limits=ProxyLimits(idle_s=60))
+        reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.listen_tcp())
+        writer.write(f"CONNECT 127.0.0.1:{deaf} HTTP/1.1\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(bytes(50_000_000))
+        left = writer.transport.get_write_buffer_size
+        before = -1
+        async with asyncio.timeout(10):
+            while before != left():  # until nothing moves any more
+                before = left()
+                await asyncio.sleep(0.1)
+            await proxy.close()
+        writer.transport.abort()

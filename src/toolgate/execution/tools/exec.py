@@ -66,9 +66,6 @@ def may_be_set(name: str) -> bool:
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
-    cut = finished.stdout_total > len(finished.stdout) or finished.stderr_total > len(
-        finished.stderr
-    )
     stopped = finished.timed_out or finished.flooded or finished.killed
     stdout, stderr = (
         part.decode("utf-8", "replace") for part in (finished.stdout, finished.stderr)
@@ -82,11 +79,11 @@ def _output(finished: Finished, *, isolation: str) -> ToolOutput:
             "signal": "SIGKILL" if stopped else _signal(finished.exit_code),
             "stdout": stdout,
             "stderr": stderr,
-            "truncated": cut or finished.flooded,
+            "truncated": finished.cut or finished.flooded,
             "timedOut": finished.timed_out,
         },
         isolation=isolation,
-        truncated=cut,
+        truncated=finished.cut,
     )
 
 

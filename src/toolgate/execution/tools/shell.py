@@ -44,16 +44,13 @@ def _pieces(context: Context) -> Piece:
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
     notes = {"timed out": finished.timed_out, "too much output": finished.flooded}
     ends = "".join(f"\n[killed: {note}]" for note, true in notes.items() if true)
-    cut = finished.stdout_total > len(finished.stdout) or finished.stderr_total > len(
-        finished.stderr
-    )
     return ToolOutput(
         exit_code=finished.exit_code or (1 if ends else 0),
         stdout=text_of(finished.stdout, total=finished.stdout_total),
         stderr=text_of(finished.stderr, total=finished.stderr_total) + ends,
-        data={"timed_out": finished.timed_out, "truncated": cut},
+        data={"timed_out": finished.timed_out, "truncated": finished.cut},
         isolation=isolation,
-        truncated=cut,
+        truncated=finished.cut,
     )
 
 

@@ -1,0 +1,93 @@
+"""Where the bytes of artifacts are, and that nobody else's go with them."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.runtimes import memory_journal, until
+from toolgate import settings as table
+from toolgate.adapters.blobs_disk import DiskBlobs
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.ids import RandomIds
+from toolgate.bootstrap.browser import browser_tasks
+from toolgate.domain.task_runs import ARTIFACT_TTL_MS, TaskCode, TaskFailed
+from toolgate.ports.journal import Event, Operation
+from toolgate.tasks.artifacts import Artifacts
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+
+async def test_an_artifact_that_expires_takes_nothing_from_evidence_and_kept_files(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    kept = DiskBlobs(tmp_path / "blobs")  # as evidence and files have it
+    settings = table.load({"TOOLGATE_HOME": str(tmp_path)})
+    async with browser_tasks(
+        settings,
+        journal=memory_journal(clock),
+        home=tmp_path,
+        clock=clock,
+        new_id=RandomIds(clock),
+    ) as toolset:
+        artifacts = toolset.runtime.artifacts
+        digest = await kept.put(b"the same")
+        mine = await artifacts.keep(b"the same", run_id="run_1", name="a", mime_type="text/plain")
+        assert await artifacts.read(mine.artifact_id) == b"the same"
+        clock.advance(ARTIFACT_TTL_MS)
+        assert await artifacts.sweep() == 1
+        assert await kept.get(digest) == b"the same"
+    assert [file for file in (tmp_path / "blobs").rglob("*") if file.is_file()] == [
+        tmp_path / "blobs" / digest[7:9] / digest[9:11] / digest[7:]
+    ]
+
+
+class SlowJournal(MemoryJournal):
+    """Waits with each commit for as long as `gate` is shut."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock, bus=LocalBus())
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        self.asked += 1
+        await self.gate.wait()
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_content_that_is_kept_again_while_its_last_artifact_expires_stays(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    journal = SlowJournal(clock)
+    artifacts = Artifacts(
+        journal=journal, blobs=DiskBlobs(tmp_path), clock=clock, new_id=RandomIds(clock)
+    )
+    await artifacts.keep(b"x", run_id="run_1", name="a", mime_type="text/plain")
+    clock.advance(ARTIFACT_TTL_MS)
+    journal.gate.clear()
+    sweeping = asyncio.create_task(artifacts.sweep())
+    await until(lambda: journal.asked == 2)
+    keeping = asyncio.create_task(
+        artifacts.keep(b"x", run_id="run_2", name="a", mime_type="text/plain")
+    )
+    with contextlib.suppress(TimeoutError):  # unless it waits until the sweep is over
+        await until(lambda: journal.asked == 3, within_s=0.2)
+    journal.gate.set()
+    await sweeping
+    assert await artifacts.read((await keeping).artifact_id) == b"x"
+
+
+async def test_an_artifact_whose_bytes_are_lost_is_no_longer_kept(tmp_path: Path) -> None:
+    clock, blobs = FakeClock(), DiskBlobs(tmp_path)
+    journal = memory_journal(clock)
+    artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=RandomIds(clock))
+    kept = await artifacts.keep(b"x", run_id="run_1", name="a", mime_type="text/plain")
+    await blobs.delete(kept.digest)
+    with pytest.raises(TaskFailed) as failed:
+        await artifacts.read(kept.artifact_id)
+    assert failed.value.code is TaskCode.ARTIFACT_EXPIRED

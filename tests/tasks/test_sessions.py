@@ -1,0 +1,46 @@
+"""Browser sessions by name, on a browser without pages."""
+
+import asyncio
+
+import pytest
+
+from tests.tasks.runtimes import until
+from toolgate.domain.task_runs import TaskFailed, Trust
+from toolgate.tasks.sessions import Sessions
+from toolgate.testing.browser import FakeBrowser
+from toolgate.testing.clock import FakeClock
+
+
+class Opened:
+    def __init__(self) -> None:
+        self.browser = FakeBrowser()
+        self.sessions = Sessions(browser=self.browser, clock=FakeClock())
+
+    async def reopening(self) -> "asyncio.Task[object]":
+        """The session's browser has died, and a new one is being opened for it."""
+        await self.sessions.open("s", trust=Trust.LOCAL, client="c")
+        self.browser.sessions[0].is_alive = False
+        self.browser.gate.clear()
+        task: asyncio.Task[object] = asyncio.create_task(self.sessions.reopen("s"))
+        await until(lambda: len(self.browser.sessions) == 2)
+        return task
+
+
+async def test_a_run_that_is_cancelled_while_its_session_reopens_leaves_none_behind() -> None:
+    opened = Opened()
+    reopening = await opened.reopening()
+    reopening.cancel()
+    await asyncio.wait([reopening])
+    opened.browser.gate.set()
+    await opened.sessions.leave("s")
+    await until(lambda: opened.browser.sessions[1].closes == 1)
+
+
+async def test_a_session_that_is_closed_while_it_reopens_stays_closed() -> None:
+    opened = Opened()
+    reopening = await opened.reopening()
+    await opened.sessions.close("s")
+    opened.browser.gate.set()
+    with pytest.raises(TaskFailed):
+        await reopening
+    assert opened.browser.sessions[1].closes == 1
