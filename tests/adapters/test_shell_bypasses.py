@@ -365,6 +365,7 @@ DESTRUCTIVE = compile_policy(
         "$'\\x{72}m' -rf /",
         # substitutions that the grammar takes for text
         "echo ${x:-`rm -rf /`}",
+        "echo `echo \\`rm -rf /\\``",
         'echo "${x:-`rm -rf /`}"',
         "cat <<EOF\nx `rm -rf /` y\nEOF",
         "cat <<EOF\n${x:-`rm -rf /`}\nEOF",
@@ -407,6 +408,7 @@ def test_a_deny_fires_on_any_part(text: str) -> None:
         "rm x > -rf",
         "rm x 2>&1 | cat",
         "rm \\\n x",
+        'git commit -m "the \\`rm -rf /\\` of it"',
         "cat > x <<'EOF'\nrm -rf / `ls`\nEOF",
         "cat <<EOF\n$(date) and `hostname`, not \\`rm -rf /\\`\nEOF",
         "bash <<EOF\nls $X\nEOF",

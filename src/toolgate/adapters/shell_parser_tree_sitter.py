@@ -300,6 +300,8 @@ class _Reading:
     def _unusual(self, text: str) -> Word:
         """An unquoted word with escapes, globs, a tilde, or letters from elsewhere."""
         self._hinder("an unusual word")
+        if "\\`" in text:
+            self._add([Unknown("")])  # between backquotes, these are backquotes as well
         glob = _GLOB.search(text)
         if glob is not None:
             return Unknown(_ESCAPED.sub(r"\1", text[: glob.start()]))
