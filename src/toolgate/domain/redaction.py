@@ -293,6 +293,12 @@ def _mask_random(match: re.Match[str]) -> str:
     return MASK if looks_random(match[0]) else match[0]
 
 
+def without_flagged(words: Sequence[str]) -> list[str]:
+    """A command's words, what stands behind a flag that names a secret masked."""
+    hidden = _strip_items([*words], [])
+    return [str(word) for word in hidden]
+
+
 def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
     """Mask what stands under a sensitive name; collect every text that is left."""
     if isinstance(value, str):
@@ -328,7 +334,7 @@ def _names_secret(value: dict[str, JsonValue]) -> bool:
     return isinstance(named_by, str) and is_sensitive(named_by)
 
 
-def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
+def _strip_items(value: list[JsonValue], texts: list[str]) -> list[JsonValue]:
     after: list[JsonValue] = []
     flagged = names_user = False
     for item in value:
