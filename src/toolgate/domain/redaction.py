@@ -62,7 +62,9 @@ class Span(NamedTuple):
     end: int
     kind: str
     anchor: int
-    closing: str = ""  # the text that ends it, where no space does (a key block's last line)
+    closing: str = (
+        ""  # the text that ends it, where no space does (a quote, a key block's last line)
+    )
 
 
 Find = Callable[[str], Sequence[Span]]
@@ -249,6 +251,8 @@ class RedactingStream:
             found = _WORD_END.search(text)
             return None if found is None else text[found.start() :]
         start = text.find(closing)
+        if len(closing) == 1:
+            return None if start < 0 else text[start:]
         if start < 0:
             self._held = text[1 - len(closing) :]  # the closing may be split as well
             return None
