@@ -334,3 +334,33 @@ class TestLogs:
         text = self.lines(lambda logger: logger.info("%d %d", SECRETS[0]))
         assert UNCHECKED in text
         assert SECRETS[0] not in text
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"), [("Cookie: ", "\n"), ('password: "', '"\n'), ("token = 'a", "' b\n")]
+)
+def test_a_secret_with_spaces_in_it_is_hidden_to_its_end_however_long_it_is(
+    begins: str, ends: str
+) -> None:
+    stream = BLIND.stream()
+    shown = stream.feed(begins)
+    for _ in range(20):
+        shown += stream.feed("some; words of it " * 400)
+    shown += stream.feed(f"hunter2; more{ends}") + stream.feed("shown\n") + stream.close()
+    assert "hunter2" not in shown
+    assert "words" not in shown
+    assert shown.endswith("shown\n")
+
+
+def test_a_password_after_a_flag_after_a_nul_is_hidden_wherever_the_pieces_are_split() -> None:
+    text = "x\0-u me:hunter2 y\n"
+    for cut in range(len(text)):
+        stream = BLIND.stream()
+        shown = stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close()
+        assert shown == f"x\0-u me:{MASK} y\n"
+
+
+def test_a_secret_whose_bytes_are_escaped_one_by_one_is_found() -> None:
+    secret = "pässwörter-geheim"
+    redactor = SecretPatterns([secret]).redactor()
+    assert redactor.text(f"sent {secret.encode()!r}.") == f"sent b'{MASK}'."

@@ -338,6 +338,55 @@ DESTRUCTIVE = compile_policy(
         "ls \x01; rm -rf /",
         "rm -rf / '",
         "r'm' -rf / (",
+        # words behind a redirection
+        "rm > x -rf /",
+        "rm 2>&1 -rf /",
+        "rm 2>&- -rf /",
+        "rm > x -rf > y /",
+        "true && rm > x -rf /",
+        "! rm > x -rf /",
+        "rm << EOF -rf /\nboo\nEOF",
+        "rm << EOF > x -rf /\nboo\nEOF",
+        # words and commands that the grammar takes apart, or together
+        "rm -r\\\nf /",
+        "r\\\nm -rf /",
+        "rm '-'\\rf /",
+        'rm -r$"f" /',
+        'r$"m" -rf /',
+        "ls\n\\rm -rf /",
+        "ls\n\\\nrm -rf /",
+        "ls # x\n\\rm -rf /",
+        "ls > x\n\\rm -rf /",
+        "! for x in 1; do rm -rf /; done",
+        # $'...' as bash has it
+        "$'rm\\0x' -rf /",
+        "$'\\562m' -rf /",
+        "$'\\u72m' -rf /",
+        "$'\\x{72}m' -rf /",
+        # substitutions that the grammar takes for text
+        "echo ${x:-`rm -rf /`}",
+        "echo `echo \\`rm -rf /\\``",
+        'echo "${x:-`rm -rf /`}"',
+        "cat <<EOF\nx `rm -rf /` y\nEOF",
+        "cat <<EOF\n${x:-`rm -rf /`}\nEOF",
+        # here-documents whose end the grammar does not find, and those that a shell reads
+        "cat <<E; ls\nx\nE\nrm -rf /",
+        "bash <<EOF\nrm -rf /\nEOF",
+        "<<EOF bash\nrm -rf /\nEOF",
+        "cat <<END_OF_IT\n`rm -rf /`\nEND_OF_IT",
+        "sudo bash -s > x <<'EOF'\nls\nrm -rf /\nEOF",
+        "bash <<< 'rm -rf /'",
+        "source /dev/stdin <<< 'rm -rf /'",
+        # what no grammar reads
+        "echo '\u00a0'; $'\\x72m' -rf /",
+        "echo '\u00a0'; r${x}m -rf /",
+        "echo '\u00a0'; $(echo rm) -rf /",
+        "echo '\u00a0'; `echo rm` -rf /",
+        "echo '\u00a0'; r\\\nm -rf /",
+        "echo '\u00a0'; /bin/r? -rf /",
+        "echo '\u00a0'; {rm,-rf,/}",
+        "echo '\u00a0'; rm > x -rf /",
+        "echo '\u00a0'; if x=1 rm -rf /; then ls; fi",
     ],
 )
 def test_a_deny_fires_on_any_part(text: str) -> None:
@@ -348,7 +397,26 @@ def test_a_deny_fires_on_any_part(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["rm x", "echo rm -rf /", "echo 'rm -rf /'", "rm /tmp/$X", "ls rm", "grep -rf rm", "rm -r x"],
+    [
+        "rm x",
+        "echo rm -rf /",
+        "echo 'rm -rf /'",
+        "rm /tmp/$X",
+        "ls rm",
+        "grep -rf rm",
+        "rm -r x",
+        "rm x > -rf",
+        "rm x 2>&1 | cat",
+        "rm \\\n x",
+        'git commit -m "the \\`rm -rf /\\` of it"',
+        "cat > x <<'EOF'\nrm -rf / `ls`\nEOF",
+        "cat <<EOF\n$(date) and `hostname`, not \\`rm -rf /\\`\nEOF",
+        "bash <<EOF\nls $X\nEOF",
+        "echo $'rm\\n-rf'",
+        "cat > x <<EOF\n$(date)\n" + "a line\n" * 1000 + "EOF",
+        "echo '\u00a0' $X ${Y} *.txt > x",
+        'for x in *; do\n  cat $x  # not rm -rf /\ndone\necho "$(date)"',
+    ],
 )
 def test_a_deny_does_not_fire_on_what_only_looks_like_it(text: str) -> None:
     call = ToolRequest("r", "shell", {"command": text})

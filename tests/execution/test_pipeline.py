@@ -639,3 +639,52 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
     leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}
     assert leaked == set()
     assert (tmp_path / "journal.db").stat().st_size > 0
+
+
+SECRET_BY_PLACE: list[JsonValue] = [
+    {"pin": "hunter2"},
+    {"pwd": "hunter2"},
+    {"tokens": ["hunter2"]},
+    {"headers": [["Cookie", "hunter2"]]},
+    {"headers": [{"name": "Authorization", "value": "hunter2"}]},
+    {"params": ["--pass", "hunter2"]},
+]
+
+
+@pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)
+async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_away(
+    rig: Rig, given: JsonValue
+) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once", given=given))
+    assert isinstance(pending, Pending)
+    assert "hunter2" not in pending.summary
+    row = await rig.journal.get(APPROVALS, pending.approval_id)
+    assert row is not None
+    assert b"hunter2" not in row.value
+
+
+NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"
+
+
+async def test_the_detail_of_a_refusal_holds_no_part_of_a_secret_that_it_is_too_short_for(
+    tmp_path: Path,
+) -> None:
+    async with open_rig(tmp_path, policies={ACTIVE_POLICY: POLICY + NO_PAY}) as rig:
+        rig.patterns.learn("correct horse battery staple")
+        params: list[JsonValue] = ["x" * 180, "correct horse battery staple", "y" * 1000]
+        await rig.pipeline.run(call("r1", "exec", command="pay", params=params))
+        decision = await artifact(rig, "requests/r1/policy_decision.json")
+        assert "correct" not in decision["detail"]
+        assert len(decision["detail"]) == 200
+
+
+async def test_the_detail_of_a_refusal_holds_no_secret_that_its_flag_gives_away(
+    tmp_path: Path,
+) -> None:
+    async with open_rig(tmp_path, policies={ACTIVE_POLICY: POLICY + NO_PAY}) as rig:
+        params: list[JsonValue] = ["--pin", "hunter2", "-u", "me:hunter2"]
+        answer = await rig.pipeline.run(call("r1", "exec", command="pay", params=params))
+        assert isinstance(answer, Denied)
+        assert answer.rule_id == "no-pay"
+        decision = await artifact(rig, "requests/r1/policy_decision.json")
+        assert decision["detail"] == "pay --pin [redacted] -u [redacted]"

@@ -58,7 +58,8 @@ PATTERNS: Final = {  # group 1, where there is one, is the secret
     "flag": rf"(?i)--?[a-z0-9-]*{_NAMES}[ \t]+[\"']?([^\s\"'\x00-][^\s\"'\x00]*)",
     "user": r"(?:(?:\A|[\s\x00])-u|--user)[ \t=]+[\"']?[^\s\"':]+:([^\s\"'\x00]+)",
 }
-_LEADS: Final = rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|--user|(?:\A|\s)-u\b|-----BEGIN)"
+_CLOSINGS: Final = {"pem": CLOSING, "header": "\n"}  # and a quote's is the quote
+_LEADS: Final = rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
 _PERCENT: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _BACKSLASH: Final = re.compile(
     r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"  # one character above U+FFFF
@@ -221,10 +222,12 @@ class SecretPatterns:
 
     def _matches(self, number: int, text: str) -> Iterable[Span]:
         kind, pattern = self._patterns[number]
-        closing = CLOSING if kind == "pem" else ""
+        closing = _CLOSINGS.get(kind, "")
         for match in pattern.finditer(_replaced(text)):
             group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
             start, end = match.span(group)
+            if kind == "quoted":
+                closing = text[start - 1]
             yield Span(start, end, kind, match.start(), closing)
 
     def _known(self, text: str) -> list[Span]:
@@ -273,6 +276,7 @@ def forms(secret: str) -> frozenset[str]:
     """The ways in which a secret may be written; escaped ones are undone before the search."""
     raw = secret.encode("utf-8", "surrogateescape")
     written = {secret, secret.strip(), raw.hex(), raw.hex().upper(), html.escape(secret)}
+    written.add(raw.decode("latin-1"))  # its bytes escaped one by one, as in b'\xc3\xa9'
     plus = urllib.parse.quote_plus(secret, errors="surrogateescape")
     written |= {plus, re.sub(r"%..", lambda m: m[0].lower(), plus), secret.replace(" ", "+")}
     for shift, mixed in ((0, 0), (1, 2), (2, 3)):  # bytes before it, characters they share with it

@@ -13,11 +13,13 @@ from tree_sitter import Language, Node, Parser
 
 from toolgate.domain.shell import (
     MAX_COMMANDS,
+    SHELLS,
     Command,
     Script,
     TooComplex,
     Unknown,
     Word,
+    base_name,
     check_size,
     crude_commands,
     has_control_characters,
@@ -37,6 +39,20 @@ _PLAIN_KINDS: Final = frozenset(
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES: Final = re.compile(r'\\(["$`\\])')
 _GLOB: Final = re.compile(r"[*?\[{~!]")
+_CONTINUED: Final = re.compile(rb"(?:\\\n)*")  # lines that are one line for a shell
+_CLOSINGS: Final = frozenset({">&-", "<&-"})  # redirections without a target
+_UNREAD: Final = frozenset({"word", "regex", "raw_string"})  # may hold what the grammar didn't read
+_HERE_NAME: Final = re.compile(r"""\\?[A-Za-z0-9_.-]+|'[^']+'|"[^"$`\\]+\"""")
+_NO_SUBSTITUTION: Final = re.compile(r"\\[`$]")
+_NESTED: Final = re.compile(r"\$\([^()`]*(?:`|\$\()")
+_SUBSTITUTION: Final = re.compile(r"`([^`]*)`|\$\(([^()`]*)")
+_ANSI_ESCAPE: Final = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|(.))", re.DOTALL
+)
+_ANSI_NAMED: Final = {
+    "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
+    "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?", "c": None, "x": None, "u": None, "U": None,
+}  # fmt: skip
 _MAX_DEPTH: Final = 200  # nested nodes; a person's command has some ten
 
 
@@ -62,7 +78,7 @@ class TreeSitterShellParser:
             return script_of(plain, plain=plain)
         reading = _Reading(source, is_plain=plain is not None)
         reading.visit(root, 0)
-        if broken:
+        if broken or reading.is_doubtful:
             commands = (*reading.commands, *crude_commands(text))
             return script_of(commands, plain=None, obstacle="it cannot be parsed")
         return script_of(tuple(reading.commands), plain=plain, obstacle=reading.obstacle)
@@ -96,13 +112,14 @@ def _bare_commands(root: Node, source: bytes) -> tuple[Command, ...] | None:
 class _Reading:
     """One walk over one tree."""
 
-    __slots__ = ("_is_plain", "_source", "commands", "obstacle")
+    __slots__ = ("_is_plain", "_source", "commands", "is_doubtful", "obstacle")
 
     def __init__(self, source: bytes, *, is_plain: bool) -> None:
         self._source = source
         self._is_plain = is_plain  # so that no word need be looked at for what is special
         self.commands: list[Command] = []
         self.obstacle = ""
+        self.is_doubtful = False  # whether a shell may read more in it than the grammar does
 
     def visit(self, node: Node, depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -122,36 +139,137 @@ class _Reading:
         elif kind in _NAMED_BY_KEYWORD:
             self._hinder(kind)
             self._add([self._word(child, child.type, depth + 1) for child in node.children])
+        elif kind == "redirected_statement":
+            self._redirected(node, depth)
         else:
             self._hinder(kind)
+            if kind in _UNREAD and "`" in (text := self._text(node)):
+                self._add_crude(text)  # the default in ${x:-`...`}
             for child in node.named_children:
                 self.visit(child, depth + 1)
 
     def _command(self, node: Node, depth: int) -> None:
         words: list[Word] = []
+        given: list[Word] = []  # to its standard input
+        end = 0
         for child in node.children:
             kind = child.type
             if kind == "word":
-                words.append(self._word(child, kind, depth + 1))
+                word = self._word(child, kind, depth + 1)
             elif kind == "command_name":
                 name = child.children[0]
-                words.append(self._word(name, name.type, depth + 1))
+                word = self._word(name, name.type, depth + 1)
+            elif kind == "herestring_redirect":
+                self._hinder(kind)
+                self._further(child, given, depth)
+                continue
             elif kind == "variable_assignment" or kind.endswith("_redirect"):
                 self._hinder(kind)
                 self.visit(child, depth + 1)
+                continue
+            elif kind == "comment":
+                self.is_doubtful = True  # a command ends before it
+                continue
             elif child.is_named:
-                words.append(self._word(child, kind, depth + 1))
+                word = self._word(child, kind, depth + 1)
             elif kind in {"$", "<", ">", "<<", "&"}:
                 self._hinder(kind)
+                word = self._text(child)[: -len(kind)]  # in -$"x" the sign has the dash with it
+                if not word:
+                    continue
             else:
-                words.append(self._text(child))
+                word = self._text(child)
+            self._put(words, word, child, end)
+            end = child.end_byte
         self._add(words)
+        self._feed(tuple(words), given)
+
+    def _put(self, words: list[Word], word: Word, node: Node, end: int) -> None:
+        """Add a word; to the last one, where no blank is between them but the grammar took two."""
+        before = self._source[end : node.start_byte + 1] if words else b" "
+        if b"\n" in before and b"\n" in before.replace(b"\\\n", b""):
+            self.is_doubtful = True  # the grammar does not see the end of a line before \\
+        elif _CONTINUED.fullmatch(before[:-1]) and words:
+            self._hinder("a word in pieces")
+            words[-1] = self._joined([words[-1], word])
+            return
+        words.append(word)
+
+    def _redirected(self, node: Node, depth: int) -> None:
+        """In `rm > x -rf /` all but the x are the command's words."""
+        self._hinder(node.type)
+        before = len(self.commands)
+        command: Command = ()
+        further: list[Word] = []
+        given: list[Word] = []
+        for child in node.named_children:
+            if child.type.endswith("_redirect"):
+                further += self._further(child, given, depth + 1)
+            else:
+                self.visit(child, depth + 1)
+                command = self.commands[-1] if len(self.commands) > before else ()
+        if command and further:
+            command = (*command, *further)
+            self._add(list(command))
+        self._feed(command, given)
+
+    def _further(self, node: Node, given: list[Word], depth: int) -> list[Word]:
+        """The words that stand behind a redirection's target; `given` gets what it holds."""
+        words: list[Word] = []
+        further: list[Word] = []
+        end = 0
+        name = ""
+        is_here_document = node.type == "heredoc_redirect"
+        arguments = node.children_by_field_name("argument")
+        for child in node.named_children:
+            kind = child.type
+            if kind.endswith("_redirect"):
+                further += self._further(child, given, depth + 1)
+            elif kind == "heredoc_start":
+                name = self._text(child)
+                if _HERE_NAME.fullmatch(name) is None:
+                    self.is_doubtful = True
+            elif kind == "heredoc_end":
+                if not self._text(child):
+                    self.is_doubtful = True
+            elif kind == "heredoc_body":
+                text = self._text(child)
+                given.append(text)
+                self.visit(child, depth + 1)
+                if set(name).isdisjoint("'\"\\"):  # it is not quoted, so what it holds is run
+                    self._add_crude(text)
+            elif is_here_document and child not in arguments:
+                self.visit(child, depth + 1)
+            elif kind != "file_descriptor":
+                self._put(words, self._word(child, kind, depth + 1), child, end)
+                end = child.end_byte
+        if node.type == "herestring_redirect":
+            given += words
+            return further
+        closes = any(child.type in _CLOSINGS for child in node.children)
+        return further + words[not (is_here_document or closes) :]
+
+    def _feed(self, command: Command, given: list[Word]) -> None:
+        """What a shell reads from its standard input are commands as well."""
+        if given and any(base_name(word) in SHELLS for word in command):
+            self._add([*command, *given])
 
     def _add(self, words: list[Word]) -> None:
         if words:
             self.commands.append(tuple(words))
         if len(self.commands) > MAX_COMMANDS:
             raise TooComplex(f"more than {MAX_COMMANDS} commands")
+
+    def _add_crude(self, text: str) -> None:
+        """What stands in substitutions that the grammar takes for text."""
+        text = _NO_SUBSTITUTION.sub("", text)
+        apart = text.split("`")
+        quoted = apart[1::2]
+        if len(apart) % 2 == 0 or _NESTED.search(text) or any("$(" in each for each in quoted):
+            self._add([Unknown("")])  # one in another, or a part of one
+        for substitution in _SUBSTITUTION.finditer(text):
+            for command in crude_commands(substitution[1] or substitution[2] or ""):
+                self._add(list(command))
 
     def _word(self, node: Node, kind: str, depth: int) -> Word:
         text = self._text(node)
@@ -163,7 +281,11 @@ class _Reading:
             return self._string(node, text, depth)
         if kind == "concatenation":
             return self._joined(
-                [self._word(child, child.type, depth + 1) for child in node.children]
+                [
+                    self._word(child, child.type, depth + 1)
+                    for child, after in zip(node.children, (*node.children[1:], None), strict=True)
+                    if child.type != "$" or after is None or after.type != "string"  # $"..."
+                ]
             )
         if kind == "ansi_c_string":
             self._hinder(kind)
@@ -178,6 +300,8 @@ class _Reading:
     def _unusual(self, text: str) -> Word:
         """An unquoted word with escapes, globs, a tilde, or letters from elsewhere."""
         self._hinder("an unusual word")
+        if "\\`" in text:
+            self._add([Unknown("")])  # between backquotes, these are backquotes as well
         glob = _GLOB.search(text)
         if glob is not None:
             return Unknown(_ESCAPED.sub(r"\1", text[: glob.start()]))
@@ -215,8 +339,21 @@ class _Reading:
 
 
 def _ansi_c(escaped: str) -> Word:
-    """What `$'...'` says, as far as Python's own escapes say the same."""
-    try:
-        return escaped.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError:
-        return Unknown("")
+    """What `$'...'` says: as bash has it, up to a NUL."""
+    known = ""
+    at = 0
+    for escape in _ANSI_ESCAPE.finditer(escaped):
+        known += escaped[at : escape.start()]
+        at = escape.end()
+        octal, hexadecimal, short, long, named = escape.groups()
+        if named is not None:
+            char = _ANSI_NAMED.get(named, escape[0])
+        else:
+            number = int(octal, 8) & 0xFF if octal else int(hexadecimal or short or long, 16)
+            char = chr(number) if number < 0x80 else None  # perhaps one byte of several
+        if char is None:
+            return Unknown(known)
+        if char == "\0":
+            return known
+        known += char
+    return known + escaped[at:]

@@ -23,7 +23,7 @@ from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.cli.terminal import plain, through
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
-from toolgate.domain.policy.explain import explain
+from toolgate.domain.policy.explain import SPELLED, explain
 from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
 from toolgate.domain.policy.promises import TestResult, run_tests
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
@@ -141,7 +141,7 @@ def explain_call(
         console = Console(highlight=False)
         console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
         if decision.detail:
-            console.print(Text(f"  {decision.detail}"))
+            console.print(Text(f"  {decision.detail[:SPELLED]}"))
         table = Table("", "rule", "effect", "because", box=None, pad_edge=False)
         for trace in explanation.traces:
             mark = Text("yes", "bold") if trace.matched else Text("no", "dim")

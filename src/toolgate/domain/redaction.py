@@ -62,7 +62,9 @@ class Span(NamedTuple):
     end: int
     kind: str
     anchor: int
-    closing: str = ""  # the text that ends it, where no space does (a key block's last line)
+    closing: str = (
+        ""  # the text that ends it, where no space does (a quote, a key block's last line)
+    )
 
 
 Find = Callable[[str], Sequence[Span]]
@@ -249,6 +251,8 @@ class RedactingStream:
             found = _WORD_END.search(text)
             return None if found is None else text[found.start() :]
         start = text.find(closing)
+        if len(closing) == 1:
+            return None if start < 0 else text[start:]
         if start < 0:
             self._held = text[1 - len(closing) :]  # the closing may be split as well
             return None
@@ -293,6 +297,12 @@ def _mask_random(match: re.Match[str]) -> str:
     return MASK if looks_random(match[0]) else match[0]
 
 
+def without_flagged(words: Sequence[str]) -> list[str]:
+    """A command's words, what stands behind a flag that names a secret masked."""
+    hidden = _strip_items([*words], [])
+    return [str(word) for word in hidden]
+
+
 def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
     """Mask what stands under a sensitive name; collect every text that is left."""
     if isinstance(value, str):
@@ -328,7 +338,7 @@ def _names_secret(value: dict[str, JsonValue]) -> bool:
     return isinstance(named_by, str) and is_sensitive(named_by)
 
 
-def _strip_items(value: list[JsonValue], texts: list[str]) -> JsonValue:
+def _strip_items(value: list[JsonValue], texts: list[str]) -> list[JsonValue]:
     after: list[JsonValue] = []
     flagged = names_user = False
     for item in value:

@@ -8,6 +8,7 @@ parser and `plain_commands` below to read the same words.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import dropwhile
 from typing import Final, NamedTuple
 
 from toolgate.domain.globs import Glob, GlobRow
@@ -55,11 +56,16 @@ _WRAPPERS: Final = """
     zsh
 """
 WRAPPERS: Final = frozenset(_WRAPPERS.split())
+_SHELLS: Final = ". ash bash csh dash fish ksh mksh sh source ssh su tcsh zsh"
+SHELLS: Final = frozenset(_SHELLS.split())  # they run what they are given to read
 _RESERVED: Final = """
     ! [[ ]] { } case coproc do done elif else esac fi for function if in select then time until
     while
 """
 RESERVED: Final = frozenset(_RESERVED.split())
+_BEFORE_COMMANDS: Final = frozenset(
+    {"!", "{", "do", "elif", "else", "if", "then", "until", "while"}
+)
 
 _PLAIN: Final = re.compile(
     r"""[ \t]+|(?P<operator>&&|\|\||[;|\n])|
@@ -74,6 +80,13 @@ _BARE_COMMANDS: Final = re.compile(
 _OPERATOR: Final = re.compile(r"&&|\|\|?|;|\n")
 _PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
 _CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
+_CRUDE_UNKNOWN: Final = re.compile(  # what may stand for any part of a word
+    r"\$\{[^{}]*\}|\$'[^']*'|\{[^{}\s]*\}"
+)
+_REDIRECTION: Final = re.compile(
+    r"[0-9]{0,3}(?:&>>?|<>|>>|>\||[<>]&?)[ \t]*(?:'[^']*'|\"[^\"]*\"|[^\s;&|()<>])*"
+)
+_CRUDE_SPECIAL: Final = re.compile(r"[$*?\[~]")
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
 _BLANKS: Final = str.maketrans("", "", "\n\t")
 
@@ -158,10 +171,30 @@ def script_of(
 
 def crude_commands(text: str) -> Iterator[Command]:
     """What might be commands in a text that no parser understands; only for a deny or an ask."""
-    for piece in _CRUDE_SPLIT.split(text):
-        words = tuple(word.translate(_QUOTES) for word in piece.split())
+    if "$(" in text or "`" in text:
+        yield (Unknown(""),)  # what a substitution makes may be part of any
+    # A line that ends in a backslash goes on in the next, unless it ends in a comment; a
+    # redirection may stand anywhere in a command, unless it is only text.
+    joined = text.replace("\\\n", "")
+    readings = dict.fromkeys((text, joined, _REDIRECTION.sub(" ", joined)))
+    yield from dict.fromkeys(command for each in readings for command in _crude_pieces(each))
+
+
+def _crude_pieces(text: str) -> Iterator[Command]:
+    for piece in _CRUDE_SPLIT.split(_CRUDE_UNKNOWN.sub("$", text)):
+        words = tuple(map(_crude_word, piece.split()))
         if words:
             yield words
+        named = dropwhile(lambda word: word in RESERVED or "=" in word, words)
+        if command := tuple(named):
+            yield command
+
+
+def _crude_word(word: str) -> Word:
+    special = _CRUDE_SPECIAL.search(word)
+    if special is None:
+        return word.translate(_QUOTES)
+    return Unknown(word[: special.start()].translate(_QUOTES))
 
 
 def every_command(script: Script, parse: ParseShell) -> list[Command]:
@@ -175,6 +208,9 @@ def _collect(script: Script, parse: ParseShell, found: list[Command], *, depth: 
     if depth > MAX_NESTING:
         raise TooComplex(f"commands inside commands, more than {MAX_NESTING} deep")
     for command in script.commands:
+        while command[0] in _BEFORE_COMMANDS and len(command) > 1:  # a parser may take them for one
+            _keep(command, found)
+            command = command[1:]
         _keep(command, found)
         if base_name(command[0]) not in WRAPPERS:
             continue

@@ -55,6 +55,7 @@ MISFIT: Final = "approval_does_not_fit"
 REQUIRED: Final = "approval_required"
 _CODES: Final = {REJECTED: "rejected", EXPIRED: "approval_timeout"}  # others: blocked
 
+MAX_DETAIL: Final = 200  # characters of what a decision says beside its reason
 MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
 MAX_DATA_BYTES: Final = 1024 * 1024
 ELSEWHERE_S: Final = 0.05
@@ -328,18 +329,19 @@ class Pipeline:
     def _decide(self, call: Call) -> Decision:
         decision = self._policies.decide(call.request, level=call.level)
         said = f"{decision.reason}\0{decision.detail}"
-        if self._redactor.text(said) == said:
+        if len(decision.detail) <= MAX_DETAIL and self._redactor.text(said) == said:
             return decision
         return decision._replace(
             reason=self._redactor.text(decision.reason),
-            detail=self._redactor.text(decision.detail),
+            detail=self._redactor.text(decision.detail)[:MAX_DETAIL],
         )
 
     async def _ask(self, call: Call, decision: Decision, *, asked: bool) -> Approval:
         """The approval of this call as it is now; asked for, durably, where it was not yet."""
         if asked:
             return await self._approvals.get_for(call.request)
-        summary = self._redactor.preview(f"{call.request.tool} {_as_text(call.request.args)}")
+        args = self._redactor.fields(call.request.args)
+        summary = self._redactor.preview(f"{call.request.tool} {_as_text(args)}")
         approval, operations = self._approvals.new(call.request, decision, summary=summary)
         await self._ledger.wait(call, decision, operations)
         return approval

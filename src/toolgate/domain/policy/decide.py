@@ -24,6 +24,7 @@ from toolgate.domain.policy.model import (
     Rule,
     in_order,
 )
+from toolgate.domain.redaction import without_flagged
 from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
 from toolgate.domain.tools import Caller, Level, ToolRequest
 
@@ -226,6 +227,9 @@ def _decision(rule: Rule, call: ToolRequest, detail: str) -> Decision:
 
 
 def spell(command: Command) -> str:
-    """A command for people to read; `…` is what only the shell knows."""
+    """A command for people to read; `…` is what only the shell knows.
+
+    All of it: to be cut short after secrets were looked for, lest half of one be left.
+    """
     words = [f"{word.prefix}…" if isinstance(word, Unknown) else word for word in command]
-    return " ".join(words)[:200]
+    return " ".join(without_flagged(words))

@@ -1,12 +1,15 @@
 """Why a policy decided as it did: each rule that names the tool, and what did or did not hold."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from toolgate.domain.policy.decide import decide, has_known_env, spell
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
 from toolgate.domain.policy.model import YES, Answer, Decision, Effect, Policy, Rule, in_order
 from toolgate.domain.shell import ParseShell, TooComplex
 from toolgate.domain.tools import Level, ToolRequest
+
+SPELLED: Final = 200  # characters of a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,14 @@ def _conditions(rule: Rule, facts: Facts) -> tuple[bool, str]:
 def _commands(rule: Rule, facts: Facts) -> tuple[bool, str]:
     assert rule.commands is not None
     if rule.effect is not Effect.ALLOW:
-        parts = [spell(each) for each in facts.commands if rule.commands.may_cover(each)]
+        parts = [spell(each)[:SPELLED] for each in facts.commands if rule.commands.may_cover(each)]
         return bool(parts), f"command {parts[0]}" if parts else "none of its commands"
     argvs = facts.script.argvs
     if argvs is None:
         return False, f"the command is not plain: {facts.script.obstacle}"
     if not has_known_env(rule, facts):
         return False, "the call sets an environment"
-    covered = [spell(argv) for argv in argvs if rule.commands.covers(argv)]
+    covered = [spell(argv)[:SPELLED] for argv in argvs if rule.commands.covers(argv)]
     if not covered:
         return False, "none of its commands"
     left = len(argvs) - len(covered)
