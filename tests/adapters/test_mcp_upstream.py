@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,23 @@ def test_servers_come_from_the_file_that_mcp_clients_share(tmp_path: Path) -> No
         path.write_text(wrong)
         with pytest.raises(Misconfigured):
             read_servers(path)
+
+
+def connections_to(port: int) -> int:
+    """How many sockets of this machine are connected to that port, as the system tells."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(f":{port:04X}" in line.split()[2] and line.split()[3] == "01" for line in lines)
+
+
+@pytest.mark.parametrize("headers", [(), (("X-Key", "k"),)])
+async def test_a_session_over_http_leaves_no_connection_behind(
+    http_server: Server, headers: tuple[tuple[str, str], ...]
+) -> None:
+    upstream = Upstream(replace(http_server, headers=headers))
+    assert (await upstream.call("echo", text="x")).ok
+    port = int(http_server.url.split(":")[2].split("/")[0])
+    assert connections_to(port) > 0
+    await upstream.sessions.close()
+    async with asyncio.timeout(3):
+        while connections_to(port):
+            await asyncio.sleep(0.05)

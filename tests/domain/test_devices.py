@@ -16,6 +16,7 @@ from toolgate.domain.devices import (
     named_session,
     session_of,
 )
+from toolgate.domain.errors import Refused
 from toolgate.domain.tools import Level
 
 
@@ -63,3 +64,14 @@ def test_no_two_devices_can_name_the_same_session() -> None:
         for other in names:
             if other and other != device:
                 assert named_session(other, session_of(device, name)) == ""
+
+
+def test_nobody_from_elsewhere_gets_a_key_of_theirs_under_a_code_that_is_anothers() -> None:
+    plain = ask(Contact("phone", "10.0.0.1"), [], now=0, chance=1)
+    keyed = ask(Contact("phone", "10.0.0.1", public_key="mine"), [plain], now=1, chance=2)
+    assert (keyed.code, keyed.public_key) == (plain.code, "mine")
+    assert ask(Contact("phone", "10.0.0.9", public_key="mine"), [keyed], now=2, chance=3) is keyed
+    for waits, key in ((plain, "theirs"), (keyed, "theirs"), (keyed, "")):
+        with pytest.raises(Refused):
+            ask(Contact("phone", "10.0.0.9", public_key=key), [waits], now=2, chance=3)
+    assert ask(Contact("phone", "10.0.0.9"), [plain], now=2, chance=3) is plain

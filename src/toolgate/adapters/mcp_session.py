@@ -193,8 +193,10 @@ class Session:
             async with Client(self.server.url) as client:
                 yield client
         else:
-            http = httpx2.AsyncClient(headers=dict(self.server.headers), timeout=CALL_S)
-            async with Client(streamable_http_client(self.server.url, http_client=http)) as client:
+            async with (
+                httpx2.AsyncClient(headers=dict(self.server.headers), timeout=CALL_S) as http,
+                Client(streamable_http_client(self.server.url, http_client=http)) as client,
+            ):
                 yield client
 
 

@@ -34,9 +34,7 @@ class Operator:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
                 return json.loads(got.read())
         except urllib.error.HTTPError as refused:
-            with refused:
-                answer = json.loads(refused.read())
-            raise Refused(answer["error"]["message"]) from refused
+            raise self._refusal(refused) from refused
         except (OSError, ValueError) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
 
@@ -49,8 +47,17 @@ class Operator:
             with urllib.request.urlopen(self._request("GET", path, None)) as got:  # noqa: S310 - too
                 for line in got:
                     yield line.decode().rstrip("\n")
+        except urllib.error.HTTPError as refused:
+            raise self._refusal(refused) from refused
         except OSError as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+
+    def _refusal(self, refused: urllib.error.HTTPError) -> Refused | Unavailable:
+        with refused:
+            try:
+                return Refused(json.loads(refused.read())["error"]["message"])
+            except (OSError, ValueError, TypeError, KeyError):
+                return Unavailable(f"no gateway answers at {self.url}: {refused}")
 
     def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
         content = None if body is None else json.dumps(body).encode()

@@ -96,10 +96,16 @@ class TooManyPending(Refused):
 
 
 def ask(contact: Contact, waiting: Collection[Pending], *, now: int, chance: int) -> Pending:
-    """The request that waits for this device, made where there is none; TooManyPending."""
+    """The request that waits for this device, made where there is none.
+
+    Raises TooManyPending; Refused where someone elsewhere waits under its name with another key.
+    """
     live = [one for one in waiting if one.expires_at > now]
     for one in live:
         if one.device_id == contact.device_id:
+            if one.ip != contact.ip and one.public_key != contact.public_key:
+                # The operator compares codes: one code must not let in another's key.
+                raise Refused("someone else waits to be paired under this name")
             better = contact.public_key and not one.public_key
             return replace(one, public_key=contact.public_key) if better else one
     same_address = [one for one in live if one.ip == contact.ip]
