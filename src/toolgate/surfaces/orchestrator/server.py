@@ -1,7 +1,7 @@
 """The orchestrator's internal API: start runs, feed them, stop them, read them."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -57,7 +57,9 @@ class OrchestratorApi:
     bus: Bus
     clock: Clock
     internal_token: str = ""
-    push: Callable[[str, str], None] | None = None  # tell a remote ingress of a run's events
+    push: Callable[[str, str], Awaitable[None]] | None = (
+        None  # tell a remote ingress of a run's events
+    )
     _started: float = 0.0
 
     def app(self) -> Starlette:
@@ -103,7 +105,7 @@ class OrchestratorApi:
         if streams:
             return asgi.event_stream(self._stream(run_id, asked.session_id, after=0))
         if self.push is not None:
-            self.push(run_id, asked.session_id)
+            await self.push(run_id, asked.session_id)
         return asgi.Json(wire.InvokeAccepted(run_id, asked.session_id, asked.agent_id))
 
     async def _submit(self, request: Request) -> Response:
