@@ -39,6 +39,7 @@ from toolgate.ports.orchestrator import Invocation
 
 log = logging.getLogger(__name__)
 
+DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
 AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id}"
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
@@ -165,7 +166,7 @@ class OrchestratorApi:
         asked = request.headers.get(wire.HEADER_LAST_EVENT_ID) or request.query_params.get(
             wire.AFTER_PARAMETER, "0"
         )
-        if not asked.isdigit():
+        if not (asked.isascii() and asked.isdigit() and len(asked) <= DIGITS):
             raise Invalid(f"{wire.AFTER_PARAMETER} must be a whole number")
         return asgi.event_stream(self._stream(state.run_id, state.session_id, after=int(asked)))
 
