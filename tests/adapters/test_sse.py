@@ -50,3 +50,8 @@ def test_an_event_without_end_is_refused(line: bytes) -> None:
     parser.feed(line * (MAX_EVENT_CHARS // 1010))
     with pytest.raises(TooLong):
         parser.feed(line * 100)
+
+
+def test_an_event_of_empty_lines_without_end_is_too_long() -> None:
+    with pytest.raises(TooLong):
+        SseParser().feed(b"data:\n" * (MAX_EVENT_CHARS + 1))

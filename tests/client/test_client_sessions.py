@@ -1,8 +1,9 @@
 """The Python client: against a real installation, and through connections that break."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,142 @@ async def _drain(events: AsyncIterator[Any]) -> None:
     async for event in events:
         if isinstance(event, wire.Done | wire.Error):
             await asyncio.Event().wait()
+
+
+def told(kind: str, seq: int = 0, **members: Any) -> str:
+    number = {"seq": seq, "event_id": f"ev_{seq}"} if seq else {}
+    return json.dumps({"type": kind, "ts": 1, "run_id": "r", **number, **members})
+
+
+async def acknowledged(socket: ServerConnection, *, seq: int = 0, resumed: bool = False) -> None:
+    await socket.recv()
+    ack = {"type": "hello_ack", "ts": 1, "session_id": "s", "resumed": resumed, "seq": seq}
+    await socket.send(json.dumps(ack))
+
+
+@contextlib.asynccontextmanager
+async def served(serve: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[str]:
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        yield f"ws://127.0.0.1:{port}/ws"
+
+
+async def started(socket: ServerConnection) -> None:
+    """A run, and what needs a person in it."""
+    invoke = json.loads(await socket.recv())
+    asked = {"request_id": invoke["request_id"], "agent_id": "echo"}
+    await socket.send(told("run_started", 1, **asked))
+
+
+ASKED: dict[str, Any] = {"approval_id": "a", "tool_call_id": "t", "tool_name": "pay", "args_summary": "",
+         "reason": "", "deadline_ts": 9}  # fmt: skip
+
+
+async def test_what_is_decided_while_the_connection_is_gone_is_said_by_the_next() -> None:
+    heard: list[dict[str, Any]] = []
+    gone = asyncio.Event()
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        await acknowledged(socket, resumed=connections > 1, seq=2 * (connections - 1))
+        if connections == 1:
+            await started(socket)
+            await socket.send(told("approval_required", 2, **ASKED))
+            await socket.close(1011)
+            return
+        heard.extend([json.loads(await socket.recv()) for _ in range(2)])
+        await socket.send(told("done", 3, usage={}))
+        await socket.wait_closed()
+
+    async def pause(_: float) -> None:
+        await gone.wait()
+
+    async with served(serve) as url, asyncio.timeout(10):
+        session = Session(url, "u", sleep=pause)
+        await session.open()
+        async for event in session.invoke("x", agent_id="echo"):
+            if isinstance(event, wire.ApprovalRequired):
+                assert session._socket is not None
+                while session._socket.is_open:
+                    await asyncio.sleep(0)
+                session.approve(event)
+                session.cancel("r")
+                gone.set()
+        assert [one["type"] for one in heard] == ["approval_decision", "cancel_run"]
+        assert not session._unheard
+        await session.close()
+
+
+async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_for_ever() -> None:
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        await socket.send(json.dumps({"type": "of tomorrow"}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        with pytest.raises(Disconnected):
+            async for _ in session.invoke("x", agent_id="echo"):
+                pass
+
+    async def babble(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send("[]")
+        await socket.wait_closed()
+
+    async with served(babble) as url:
+        with pytest.raises(Disconnected):
+            await Session(url, "u").open()
+
+
+async def test_a_tool_at_work_is_not_run_again_because_a_snapshot_asks_for_it() -> None:
+    tools, may = Toolbox(), asyncio.Event()
+    runs: list[str] = []
+
+    @tools.tool("pay")
+    async def pay(_: dict[str, Any]) -> str:
+        runs.append("paid")
+        await may.wait()
+        return "paid"
+
+    request: dict[str, Any] = {
+        "tool_call_id": "t",
+        "tool_name": "pay",
+        "args": {},
+        "deadline_ts": 9,
+    }
+    results: list[dict[str, Any]] = []
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        await acknowledged(socket, seq=2 * (connections - 1))
+        if connections == 1:
+            await started(socket)
+            await socket.send(told("tool_request", 2, **request))
+            while not runs:
+                await asyncio.sleep(0)
+            await socket.close(1011)
+            return
+        await socket.send(told("state", state="PAUSED_WAITING_TOOL", detail={}))
+        await socket.send(told("tool_request", **request))
+        await (await socket.ping())  # it has read both
+        may.set()
+        results.append(json.loads(await socket.recv()))
+        await socket.send(told("done", 3, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", toolbox=tools, backoff=AT_ONCE) as session,
+    ):
+        assert await session.ask("x", agent_id="echo") == ""
+    assert (runs, [one["tool_call_id"] for one in results]) == (["paid"], ["t"])

@@ -844,6 +844,26 @@ async def test_an_invoke_can_be_read_as_a_stream(running: Running, name: str) ->
     assert more == events[1:]
 
 
+@pytest.mark.parametrize("after", ["\u00b2", "9" * 19, "9" * 5000, "-1", "x"])
+async def test_a_stream_is_not_read_from_what_is_no_number(
+    running: Running, client: Client, after: str
+) -> None:
+    await client.invoke("hi", request_id=f"n{next(numbers)}")
+    run_id = (await client.hear_until("done"))[-1]["run_id"]
+    url = f"{running.orchestrator}/internal/runs/{run_id}/events/stream"
+    async with running.http.get(url, params={"after": after}) as said:
+        assert (said.status, (await said.json())["error"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://agent:123456", "ftp://agent"])
+async def test_an_agent_is_not_registered_where_it_cannot_be(
+    running: Running, endpoint: str
+) -> None:
+    url = f"{running.orchestrator}/internal/agents"
+    status, said = await running.post(url, {"agent_id": "nowhere", "endpoint": endpoint})
+    assert (status, said["error"]) == (400, "invalid_request")
+
+
 @requirement("001/orchestrator/invoke-json", "001/orchestrator/invoke-request-id",
              "001/orchestrator/get-run")  # fmt: skip
 async def test_an_invoke_without_accept_is_answered_at_once(running: Running) -> None:

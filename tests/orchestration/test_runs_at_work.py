@@ -468,6 +468,54 @@ async def test_a_deadline_that_cannot_be_handled_does_not_keep_the_others_from_t
     await house.dispatcher.drain(seconds=0)
 
 
+class Halting:
+    """Says a word, and then waits for its end; does not say the same thing twice."""
+
+    repeats_itself = False
+    remembers = False
+
+    def __init__(self) -> None:
+        self.words = ["one ", "three ", "seven "]
+        self.offered: list[str] = []
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        self.offered = [tool.name for tool in transcript.tools]
+        yield Say(self.words.pop(0))
+        await asyncio.Event().wait()
+
+
+async def test_what_was_taken_back_once_is_not_taken_back_again() -> None:
+    house = House(agents={"halting": Halting()})
+    run_id = await house.invoke("x", "halting")
+    for times in (1, 2, 3):
+
+        async def has_spoken(times: int = times) -> bool:
+            return [kind for kind, _ in await house.told(run_id)].count(deliveries.DELTA) == times
+
+        await house.when(has_spoken)
+        await house.dispatcher.drain(seconds=0)
+        if times < 3:
+            house.start()
+            house.dispatcher.dispatch(run_id)
+    notes = [members for kind, members in await house.told(run_id) if kind == deliveries.STATE]
+    assert [one["detail"]["retracted_characters"] for one in notes] == [len("one "), len("three ")]
+
+
+async def test_an_agent_is_offered_each_tool_once() -> None:
+    halting = Halting()
+    house = House(agents={"halting": halting})
+    tools = [Tool(name, "", Level.READ, {}, repeatable=True) for name in ("here", "desk")]
+    await house.runs.register_tools("s", tools)
+    await house.invoke("x", "halting")
+
+    async def was_offered() -> bool:
+        return bool(halting.offered)
+
+    await house.when(was_offered)
+    assert sorted(halting.offered) == ["desk", "echo", "here", "pay"]
+    await house.dispatcher.drain(seconds=0)
+
+
 DAY_MS = 24 * 3_600_000
 
 

@@ -69,7 +69,12 @@ class IngressPush:
         if self._http is not None:
             await self._http.close()
 
-    def __call__(self, run_id: str, session_id: str) -> None:
+    async def __call__(self, run_id: str, session_id: str) -> None:
+        """Push a run from its start; once this returns, the next process would too."""
+        if run_id in self._tasks:
+            return
+        row = msgspec.json.encode(PushRow(session_id, 0))
+        await self.journal.commit(Put(PUSHES, run_id, row))
         self._start(run_id, session_id, 0)
 
     def _start(self, run_id: str, session_id: str, after: int) -> None:

@@ -68,7 +68,7 @@ class SseParser:
         match name:
             case "data":
                 self._data.append(value)
-                self._size += len(value)
+                self._size += len(value) + 1  # with its line end: an empty one takes room too
                 if self._size > MAX_EVENT_CHARS:
                     raise TooLong
             case "event":

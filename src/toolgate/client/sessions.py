@@ -25,11 +25,13 @@ from toolgate.client.sockets import Closed, Socket, open_socket
 from toolgate.client.toolbox import Toolbox
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
+from toolgate.contracts.wire import UNREADABLE
 
 log = logging.getLogger(__name__)
 
 Decide = Callable[[wire.ApprovalRequired], Awaitable[bool]]
 Sleep = Callable[[float], Awaitable[None]]
+Said = wire.ToolResult | wire.ApprovalDecision | wire.CancelRun
 
 HELLO_S: Final = 10.0
 HEARD: Final = 1000  # event ids that are remembered beside the number of the last
@@ -94,7 +96,8 @@ class Session:
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
-    _results: dict[str, wire.ToolResult] = field(default_factory=dict)  # not known to have arrived
+    _running: set[str] = field(default_factory=set)  # the tool calls at work
+    _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
     _heard: deque[str] = field(default_factory=lambda: deque(maxlen=HEARD))
     _over: Exception | None = None
 
@@ -155,10 +158,16 @@ class Session:
         self._decide(asked, wire.Decision.REJECT, reason)
 
     def cancel(self, run_id: str) -> None:
-        self._say(wire.CancelRun(_now(), run_id))
+        self._say_surely(run_id, wire.CancelRun(_now(), run_id))
 
     def _decide(self, asked: wire.ApprovalRequired, decision: wire.Decision, reason: str) -> None:
-        self._say(wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason))
+        said = wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason)
+        self._say_surely(asked.approval_id, said)
+
+    def _say_surely(self, key: str, message: Said) -> None:
+        """Now, and by each next connection until its run goes on."""
+        self._unheard[key] = message
+        self._say(message)
 
     def _say(self, message: wire.AnyClientMessage) -> None:
         """Now, where there is a connection; what must not be lost is said again by the next."""
@@ -175,13 +184,18 @@ class Session:
         except TimeoutError as silent:
             await socket.close()
             raise Closed(1006, "no answer to hello") from silent
+        except UNREADABLE as unreadable:
+            await socket.close()
+            raise Disconnected(f"no answer to hello: {unreadable}") from unreadable
         except BaseException:
             await socket.close()
             raise
+        if isinstance(ack, wire.Error):
+            await socket.close()
+            raise Refused(ack.code, ack.message)
         if not isinstance(ack, wire.HelloAck):
             await socket.close()
-            assert isinstance(ack, wire.Error)
-            raise Refused(ack.code, ack.message)
+            raise Disconnected("no answer to hello")
         if not ack.resumed:
             self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
@@ -190,8 +204,8 @@ class Session:
         for run in self._asked.values():
             if not run.run_id:
                 self._say(run.invoke)  # the same request_id is the same run
-        for result in self._results.values():
-            self._say(result)
+        for said in self._unheard.values():
+            self._say(said)
 
     def _hello(self) -> wire.Hello:
         tools: list[wire.ClientTool | str] = [*self.toolbox.described]
@@ -223,6 +237,9 @@ class Session:
                 self._take(wire.decode_server(await self._socket.receive()))
         except Closed as closed:
             return closed
+        except UNREADABLE as unreadable:
+            await self._socket.close()
+            raise Disconnected(f"what came cannot be read: {unreadable}") from unreadable
 
     async def _reconnect(self, why: Closed) -> None:
         for pause in self.backoff.pauses():
@@ -248,8 +265,9 @@ class Session:
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
-            self._forget_results(message)
-        if isinstance(message, wire.ToolRequest) and message.tool_name in self.toolbox:
+            self._forget_heard(message)
+        if isinstance(message, wire.ToolRequest) and self._is_ours_to_run(message):
+            self._running.add(message.tool_call_id)
             self._start(self._run_tool(message))
         if isinstance(message, wire.ApprovalRequired) and self.decide is not None:
             self._start(self._ask_person(message))
@@ -269,17 +287,27 @@ class Session:
         self.last_seq = event.seq
         return False
 
-    def _forget_results(self, event: wire.AnySessionEvent) -> None:
-        """A run that goes on has had its results."""
-        if not isinstance(event, wire.ToolRequest | wire.State):
-            gone = [call for call, one in self._results.items() if one.run_id == event.run_id]
-            for call_id in gone:
-                del self._results[call_id]
+    def _forget_heard(self, event: wire.AnySessionEvent) -> None:
+        """A run that goes on has had its results and decisions, and one that ended its cancel."""
+        if isinstance(event, wire.ToolRequest | wire.ApprovalRequired | wire.State):
+            return
+        ended = isinstance(event, wire.Done | wire.Error)
+        for key, said in tuple(self._unheard.items()):
+            if said.run_id == event.run_id and (ended or not isinstance(said, wire.CancelRun)):
+                del self._unheard[key]
+
+    def _is_ours_to_run(self, request: wire.ToolRequest) -> bool:
+        """A snapshot asks again for what it does not know to be at work or done."""
+        call_id = request.tool_call_id
+        at_work = call_id in self._running or call_id in self._unheard
+        return request.tool_name in self.toolbox and not at_work
 
     async def _run_tool(self, request: wire.ToolRequest) -> None:
-        result = await self.toolbox.run(request, now=_now())
-        self._results[request.tool_call_id] = result
-        self._say(result)
+        try:
+            result = await self.toolbox.run(request, now=_now())
+            self._say_surely(request.tool_call_id, result)
+        finally:
+            self._running.discard(request.tool_call_id)
 
     async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
         assert self.decide is not None

@@ -27,6 +27,14 @@ class External(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(External).decode
 
 
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in {"http", "https"} and bool(parts.netloc) and parts.port != 0
+    except ValueError:  # brackets or a port that no address has
+        return False
+
+
 @dataclass(slots=True)
 class Agents:
     journal: Journal
@@ -60,8 +68,7 @@ class Agents:
         """Add an external agent, or change it; a built-in one's name is taken."""
         if agent.agent_id in self.builtin:
             raise Conflict(f"agent {agent.agent_id} is built in")
-        parts = urlsplit(agent.endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.netloc:
+        if not _is_address(agent.endpoint):
             raise Invalid("endpoint must be an http or https URL", field="endpoint")
         await self.journal.commit(
             Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))

@@ -6,13 +6,14 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.deliveries import DELTA
+from toolgate.domain.deliveries import DELTA, STATE
 from toolgate.orchestration import records
 from toolgate.ports.agents import Said
 from toolgate.ports.journal import Journal
 
 HISTORY_CHARACTERS: Final = 24_000  # about 6,000 tokens of earlier conversation
 HISTORY_RUNS: Final = 50
+RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
 
 
 class _Text(msgspec.Struct):
@@ -27,11 +28,12 @@ class Conversations:
     journal: Journal
 
     async def said(self, session_id: str, run_id: str) -> int:
-        """How many characters of a run's text its session has been given."""
+        """How many characters of a run's text its session has been given, and still holds."""
         stream = records.session_stream(session_id)
         total = after = 0
         while events := await self.journal.read(stream, after=after, subject=run_id):
             total += sum(len(_decode_text(one.data).text) for one in events if one.type == DELTA)
+            total -= sum(_retracted(one.data) for one in events if one.type == STATE)
             after = events[-1].seq
         return total
 
@@ -61,3 +63,11 @@ class Conversations:
         )
         owners = [records.session_and_run(row.key) for row in rows]
         return [run for owner, run in owners if owner == session_id]
+
+
+def _retracted(state: bytes) -> int:
+    match records.decode_members(state):
+        case {"detail": {"retracted_characters": int(characters)}}:
+            return characters
+        case _:
+            return 0

@@ -1,7 +1,7 @@
 """The orchestrator's internal API: start runs, feed them, stop them, read them."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +39,7 @@ from toolgate.ports.orchestrator import Invocation
 
 log = logging.getLogger(__name__)
 
+DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
 AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id}"
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
@@ -57,7 +58,9 @@ class OrchestratorApi:
     bus: Bus
     clock: Clock
     internal_token: str = ""
-    push: Callable[[str, str], None] | None = None  # tell a remote ingress of a run's events
+    push: Callable[[str, str], Awaitable[None]] | None = (
+        None  # tell a remote ingress of a run's events
+    )
     _started: float = 0.0
 
     def app(self) -> Starlette:
@@ -103,7 +106,7 @@ class OrchestratorApi:
         if streams:
             return asgi.event_stream(self._stream(run_id, asked.session_id, after=0))
         if self.push is not None:
-            self.push(run_id, asked.session_id)
+            await self.push(run_id, asked.session_id)
         return asgi.Json(wire.InvokeAccepted(run_id, asked.session_id, asked.agent_id))
 
     async def _submit(self, request: Request) -> Response:
@@ -163,7 +166,7 @@ class OrchestratorApi:
         asked = request.headers.get(wire.HEADER_LAST_EVENT_ID) or request.query_params.get(
             wire.AFTER_PARAMETER, "0"
         )
-        if not asked.isdigit():
+        if not (asked.isascii() and asked.isdigit() and len(asked) <= DIGITS):
             raise Invalid(f"{wire.AFTER_PARAMETER} must be a whole number")
         return asgi.event_stream(self._stream(state.run_id, state.session_id, after=int(asked)))
 

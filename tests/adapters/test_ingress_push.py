@@ -1,0 +1,59 @@
+"""What an ingress that runs apart is pushed, also by the next process."""
+
+import asyncio
+
+from aiohttp import web
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.ingress_push import SEND_PATH, IngressPush
+from toolgate.domain import deliveries
+from toolgate.domain.deliveries import Delivery
+from toolgate.orchestration import records
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+
+async def nobody(_run_id: str, _call_id: str) -> None: ...
+
+
+async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    pushed: asyncio.Queue[str] = asyncio.Queue()
+    refused = asyncio.Event()
+    is_up = False
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        if not is_up:
+            refused.set()
+            return web.Response(status=503)
+        await pushed.put((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    app = web.Application()
+    app.router.add_post(SEND_PATH, take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def a_push() -> IngressPush:
+        return IngressPush(url, journal, bus, clock, nobody, window_ms=60_000)
+
+    told = [
+        Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1"}),
+        Delivery(deliveries.DONE, "run_1", {"run_id": "run_1", "usage": {}}),
+    ]
+    await journal.commit(records.delivery_append("s", told))
+    first = a_push()
+    await first.start()
+    await first("run_1", "s")
+    await asyncio.wait_for(refused.wait(), 5)
+    await first.stop()
+    is_up = True
+    second = a_push()
+    await second.start()
+    heard = [await asyncio.wait_for(pushed.get(), 5) for _ in told]
+    assert heard == ["run_started", "done"]
+    await second.stop()
+    await runner.cleanup()
