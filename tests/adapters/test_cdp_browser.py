@@ -195,3 +195,22 @@ async def test_a_long_run_lets_go_of_the_pages_before(
     assert done["Target.createTarget"] == 1
     await session.close()
     await browser.close()
+
+
+async def test_a_file_that_comes_when_its_visit_is_over_is_not_left_lying() -> None:
+    class Tab:
+        file: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    browser = CdpBrowser(complaint=no_complaint)
+    life = cdp_browser._Life(browser)
+    tab: Any = Tab()
+    tab.file.cancel()  # whoever waited for it has gone
+    came = life.downloads / "guid"
+    came.write_bytes(b"x")
+    life._files["guid"] = (tab, "name")
+    try:
+        life._download_moved(cdp_browser._DownloadMoved("guid", 1, "completed"))
+        await until(lambda: not came.exists())
+    finally:
+        life.forget()
+        await browser.close()

@@ -158,9 +158,8 @@ class _Life:
         tab, name = known
         limit = self._owner.options.download_limit
         too_large = moved.received_bytes > limit
-        if moved.state == "completed" and not too_large:
-            if not tab.file.done():
-                tab.file.set_result((name, self.downloads / moved.guid))
+        if moved.state == "completed" and not too_large and not tab.file.done():
+            tab.file.set_result((name, self.downloads / moved.guid))
         elif moved.state == "inProgress" and not too_large:
             return
         else:
