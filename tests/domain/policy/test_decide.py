@@ -395,11 +395,22 @@ def test_a_command_given_as_words_is_matched_without_a_shell() -> None:
     assert tried({"command": "git", "params": ["log", ";", "x"]}) is DENY
     assert tried({"command": "git", "params": []}) is DENY
     assert tried({"command": "git log", "params": []}) is DENY
+    assert tried({"command": "git log"}) is DENY
+    assert tried({"command": "echo x/../../tmp/evil"}) is DENY  # a path, were there a "echo x"
+    assert tried({"command": "echo"}) is ALLOW
     assert tried({"command": "echo", "params": "x"}) is DENY
     assert tried({"command": "echo", "params": ["a\x00b"]}) is DENY
     assert tried({"cmd": "git log"}) is ALLOW
     assert tried({"cmd": "git log; echo x"}) is DENY
     assert tried({"cmd": "git log", "command": "echo x"}) is DENY
+
+
+def test_a_deny_fires_on_the_one_word_of_a_command_without_a_shell_as_well() -> None:
+    by = policy(
+        {"allow": "exec", "match": "any"}, {"deny": "exec", "match": {"command": "rm -rf *"}}
+    )
+    assert effect(by, "exec", {"command": "rm -rf /"})[0] is DENY
+    assert effect(by, "exec", {"command": "rm"})[0] is ALLOW
 
 
 def test_a_shell_that_is_given_parameters_beside_its_text_is_not_plain() -> None:
