@@ -556,3 +556,10 @@ def test_a_simulation_shows_only_what_would_be_decided_otherwise() -> None:
         ("a", ALLOW, True),
         ("b", ASK, False),
     ]
+
+
+def test_what_is_no_number_is_neither_more_nor_less_and_so_denied() -> None:
+    by = policy({"allow": "pay", "match": "any"}, {"ask": "pay", "when": {"args.amount": "> 100"}})
+    assert effect(by, "pay", {"amount": 5})[0] is ALLOW
+    assert effect(by, "pay", {"amount": float("inf")})[0] is Effect.ASK
+    assert effect(by, "pay", {"amount": float("nan")})[0] is DENY
