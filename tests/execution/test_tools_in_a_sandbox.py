@@ -92,6 +92,14 @@ async def test_exec_takes_its_words_as_they_are(tools: Tools) -> None:
     assert done.stdout == "".join(f"{word}\n" for word in words)
 
 
+@pytest.mark.parametrize("program", ["A=b", "PATH=/tmp", "a+=b", "!", "if"])
+async def test_exec_takes_its_first_word_for_a_program_whatever_a_shell_would(
+    tools: Tools, program: str
+) -> None:
+    done = await tools.run("exec", command=program, params=["echo", "ran"])
+    assert (done.exit_code, done.stdout) == (127, "")
+
+
 async def test_exec_has_a_directory_in_the_workspace_and_a_small_environment(
     tools: Tools,
 ) -> None:

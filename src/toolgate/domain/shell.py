@@ -50,10 +50,11 @@ class TooComplex(Exception):
 # Programs that run what their arguments say. Under an allow they must be named with all their
 # words; under a deny or ask, what they run is looked at as well.
 _WRAPPERS: Final = """
-    . alias ash bash builtin busybox chroot command coproc csh dash doas enable env eval exec fish
-    find flock ionice ksh mksh nice nohup nsenter parallel pkexec runuser script setarch setpriv
-    setsid sg sh source ssh stdbuf strace su sudo tcsh time timeout toybox trap unshare watch xargs
-    zsh
+    . alias ash bash builtin busybox bwrap choom chroot chrt command coproc csh dash doas enable env
+    eval exec fakeroot faketime fish find flock gosu i386 ionice ksh linux32 linux64 ltrace mksh nice
+    nohup nsenter numactl parallel pkexec prlimit runuser script setarch setpriv setsid sg sh source
+    ssh sshpass stdbuf strace su su-exec sudo systemd-run taskset tcsh time timeout toybox trap
+    unbuffer unshare watch x86_64 xargs zsh
 """
 WRAPPERS: Final = frozenset(_WRAPPERS.split())
 _SHELLS: Final = ". ash bash csh dash fish ksh mksh sh source ssh su tcsh zsh"

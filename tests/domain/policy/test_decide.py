@@ -395,11 +395,22 @@ def test_a_command_given_as_words_is_matched_without_a_shell() -> None:
     assert tried({"command": "git", "params": ["log", ";", "x"]}) is DENY
     assert tried({"command": "git", "params": []}) is DENY
     assert tried({"command": "git log", "params": []}) is DENY
+    assert tried({"command": "git log"}) is DENY
+    assert tried({"command": "echo x/../../tmp/evil"}) is DENY  # a path, were there a "echo x"
+    assert tried({"command": "echo"}) is ALLOW
     assert tried({"command": "echo", "params": "x"}) is DENY
     assert tried({"command": "echo", "params": ["a\x00b"]}) is DENY
     assert tried({"cmd": "git log"}) is ALLOW
     assert tried({"cmd": "git log; echo x"}) is DENY
     assert tried({"cmd": "git log", "command": "echo x"}) is DENY
+
+
+def test_a_deny_fires_on_the_one_word_of_a_command_without_a_shell_as_well() -> None:
+    by = policy(
+        {"allow": "exec", "match": "any"}, {"deny": "exec", "match": {"command": "rm -rf *"}}
+    )
+    assert effect(by, "exec", {"command": "rm -rf /"})[0] is DENY
+    assert effect(by, "exec", {"command": "rm"})[0] is ALLOW
 
 
 def test_a_shell_that_is_given_parameters_beside_its_text_is_not_plain() -> None:
@@ -545,3 +556,10 @@ def test_a_simulation_shows_only_what_would_be_decided_otherwise() -> None:
         ("a", ALLOW, True),
         ("b", ASK, False),
     ]
+
+
+def test_what_is_no_number_is_neither_more_nor_less_and_so_denied() -> None:
+    by = policy({"allow": "pay", "match": "any"}, {"ask": "pay", "when": {"args.amount": "> 100"}})
+    assert effect(by, "pay", {"amount": 5})[0] is ALLOW
+    assert effect(by, "pay", {"amount": float("inf")})[0] is Effect.ASK
+    assert effect(by, "pay", {"amount": float("nan")})[0] is DENY

@@ -4,6 +4,7 @@ Each answers NO, YES or MAYBE. MAYBE is for what cannot be told (a URL that can 
 a word that only the shell knows): it never serves an allow, and always a deny or an ask.
 """
 
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
@@ -169,6 +170,8 @@ def _compare(name: str, value: JsonValue, op: str, operand: JsonValue) -> bool:
 
 def _number(name: str, value: JsonValue) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EvaluationError(f"args.{name} is not a number")
+    if isinstance(value, float) and math.isnan(value):  # neither more nor less than anything
         raise EvaluationError(f"args.{name} is not a number")
     return value
 

@@ -97,10 +97,21 @@ class Facts:
         first, second = (args.get(name) for name in COMMAND_ARGUMENTS)
         if first is None and second is None:
             return _NOTHING
+        if second is None and isinstance(first, str) and self.call.tool in ARGV_TOOLS:
+            return self._program(first)
         if first is None or second is None:
             return self._script_of(second if first is None else first)
         commands = (*self._script_of(first).commands, *self._script_of(second).commands)
         return Script(commands, None, "it gives two commands")
+
+    def _program(self, name: str) -> Script:
+        """`command` without a shell: it is one word, whatever is in it."""
+        if self.args.get("params") is not None:
+            return self._script_of(name)
+        script = _argv([name])
+        if len(name.split()) == 1:
+            return script
+        return Script((*self._parse(name).commands, *script.commands), script.argvs)
 
     def _script_of(self, value: JsonValue) -> Script:
         if isinstance(value, list):

@@ -4,7 +4,6 @@ The gateway contract's system action. The words are quoted one by one, so that t
 finds nothing in them to expand.
 """
 
-import shlex
 import signal
 from typing import Annotated, Final
 
@@ -39,7 +38,7 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
     if any("\0" in word for word in (*words, args.cwd, *args.environment.values())):
         return refused("exec: a word holds a NUL")
     command = Command(
-        text=shlex.join(words),
+        text=" ".join(map(_quoted, words)),
         cwd=args.cwd,
         env={
             name: value
@@ -58,6 +57,12 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
     except Lost as failure:
         return failed(f"exec: {failure}", outcome=Outcome.MAY_HAVE_EXECUTED)
     return _output(finished, isolation=context.isolation)
+
+
+def _quoted(word: str) -> str:
+    """Always: `shlex.quote` leaves A=b as it is, which a shell takes for no program."""
+    escaped = word.replace("'", "'\\''")
+    return f"'{escaped}'"
 
 
 def may_be_set(name: str) -> bool:
