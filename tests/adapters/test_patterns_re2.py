@@ -158,6 +158,7 @@ LOOKS = {
     "flag": ("mysql --password hunter2 -h db", "hunter2"),
     "flag, equals": ("tool --api-key=hunter2", "hunter2"),
     "curl": ("curl -u me:hunter2 http://x/", "hunter2"),
+    "environment": ("env DB_PASS=hunter2 run", "hunter2"),
     "its arguments": ("-u me:hunter2 http://x/", "hunter2"),
     "escaped assignment": ("password%3Dhunter2", "hunter2"),
 }

@@ -216,6 +216,26 @@ def test_a_secret_without_an_end_is_swallowed_and_not_kept_for_ever() -> None:
     assert shown == f"before {MASK} after\n"
 
 
+@pytest.mark.parametrize("name", ["DB_PASS", "smtp-pwd", "user_pin", "sms.otp", "_jwt_", "x_auth"])
+def test_a_short_name_hides_as_the_last_word_of_a_longer_one(name: str) -> None:
+    assert REDACTOR.value({name: "shown"}) == {name: MASK}
+
+
+@pytest.mark.parametrize("name", ["compass", "spin", "bypass", "passport", "pinned", "author"])
+def test_a_word_that_only_ends_like_a_secret_hides_nothing(name: str) -> None:
+    assert REDACTOR.value({name: "shown"}) == {name: "shown"}
+
+
+@pytest.mark.parametrize("pair", [("name", "value"), ("Name", "Value"), ("Key", "Value")])
+def test_a_pair_of_name_and_value_is_read_however_it_is_written(pair: tuple[str, str]) -> None:
+    name, value = pair
+    shown: JsonValue = {name: "COLOUR", value: "blue"}
+    assert REDACTOR.value([{name: "Password", value: "blue"}, shown]) == [
+        {name: "Password", value: MASK},
+        shown,
+    ]
+
+
 def test_long_names_are_judged_and_not_remembered() -> None:
     tracemalloc.start()
     try:

@@ -32,7 +32,7 @@ REMEMBERED: Final = 512  # clean texts: a policy's reasons are looked through wi
 REMEMBERED_LENGTH: Final = 256
 
 _NAMES: Final = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|private[_-]?key|secret[_-]?key"
+    r"(?:token|secret|passw(?:or)?d|_pass|passphrase|api[_-]?key|private[_-]?key|secret[_-]?key"
     r"|access[_-]?key|signing[_-]?key|mnemonic|seed[_-]?phrase|credentials?)"
 )
 _HEADERS: Final = (

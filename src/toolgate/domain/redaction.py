@@ -35,9 +35,10 @@ SENSITIVE_ENDINGS: Final = (  # of a key with its separators taken out
     "accesskey", "signingkey", "encryptionkey", "mnemonic", "seedphrase", "credential",
     "authorization", "cookie", "bearer",
 )  # fmt: skip
-SENSITIVE_NAMES: Final = frozenset({"auth", "pass", "pin", "otp", "jwt", "pwd"})
+SENSITIVE_NAMES: Final = frozenset({"auth", "pass", "pin", "otp", "jwt", "pwd"})  # whole words
 USER_FLAGS: Final = frozenset({"-u", "--user"})  # a name and, after a colon, its password
-NAME_MEMBERS: Final = ("name", "key", "header")  # {"name": "Authorization", "value": ...}
+NAME_MEMBERS: Final = ("name", "key", "header", "Name", "Key", "Header")
+VALUE_MEMBERS: Final = frozenset({"value", "Value"})  # {"name": "Authorization", "value": ...}
 
 REMEMBERED_NAMES: Final = 4096
 LONGEST_REMEMBERED: Final = 128
@@ -92,8 +93,10 @@ def is_sensitive(name: str) -> bool:
 
 
 def _is_sensitive(name: str) -> bool:
-    flat = _SEPARATORS.sub("", name.lower())
-    return flat.endswith(SENSITIVE_ENDINGS) or flat in SENSITIVE_NAMES
+    words = _SEPARATORS.sub(" ", name.lower()).split()
+    if "".join(words).endswith(SENSITIVE_ENDINGS):
+        return True
+    return bool(words) and (words[-1] in SENSITIVE_NAMES or "".join(words) in SENSITIVE_NAMES)
 
 
 def _hides_text(name: str) -> bool:
@@ -320,13 +323,13 @@ def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
 
 def _strip_members(value: dict[str, JsonValue], texts: list[str]) -> JsonValue:
     changed: dict[str, JsonValue] = {}
-    names_secret = "value" in value and _names_secret(value)
+    names_secret = ("value" in value or "Value" in value) and _names_secret(value)
     for key, member in value.items():
         texts.append(key)
         if type(member) is str and not _HIDES_TEXT[key] and not names_secret:
             texts.append(member)  # most members of most values
             continue
-        hidden = _hides(key, member) or (names_secret and key == "value")
+        hidden = _hides(key, member) or (names_secret and key in VALUE_MEMBERS)
         after = _hide(member) if hidden else _strip(member, texts)
         if after is not member:
             changed[key] = after
