@@ -52,6 +52,7 @@ def test_an_event_without_end_is_refused(line: bytes) -> None:
         parser.feed(line * 100)
 
 
-def test_an_event_of_empty_lines_without_end_is_too_long() -> None:
+def test_an_event_of_empty_lines_without_end_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolgate.adapters.sse.MAX_EVENT_CHARS", 1000)
     with pytest.raises(TooLong):
-        SseParser().feed(b"data:\n" * (MAX_EVENT_CHARS + 1))
+        SseParser().feed(b"data:\n" * 1001)

@@ -17,6 +17,7 @@ from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
+_asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,11 @@ async def _line(prompt: str) -> str:
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
-    click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
-    if asked.reason:
-        click.echo(f"  {plain(asked.reason)}")
-    answer = await _line("  approve? [y/N] ")
+    async with _asking:
+        click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
+        if asked.reason:
+            click.echo(f"  {plain(asked.reason)}")
+        answer = await _line("  approve? [y/N] ")
     return answer.strip().lower() in {"y", "yes"}
 
 

@@ -1,0 +1,41 @@
+"""Two approvals at once: each question has its own answer."""
+
+import asyncio
+import threading
+
+import pytest
+
+from toolgate.cli import chat
+from toolgate.contracts import ingress_v1 as wire
+
+
+class Slow:
+    """A person who answers the second question only after it was asked."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def readline(self, *_: object) -> str:
+        self.may.wait(5)
+        return "y\n"
+
+
+def asked(tool: str) -> wire.ApprovalRequired:
+    return wire.ApprovalRequired(
+        ts=1, run_id="r", approval_id=tool, tool_call_id=tool, tool_name=tool,
+        args_summary="", reason="", deadline_ts=9,
+    )  # fmt: skip
+
+
+async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    person = Slow()
+    monkeypatch.setattr("sys.stdin", person)
+    both = [asyncio.create_task(chat._decide(asked(tool))) for tool in ("pay", "wipe")]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    shown = capsys.readouterr().out
+    person.may.set()
+    assert await asyncio.wait_for(asyncio.gather(*both), 5) == [True, True]
+    assert ("pay" in shown, "wipe" in shown) == (True, False)
