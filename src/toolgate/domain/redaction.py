@@ -300,10 +300,12 @@ def _mask_random(match: re.Match[str]) -> str:
     return MASK if looks_random(match[0]) else match[0]
 
 
-def without_flagged(words: Sequence[str]) -> list[str]:
+def without_flagged(words: list[str]) -> list[str]:
     """A command's words, what stands behind a flag that names a secret masked."""
-    hidden = _strip_items([*words], [])
-    return [str(word) for word in hidden]
+    for word in words:
+        if word[:1] == "-" and (word in USER_FLAGS or is_sensitive(word)):
+            return [str(shown) for shown in _strip_items([*words], [])]
+    return words
 
 
 def _strip(value: JsonValue, texts: list[str]) -> JsonValue:
@@ -347,12 +349,13 @@ def _strip_items(value: list[JsonValue], texts: list[str]) -> list[JsonValue]:
     for item in value:
         hidden = flagged or (names_user and isinstance(item, str) and ":" in item)
         after.append(_hide(item) if hidden else _strip(item, texts))
-        # ["--password", "..."], ["-u", "name:..."], and a header as a pair
-        names_user = isinstance(item, str) and item in USER_FLAGS
-        flagged = isinstance(item, str) and (
-            (_FLAG.fullmatch(item) is not None and is_sensitive(item))
-            or (len(value) == 2 and not after[1:] and is_sensitive_header(item))
-        )
+        flagged = names_user = False
+        if isinstance(item, str):
+            if item.startswith("-"):  # ["--password", "..."], ["-u", "name:..."]
+                names_user = item in USER_FLAGS
+                flagged = is_sensitive(item) and _FLAG.fullmatch(item) is not None
+            elif len(after) == 1 and len(value) == 2:  # a header as a pair
+                flagged = is_sensitive_header(item)
     if all(new is old for new, old in zip(after, value, strict=True)):
         return value
     return after
