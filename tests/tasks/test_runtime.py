@@ -488,3 +488,17 @@ async def test_a_run_out_of_time_ends_also_where_that_cannot_be_written_at_once(
         ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
         assert ended.error is not None
         assert ended.error.code is TaskCode.RUN_TIMEOUT
+
+
+async def test_a_run_out_of_time_stops_also_where_its_end_cannot_be_written_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0, 0.0, 0.0))
+    gate, clock = Gate(), SystemClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+    async with a_toolset(tmp_path, gate.template, clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_ended", 1000
+        answer = await run(toolset, "gated", {"name": "a"}, mode="async", timeoutMs=500)
+        await toolset.runtime.wait(answer["runId"], timeout_s=5)
+        await until(lambda: gate.stopped == ["a"])
+        await until(lambda: toolset.runtime.sessions.count == 0)
