@@ -28,11 +28,13 @@ from toolgate.domain.task_runs import (
     TaskCode,
     TaskFailed,
     TaskStatus,
+    Trust,
 )
 from toolgate.ports.browser import PageCrashed
 from toolgate.ports.journal import Append, Event, Operation, Put
 from toolgate.tasks import records, runtime
 from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.toolset import Asker, Call
 from toolgate.testing.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -206,6 +208,25 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
         with pytest.raises(TaskFailed) as failed:
             await run(toolset, "instant", session=kept)
         assert failed.value.code is TaskCode.SESSION_NOT_FOUND
+
+
+async def test_a_kept_session_goes_with_the_client_that_uses_it_after_a_reconnect(
+    tmp_path: Path,
+) -> None:
+    browser, again = FakeBrowser(), Call(Asker(Trust.LOCAL, "again"))
+    async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.0) as toolset:
+        sessions = toolset.runtime.sessions
+        kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]
+        await run(toolset, "instant", mode="sync", session=kept, call=again)
+        sessions.client_gone("again")  # whose it is not, while the first is there
+        assert not sessions._leaving
+        sessions.client_gone("tests")
+        leaving = list(sessions._leaving.values())
+        await run(toolset, "instant", mode="sync", session=kept, call=again)
+        await asyncio.gather(*leaving)
+        assert browser.sessions[0].closes == 0
+        sessions.client_gone("again")
+        await until(lambda: browser.sessions[0].closes == 1)
 
 
 @pytest.mark.requirement("004/idempotency/same-run")

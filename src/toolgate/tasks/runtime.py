@@ -155,7 +155,9 @@ class TaskRuntime:
             if known is not None:
                 return known, True
             if submission.session_id:
-                self.sessions.get(submission.session_id, trust=submission.trust)
+                self.sessions.get(
+                    submission.session_id, trust=submission.trust, client=submission.client
+                )
             if len(self._queue) >= MAX_QUEUED:
                 raise TaskFailed(TaskCode.EXECUTION_ERROR, "too many runs are waiting")
             live = self._new(submission)

@@ -63,12 +63,14 @@ class Sessions:
         known.session = session
         return session
 
-    def get(self, session_id: str, *, trust: Trust) -> BrowserSession:
+    def get(self, session_id: str, *, trust: Trust, client: str = "") -> BrowserSession:
         """An open session that a caller of this trust may use."""
         known = self._open.get(session_id)
         if known is None or known.trust is not trust or not known.session.is_alive:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         known.used_at = self._clock.monotonic()
+        if client and known.client in self._leaving:  # it has come back under another name
+            known.client = client
         return known.session
 
     def keep(self, session_id: str) -> None:
