@@ -157,9 +157,10 @@ class Artifacts:
                 async with self._dropping:
                     if self._keeping or artifact.digest in self._kept:
                         continue  # it may be the same content: the next sweep knows
-                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
+                    # The bytes first: once the row has lost their name, nobody finds them.
                     if not in_use[artifact.digest]:  # another artifact may have the same content
                         await self._blobs.delete(artifact.digest)
+                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
             else:
                 continue
             changed += 1
