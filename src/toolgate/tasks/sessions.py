@@ -75,11 +75,15 @@ class Sessions:
 
     def keep(self, session_id: str) -> None:
         """Leave the session open when its run ends."""
-        if sum(known.kept for known in self._open.values()) >= MAX_KEPT:
+        known = self._open.get(session_id)
+        if known is None:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
+        others = sum(each.kept for each in self._open.values() if each is not known)
+        if others >= MAX_KEPT:
             raise TaskFailed(
                 TaskCode.EXECUTION_ERROR, f"{MAX_KEPT} sessions are kept already; close some first"
             )
-        self._open[session_id].kept = True
+        known.kept = True
 
     async def leave(self, session_id: str) -> None:
         """A run that owns the session is over."""
