@@ -1,6 +1,7 @@
 """Runs in their queue: who runs when, how each ends once, what is kept and for how long."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from tests.tasks.runtimes import (
 )
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
-from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     RUN_TTL_MS,
@@ -523,3 +524,23 @@ async def test_a_run_out_of_time_stops_also_where_its_end_cannot_be_written_at_a
         await toolset.runtime.wait(answer["runId"], timeout_s=5)
         await until(lambda: gate.stopped == ["a"])
         await until(lambda: toolset.runtime.sessions.count == 0)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"other")])
+async def test_a_run_whose_result_is_lost_is_listed_with_the_others(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        lost = await run(toolset, "instant", {"name": "lost"}, mode="sync")
+        there = await run(toolset, "instant", {"name": "there"}, mode="sync")
+        toolset.runtime._results.clear()  # as after a restart
+        artifact = await toolset.runtime.artifacts.get(lost["artifactIds"][0])
+        name = artifact.digest.removeprefix("sha256:")
+        damage(tmp_path / "blobs" / name[:2] / name[2:4] / name)
+        listed = await toolset.call("list_task_runs", {}, LOCAL)
+        assert {each["runId"]: each["result"] for each in listed["runs"]} == {
+            there["runId"]: {"name": "there"},
+            lost["runId"]: {"contentArtifactId": artifact.artifact_id},
+        }
+        with pytest.raises(ToolgateError):
+            await toolset.call("get_task_run", {"runId": lost["runId"]}, LOCAL)
