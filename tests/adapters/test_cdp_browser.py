@@ -214,3 +214,76 @@ async def test_a_file_that_comes_when_its_visit_is_over_is_not_left_lying() -> N
     finally:
         life.forget()
         await browser.close()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_browser_that_nobody_waits_for_any_more_while_it_starts_is_ended(
+    tmp_path: Path,
+) -> None:
+    program, told = tmp_path / "chromium", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ > {told}.new; mv {told}.new {told}; exec sleep 60\n")
+    program.chmod(0o755)
+    browser = CdpBrowser(BrowserOptions(executable=str(program)), complaint=no_complaint)
+    before = open_files()
+    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    await until(told.exists)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await browser.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+    await until(lambda: open_files() == before)
+
+
+async def test_a_browser_that_is_not_started_any_more_leaves_no_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = asyncio.Event()
+
+    async def never(*_: Any, **__: Any) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
+    before = open_files()
+    starting = asyncio.create_task(
+        CdpConnection(lost=lambda: None).start("chromium", home=tmp_path)
+    )
+    await reached.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert open_files() == before
+
+
+async def test_a_browser_that_nobody_waits_for_once_it_has_answered_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not any(shutil.which(name) for name in KNOWN):
+        pytest.skip("there is no Chromium on this machine")
+    asked: list[CdpConnection] = []
+    send = CdpConnection.send
+
+    async def held(
+        self: CdpConnection, method: str, session_id: str = "", **params: Any
+    ) -> msgspec.Raw:
+        if method == "Target.setDiscoverTargets":
+            asked.append(self)
+            await asyncio.Event().wait()
+        return await send(self, method, session_id, **params)
+
+    monkeypatch.setattr(CdpConnection, "send", held)
+    browser = CdpBrowser(complaint=no_complaint)
+    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    await until(lambda: bool(asked))
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await browser.close()
+    process = asked[0].process
+    assert process is not None
+    assert process.returncode is not None

@@ -388,6 +388,23 @@ async def test_a_journal_with_other_records_than_were_signed_stops_the_start(
             pass
 
 
+async def test_a_journal_that_lost_a_record_before_it_was_published_is_never_signed(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as home:
+        await fill(home, 5)
+    before = checkpoint_of(tmp_path)
+    journal = await SqliteJournal.open(tmp_path / "journal.db", clock=FakeClock(), bus=LocalBus())
+    for _ in range(3):
+        await journal.commit(Append(STREAM, (NewEvent("decision", b"{}"),)))
+    await journal.close()
+    in_file(tmp_path, "DELETE FROM events WHERE seq = 7")
+    with pytest.raises(Damaged, match="records are missing"):
+        async with running(tmp_path):
+            pass
+    assert checkpoint_of(tmp_path) == before
+
+
 async def test_a_checkpoint_that_is_not_ours_stops_the_start(tmp_path: Path) -> None:
     async with running(tmp_path) as home:
         await fill(home, 5)

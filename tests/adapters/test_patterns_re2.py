@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.adapters.secret_writing import ENCODINGS, make_secrets
+from toolgate.adapters import patterns_re2
 from toolgate.adapters.logging_redaction import RedactingFilter
 from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
 from toolgate.domain.errors import Invalid
@@ -365,3 +366,13 @@ def test_a_secret_whose_bytes_are_escaped_one_by_one_is_found() -> None:
     secret = "pässwörter-geheim"
     redactor = SecretPatterns([secret]).redactor()
     assert redactor.text(f"sent {secret.encode()!r}.") == f"sent b'{MASK}'."
+
+
+def test_more_known_secrets_than_the_search_has_memory_for_are_searched_for_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patterns_re2, "SEARCH_MEMORY", 8 << 20)
+    known = make_secrets(4000)
+    redactor = SecretPatterns(known).redactor()
+    assert redactor.text("nothing to hide") == "nothing to hide"
+    assert redactor.text(f"it is {known[1234]}, then") == f"it is {MASK}, then"

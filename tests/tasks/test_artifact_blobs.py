@@ -12,6 +12,7 @@ from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.ids import RandomIds
 from toolgate.bootstrap.browser import browser_tasks
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.task_runs import ARTIFACT_TTL_MS, TaskCode, TaskFailed
 from toolgate.ports.journal import Event, Operation
 from toolgate.tasks.artifacts import Artifacts
@@ -91,3 +92,34 @@ async def test_an_artifact_whose_bytes_are_lost_is_no_longer_kept(tmp_path: Path
     with pytest.raises(TaskFailed) as failed:
         await artifacts.read(kept.artifact_id)
     assert failed.value.code is TaskCode.ARTIFACT_EXPIRED
+
+
+class StuckBlobs(DiskBlobs):
+    """Cannot delete this one."""
+
+    stuck = ""
+
+    async def delete(self, digest: str) -> None:
+        if digest == self.stuck:
+            raise Unavailable("the disk is read-only")
+        await super().delete(digest)
+
+
+async def test_bytes_that_cannot_be_deleted_when_they_expire_are_deleted_later(
+    tmp_path: Path,
+) -> None:
+    clock, blobs = FakeClock(), StuckBlobs(tmp_path)
+    artifacts = Artifacts(
+        journal=memory_journal(clock), blobs=blobs, clock=clock, new_id=RandomIds(clock)
+    )
+    kept = await artifacts.keep(b"private", run_id="run_1", name="a", mime_type="text/plain")
+    await artifacts.keep(b"another", run_id="run_1", name="b", mime_type="text/plain")
+    blobs.stuck = kept.digest
+    clock.advance(ARTIFACT_TTL_MS)
+    assert await artifacts.sweep() == 1  # the other one
+    with pytest.raises(TaskFailed) as expired:
+        await artifacts.get(kept.artifact_id)
+    assert expired.value.code is TaskCode.ARTIFACT_EXPIRED
+    blobs.stuck = ""
+    assert await artifacts.sweep() == 1
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

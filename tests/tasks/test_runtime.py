@@ -1,6 +1,7 @@
 """Runs in their queue: who runs when, how each ends once, what is kept and for how long."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from tests.tasks.runtimes import (
 )
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
-from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     RUN_TTL_MS,
@@ -28,11 +29,13 @@ from toolgate.domain.task_runs import (
     TaskCode,
     TaskFailed,
     TaskStatus,
+    Trust,
 )
 from toolgate.ports.browser import PageCrashed
 from toolgate.ports.journal import Append, Event, Operation, Put
 from toolgate.tasks import records, runtime
 from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.toolset import Asker, Call
 from toolgate.testing.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -206,6 +209,25 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
         with pytest.raises(TaskFailed) as failed:
             await run(toolset, "instant", session=kept)
         assert failed.value.code is TaskCode.SESSION_NOT_FOUND
+
+
+async def test_a_kept_session_goes_with_the_client_that_uses_it_after_a_reconnect(
+    tmp_path: Path,
+) -> None:
+    browser, again = FakeBrowser(), Call(Asker(Trust.LOCAL, "again"))
+    async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.0) as toolset:
+        sessions = toolset.runtime.sessions
+        kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]
+        await run(toolset, "instant", mode="sync", session=kept, call=again)
+        sessions.client_gone("again")  # whose it is not, while the first is there
+        assert not sessions._leaving
+        sessions.client_gone("tests")
+        leaving = list(sessions._leaving.values())
+        await run(toolset, "instant", mode="sync", session=kept, call=again)
+        await asyncio.gather(*leaving)
+        assert browser.sessions[0].closes == 0
+        sessions.client_gone("again")
+        await until(lambda: browser.sessions[0].closes == 1)
 
 
 @pytest.mark.requirement("004/idempotency/same-run")
@@ -488,3 +510,37 @@ async def test_a_run_out_of_time_ends_also_where_that_cannot_be_written_at_once(
         ended = await toolset.runtime.wait(answer["runId"], timeout_s=5)
         assert ended.error is not None
         assert ended.error.code is TaskCode.RUN_TIMEOUT
+
+
+async def test_a_run_out_of_time_stops_also_where_its_end_cannot_be_written_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0, 0.0, 0.0))
+    gate, clock = Gate(), SystemClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+    async with a_toolset(tmp_path, gate.template, clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_ended", 1000
+        answer = await run(toolset, "gated", {"name": "a"}, mode="async", timeoutMs=500)
+        await toolset.runtime.wait(answer["runId"], timeout_s=5)
+        await until(lambda: gate.stopped == ["a"])
+        await until(lambda: toolset.runtime.sessions.count == 0)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"other")])
+async def test_a_run_whose_result_is_lost_is_listed_with_the_others(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        lost = await run(toolset, "instant", {"name": "lost"}, mode="sync")
+        there = await run(toolset, "instant", {"name": "there"}, mode="sync")
+        toolset.runtime._results.clear()  # as after a restart
+        artifact = await toolset.runtime.artifacts.get(lost["artifactIds"][0])
+        name = artifact.digest.removeprefix("sha256:")
+        damage(tmp_path / "blobs" / name[:2] / name[2:4] / name)
+        listed = await toolset.call("list_task_runs", {}, LOCAL)
+        assert {each["runId"]: each["result"] for each in listed["runs"]} == {
+            there["runId"]: {"name": "there"},
+            lost["runId"]: {"contentArtifactId": artifact.artifact_id},
+        }
+        with pytest.raises(ToolgateError):
+            await toolset.call("get_task_run", {"runId": lost["runId"]}, LOCAL)

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.tasks.runtimes import until
-from toolgate.domain.task_runs import TaskFailed, Trust
-from toolgate.tasks.sessions import Sessions
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.tasks.sessions import MAX_KEPT, Sessions
 from toolgate.testing.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 
@@ -44,3 +44,23 @@ async def test_a_session_that_is_closed_while_it_reopens_stays_closed() -> None:
     with pytest.raises(TaskFailed):
         await reopening
     assert opened.browser.sessions[1].closes == 1
+
+
+async def test_a_session_that_is_kept_can_be_kept_again_when_there_is_room_for_no_other() -> None:
+    sessions = Opened().sessions
+    for number in range(MAX_KEPT + 1):
+        await sessions.open(f"s{number}", trust=Trust.LOCAL, client="c")
+    for number in range(MAX_KEPT):
+        sessions.keep(f"s{number}")
+    with pytest.raises(TaskFailed):
+        sessions.keep(f"s{MAX_KEPT}")
+    sessions.keep("s0")
+
+
+async def test_a_session_that_was_closed_meanwhile_cannot_be_kept() -> None:
+    sessions = Opened().sessions
+    await sessions.open("s", trust=Trust.LOCAL, client="c")
+    await sessions.close("s")
+    with pytest.raises(TaskFailed) as failed:
+        sessions.keep("s")
+    assert failed.value.code is TaskCode.SESSION_NOT_FOUND

@@ -104,8 +104,8 @@ class _Life:
             await self.connection.send(
                 "Target.setDiscoverTargets", discover=True, filter=[{"type": "page"}]
             )
-        except BaseException:
-            self.forget()
+        except BaseException:  # whoever waited may have gone
+            await self.close()
             raise
         self.is_still = bool(still)
 

@@ -96,8 +96,9 @@ class CdpConnection(asyncio.Protocol):
     async def start(self, executable: str, *flags: str, home: Path) -> None:
         """Start the browser; raises Unavailable where it does not come up."""
         loop = asyncio.get_running_loop()
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
+        theirs_in, out = os.pipe()
+        into, theirs_out = os.pipe()
+        ours_in, ours_out = os.fdopen(into, "rb"), os.fdopen(out, "wb")
         # Above 4, so that putting one there cannot close the other.
         given = [fcntl.fcntl(pipe, fcntl.F_DUPFD, 10) for pipe in (theirs_in, theirs_out)]
         try:
@@ -109,23 +110,27 @@ class CdpConnection(asyncio.Protocol):
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
-        except OSError as failed:
-            os.close(ours_in)
-            os.close(ours_out)
-            raise Unavailable(f"{executable} could not be started: {failed}") from failed
+        except BaseException as failed:
+            ours_in.close()
+            ours_out.close()
+            if isinstance(failed, OSError):
+                raise Unavailable(f"{executable} could not be started: {failed}") from failed
+            raise
         finally:
             for pipe in (theirs_in, theirs_out, *given):
                 os.close(pipe)
-        self._answers, _ = await loop.connect_read_pipe(lambda: self, os.fdopen(ours_in, "rb"))
-        self._commands, _ = await loop.connect_write_pipe(
-            asyncio.BaseProtocol, os.fdopen(ours_out, "wb")
-        )
         try:
+            self._answers, _ = await loop.connect_read_pipe(lambda: self, ours_in)
+            self._commands, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, ours_out)
             async with asyncio.timeout(LAUNCH_S):
                 await self.send("Browser.getVersion")
-        except (TimeoutError, PageError) as failed:
+        except BaseException as failed:  # whoever waited may have gone
             await self.close()
-            raise Unavailable(f"{executable} did not come up") from failed
+            ours_in.close()
+            ours_out.close()
+            if isinstance(failed, TimeoutError | PageError):
+                raise Unavailable(f"{executable} did not come up") from failed
+            raise
 
     async def close(self) -> None:
         """End the browser and everything it started."""

@@ -316,6 +316,8 @@ class EvidenceLog:
         if records:
             return records
         page = await self._journal.read(STREAM, after=self._log.size, limit=self._options.page)
+        if page and page[-1].seq != self._log.size + len(page):  # else each would prove another
+            raise Damaged(f"records are missing in the journal after the first {self._log.size}")
         return [record_of(event.data) for event in page]
 
     def _sign(self) -> Checkpoint:

@@ -27,6 +27,7 @@ VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
 SEARCH_MEMORY: Final = (
     64 << 20
 )  # bytes; RE2 makes its automaton as texts come, and starts over here
+STEM_MEMORY: Final = 2048  # bytes; with less than half of it, so many would not compile
 CLOSING: Final = "-----END"
 REMEMBERED: Final = 512  # clean texts: a policy's reasons are looked through with every call
 REMEMBERED_LENGTH: Final = 256
@@ -254,7 +255,7 @@ class SecretPatterns:
             automaton.add_word(stem, stem)
         automaton.make_automaton()
         options = re2.Options()
-        options.max_mem = SEARCH_MEMORY
+        options.max_mem = max(SEARCH_MEMORY, STEM_MEMORY * len(by_stem))
         options.never_capture = True
         searched = re2.Set.SearchSet(options)
         for text in PATTERNS.values():

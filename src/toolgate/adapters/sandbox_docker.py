@@ -187,7 +187,13 @@ class DockerSession(AgentSession):
         self._said = bytearray()
 
     async def start(self, docker: aiodocker.Docker, config: dict[str, Any], *, name: str) -> None:
-        self.container = await docker.containers.create(config, name=name)
+        creating = asyncio.ensure_future(docker.containers.create(config, name=name))
+        try:
+            self.container = await asyncio.shield(creating)
+        except asyncio.CancelledError:  # the engine makes it all the same: to be removed, then
+            with contextlib.suppress(*FROM_THE_ENGINE):
+                self.container = await asyncio.wait_for(creating, DESTROY_SECONDS)
+            raise
         self._stream = self.container.attach(stdin=True, stdout=True, stderr=True)
         await self._stream.__aenter__()
         self.send = self._outgoing.put_nowait

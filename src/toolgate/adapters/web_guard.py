@@ -30,6 +30,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CHUNK: Final = 65536
+GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+GZIP_MARK: Final = b"\x1f"  # of its two bytes, the one that may be all there is yet
 
 # The connection is ours to manage; a caller who sets these could speak for another request.
 FORBIDDEN_HEADERS: Final = frozenset(
@@ -314,12 +316,40 @@ def _inflater(encoding: str) -> Callable[[bytes, int], bytes]:
         case "" | "identity":
             return lambda chunk, room: chunk[: max(room, 0)]
         case "gzip" | "x-gzip":
-            unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            return _gunzip()
         case "deflate":
-            unzip = zlib.decompressobj()
+            return _undeflate()
         case _:
             raise Unavailable(f"the answer is encoded as {encoding[:40]!r}, which wasn't asked for")
-    return lambda chunk, room: unzip.decompress(chunk, max(room, 1))
+
+
+def _gunzip() -> Callable[[bytes, int], bytes]:
+    """One member after the other (RFC 1952, 2.2); what follows the last is let be."""
+    unzip = zlib.decompressobj(wbits=GZIP_BITS)
+
+    def inflate(chunk: bytes, room: int) -> bytes:
+        nonlocal unzip
+        found = unzip.decompress(chunk, room)
+        while len(found) < room and (rest := unzip.unused_data).startswith(GZIP_MARK):
+            unzip = zlib.decompressobj(wbits=GZIP_BITS)
+            found += unzip.decompress(rest, room - len(found))
+        return found
+
+    return inflate
+
+
+def _undeflate() -> Callable[[bytes, int], bytes]:
+    """With zlib's header or, as some servers send it, without (RFC 9110, 8.4.1.2)."""
+    unzip = None
+
+    def inflate(chunk: bytes, room: int) -> bytes:
+        nonlocal unzip
+        if unzip is None:
+            headed = chunk[0] & 0x0F == zlib.DEFLATED
+            unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
+        return unzip.decompress(chunk, room)
+
+    return inflate
 
 
 def _with_hops(answer: WebResponse, hops: Sequence[str]) -> WebResponse:

@@ -89,9 +89,9 @@ def _members(document: Any, *path: str) -> list[Any]:
 def _picked(results: list[Any], snippet: str) -> list[dict[str, str]]:
     return [
         {
-            "title": str(one.get("title", "")),
-            "url": str(one.get("url", "")),
-            "snippet": str(one.get(snippet, "")),
+            "title": str(one.get("title") or ""),
+            "url": str(one.get("url") or ""),
+            "snippet": str(one.get(snippet) or ""),
         }
         for one in results
         if isinstance(one, dict)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.clock import SystemClock
@@ -31,6 +30,7 @@ from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.tools import Caller, Level, Tool
+from toolgate.domain.urls import parse_url
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
 from toolgate.execution.egress import EgressRecords, PolicyEgress
@@ -225,9 +225,7 @@ async def _search(settings: Settings, installation: Installation) -> list[ToolRo
     """`web.search`, where the operator has named a provider; its own host may be private."""
     if not settings.search_provider:
         return []
-    opened = (
-        frozenset({urlsplit(settings.search_url).netloc}) if settings.search_url else frozenset()
-    )
+    opened = frozenset({parse_url(settings.search_url).endpoint} if settings.search_url else ())
     web = await installation.enter(GuardedWeb(Guard(allow_private=opened)))
     engine = WebSearch(
         web,

@@ -17,7 +17,7 @@ from toolgate.contracts.wire import from_iso_ms, to_iso_ms
 from toolgate.domain.errors import Invalid
 from toolgate.execution.audit import STREAM, TOOL_RUN, StoredRow, decode_row
 from toolgate.ports import evidence
-from toolgate.ports.journal import Event, Journal
+from toolgate.ports.journal import Event, Head, Journal
 
 PAGE: Final = 500
 MAX_LOOKED_AT: Final = 100_000  # a search for what is nowhere must end
@@ -41,7 +41,7 @@ async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episo
     since, until = _time(search.since_ts, "since_ts"), _time(search.until_ts, "until_ts")
     found: list[Episode] = []
     looked_at = 0
-    async for event in _events(journal, search):
+    async for event in _events(journal, search, since=since, until=until):
         looked_at += 1
         if looked_at > MAX_LOOKED_AT or len(found) >= search.limit:
             break
@@ -53,10 +53,13 @@ async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episo
     return found
 
 
-async def _events(journal: Journal, search: EpisodeSearch) -> AsyncIterator[Event]:
+async def _events(
+    journal: Journal, search: EpisodeSearch, *, since: int | None, until: int | None
+) -> AsyncIterator[Event]:
     forward = search.order is Order.ASC
     if not isinstance(search.id, str):
-        async for event in _rows(journal, "", forward=forward):
+        after, before = await _bounds(journal, since=since, until=until)
+        async for event in _rows(journal, "", forward=forward, after=after, before=before):
             if event.type == TOOL_RUN:
                 yield event
         return
@@ -70,15 +73,39 @@ async def _events(journal: Journal, search: EpisodeSearch) -> AsyncIterator[Even
         yield event
 
 
-async def _rows(journal: Journal, subject: str, *, forward: bool) -> AsyncIterator[Event]:
+async def _bounds(
+    journal: Journal, *, since: int | None, until: int | None
+) -> tuple[int, int | None]:
+    """Between which numbers to look, where there are more rows than are looked at."""
+    head = await journal.head(STREAM)
+    if head.last - head.first < MAX_LOOKED_AT:
+        return 0, None
+    after = 0 if since is None else await _first_at(journal, head, since) - 1
+    return after, None if until is None else await _first_at(journal, head, until + 1)
+
+
+async def _first_at(journal: Journal, head: Head, at: int) -> int:
+    """The number of the first row of this time or later."""
+    low, high = head.first, head.last + 1
+    while low < high:
+        middle = (low + high) // 2
+        row = await journal.read(STREAM, after=middle - 1, limit=1)
+        if row and row[0].at < at:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _rows(
+    journal: Journal, subject: str, *, forward: bool, after: int = 0, before: int | None = None
+) -> AsyncIterator[Event]:
     if forward:
-        after = 0
         while page := await journal.read(STREAM, after=after, limit=PAGE, subject=subject):
             for event in page:
                 yield event
             after = page[-1].seq
         return
-    before: int | None = None
     while page := await journal.read_back(STREAM, before=before, limit=PAGE, subject=subject):
         for event in page:
             yield event

@@ -6,6 +6,7 @@ row stays as a tombstone, so that a late reader hears "expired" and not "unknown
 
 import asyncio
 import base64
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import NotFound, Unavailable
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     CHUNK_LIMIT,
@@ -25,6 +26,8 @@ from toolgate.ports.blobs import Blobs
 from toolgate.ports.clock import Clock
 from toolgate.ports.ids import NewId
 from toolgate.ports.journal import Delete, Journal, Operation, Put
+
+log = logging.getLogger(__name__)
 
 COLLECTION: Final = "task_artifacts"
 TOMBSTONE_MS: Final = 7 * ARTIFACT_TTL_MS
@@ -157,9 +160,14 @@ class Artifacts:
                 async with self._dropping:
                     if self._keeping or artifact.digest in self._kept:
                         continue  # it may be the same content: the next sweep knows
-                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
+                    # The bytes first: once the row has lost their name, nobody finds them.
                     if not in_use[artifact.digest]:  # another artifact may have the same content
-                        await self._blobs.delete(artifact.digest)
+                        try:
+                            await self._blobs.delete(artifact.digest)
+                        except Unavailable as refused:  # the next sweep tries again
+                            log.warning("artifact_not_deleted error=%s", refused)
+                            continue
+                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
             else:
                 continue
             changed += 1

@@ -155,7 +155,9 @@ class TaskRuntime:
             if known is not None:
                 return known, True
             if submission.session_id:
-                self.sessions.get(submission.session_id, trust=submission.trust)
+                self.sessions.get(
+                    submission.session_id, trust=submission.trust, client=submission.client
+                )
             if len(self._queue) >= MAX_QUEUED:
                 raise TaskFailed(TaskCode.EXECUTION_ERROR, "too many runs are waiting")
             live = self._new(submission)
@@ -330,8 +332,7 @@ class TaskRuntime:
         self._running.discard(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
-        if live.worker is not None and live.worker is not asyncio.current_task():
-            live.worker.cancel()
+        self._stop_worker(live)
         live.inputs = None
         live.over.set()
         log.info(
@@ -342,6 +343,10 @@ class TaskRuntime:
             run.error.code if run.error else "",
         )
         self._fill()
+
+    def _stop_worker(self, live: _Live) -> None:
+        if live.worker is not None and live.worker is not asyncio.current_task():
+            live.worker.cancel()
 
     async def _work(self, live: _Live) -> None:
         try:
@@ -380,6 +385,7 @@ class TaskRuntime:
             pass
         except Unavailable:
             self._running.discard(live.run.run_id)
+            self._stop_worker(live)
             live.over.set()  # whoever waits is told that it runs; the next start knows better
             self._fill()
 

@@ -63,21 +63,27 @@ class Sessions:
         known.session = session
         return session
 
-    def get(self, session_id: str, *, trust: Trust) -> BrowserSession:
+    def get(self, session_id: str, *, trust: Trust, client: str = "") -> BrowserSession:
         """An open session that a caller of this trust may use."""
         known = self._open.get(session_id)
         if known is None or known.trust is not trust or not known.session.is_alive:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         known.used_at = self._clock.monotonic()
+        if client and known.client in self._leaving:  # it has come back under another name
+            known.client = client
         return known.session
 
     def keep(self, session_id: str) -> None:
         """Leave the session open when its run ends."""
-        if sum(known.kept for known in self._open.values()) >= MAX_KEPT:
+        known = self._open.get(session_id)
+        if known is None:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"session {session_id} was closed")
+        others = sum(each.kept for each in self._open.values() if each is not known)
+        if others >= MAX_KEPT:
             raise TaskFailed(
                 TaskCode.EXECUTION_ERROR, f"{MAX_KEPT} sessions are kept already; close some first"
             )
-        self._open[session_id].kept = True
+        known.kept = True
 
     async def leave(self, session_id: str) -> None:
         """A run that owns the session is over."""

@@ -11,6 +11,7 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import field_of, given
+from toolgate.domain.errors import Damaged
 from toolgate.domain.task_runs import (
     NEXT_ACTIONS,
     Mode,
@@ -237,12 +238,17 @@ class Toolset:
         }
 
     async def _result(self, run: TaskRun, limit: int | None) -> Any:
-        encoded = await self.runtime.result(run)
+        named = {"contentArtifactId": run.result_artifact}
+        try:
+            encoded = await self.runtime.result(run)
+        except (TaskFailed, Damaged):
+            if limit is None:
+                raise
+            return named  # the others of the list are to be had all the same
         if encoded is None:
             return None
         result = msgspec.json.decode(encoded)
         if limit is not None and len(encoded) > limit:
-            named = {"contentArtifactId": run.result_artifact}
             return named | ({"summary": result["summary"]} if "summary" in result else {})
         return result
 

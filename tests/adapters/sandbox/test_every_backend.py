@@ -3,9 +3,13 @@
 import asyncio
 import contextlib
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
+import aiodocker
 import pytest
+from aiodocker.containers import DockerContainer, DockerContainers
 
 from tests.engines import need, sandbox_of
 from toolgate.adapters.sandbox_agent import STATIC_BASH
@@ -264,6 +268,35 @@ async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -
     async with asyncio.timeout(BOUND):  # one that was cancelled as it closed still does
         while isolating.sessions:
             await asyncio.sleep(0.01)
+
+
+async def test_a_container_that_is_made_while_whoever_wanted_it_goes_is_removed(
+    engine: docker_engine.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, heard = asyncio.Event(), asyncio.Event()
+    create = DockerContainers.create
+
+    async def late(self: DockerContainers, *args: Any, **named: Any) -> DockerContainer:
+        container = await create(self, *args, **named)
+        made.set()
+        await heard.wait()
+        return container
+
+    monkeypatch.setattr(DockerContainers, "create", late)
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        opening = asyncio.create_task(sandbox.open(SessionSpec(SessionKey("t", "w", "s"))))
+        await asyncio.wait_for(made.wait(), 60)
+        opening.cancel()
+        heard.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        label = json.dumps({"label": [f"toolgate.instance={sandbox._instance}"]})
+        assert await docker.containers.list(all=True, filters=label) == []
+    finally:
+        await docker.close()
+        await sandbox.close()
 
 
 async def test_an_image_that_cannot_be_had_opens_nothing(engine: docker_engine.Engine) -> None:

@@ -237,6 +237,36 @@ async def test_a_compressed_answer_is_decoded_and_a_bomb_is_cut_at_the_limit(
     assert peak < 2_000_000
 
 
+def raw_deflate(body: bytes) -> bytes:
+    return zlib.compress(body, wbits=-zlib.MAX_WBITS)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(b"first, ") + gzip.compress(b"second")),
+        ("gzip", gzip.compress(b"first, second") + bytes(16)),
+        ("deflate", raw_deflate(b"first, second")),
+    ],
+    ids=["gzip in members", "padded gzip", "deflate without its header"],
+)
+async def test_a_compressed_answer_is_decoded_whole_however_it_was_packed(
+    inside: Inside, open_web: GuardedWeb, encoding: str, body: bytes
+) -> None:
+    inside.answer = answer_with(body, f"Content-Encoding: {encoding}")
+    answer = await open_web.fetch(WebRequest(f"http://127.0.0.1:{inside.port}/"))
+    assert (answer.body, answer.truncated) == (b"first, second", False)
+
+
+async def test_a_bomb_in_the_second_member_is_cut_at_the_limit(
+    inside: Inside, open_web: GuardedWeb
+) -> None:
+    body = gzip.compress(b"small") + gzip.compress(bytes(200_000))
+    inside.answer = answer_with(body, "Content-Encoding: gzip")
+    answer = await open_web.fetch(WebRequest(f"http://127.0.0.1:{inside.port}/"))
+    assert (len(answer.body), answer.truncated) == (FAST.body_bytes, True)
+
+
 @pytest.mark.parametrize(
     "body", [b"not gzip at all", gzip.compress(b"x" * 100, mtime=0)[:20] + b"\xff" * 9]
 )

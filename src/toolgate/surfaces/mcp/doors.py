@@ -7,6 +7,7 @@ imported when the first request comes.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -118,8 +119,15 @@ class _Open:
         # The SDK compares headers with the body; the space around a value is no part of it, but
         # not every HTTP parser takes it away (RFC 9110, 5.5).
         trimmed = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-        await self.manager.handle_request({**scope, "headers": trimmed}, receive, send)
-        if scope["method"] == "DELETE":
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        await self.manager.handle_request({**scope, "headers": trimmed}, receive, answer)
+        if scope["method"] == "DELETE" and status == HTTPStatus.OK:
             name = Request(scope).headers.get("mcp-session-id", "")
             self._toolset.runtime.sessions.client_gone(f"http:{name}")
 

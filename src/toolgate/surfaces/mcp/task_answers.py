@@ -28,8 +28,8 @@ class TaskAnswers:
 
     async def begin(self, ctx: Context, arguments: Mapping[str, Any]) -> TaskRun:
         """The run that a call of the tool became; raises TaskFailed where there is none."""
-        options = arguments.get("options")
-        asynchronous = {**(options if isinstance(options, dict) else {}), "mode": "async"}
+        options = arguments.get("options", {})  # what is no object is refused with the call
+        asynchronous = {**options, "mode": "async"} if isinstance(options, dict) else options
         call = Call(self._asker(ctx))
         started = await self._toolset.call(TOOL, {**arguments, "options": asynchronous}, call)
         return self._toolset.runtime.view(started["runId"])

@@ -1,0 +1,83 @@
+"""The doors alone, called as ASGI calls them: whose word ends a session."""
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.tasks.runtimes import a_toolset, instant
+from toolgate.asgi import Message
+from toolgate.domain.task_runs import Trust
+from toolgate.surfaces.mcp.doors import McpDoors
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
+
+
+async def ask(
+    doors: McpDoors, method: str, *, user: str, session: str = "", body: bytes = b""
+) -> tuple[int, dict[str, str]]:
+    headers = {
+        "host": "127.0.0.1",
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        **({"mcp-session-id": session} if session else {}),
+    }
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": "/mcp",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "user": SimpleNamespace(display_name=user),
+    }
+    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if given:
+            return given.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(30):
+        await doors(scope, receive, send)
+    named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], named
+
+
+async def test_only_the_client_itself_gives_up_what_is_kept_for_it(tmp_path: Path) -> None:
+    async with a_toolset(tmp_path, instant(), grace_s=0.0) as toolset:
+        doors = McpDoors(toolset)
+        try:
+            status, headers = await ask(doors, "POST", user="ann", body=json.dumps(HELLO).encode())
+            assert status == 200
+            session = headers["mcp-session-id"]
+            sessions = toolset.runtime.sessions
+            await sessions.open("sess_1", trust=Trust.REMOTE, client=f"http:{session}")
+            sessions.keep("sess_1")
+
+            status, _ = await ask(doors, "DELETE", user="bob", session=session)
+            assert status == 404
+            leaving = list(sessions._leaving.values())
+            await asyncio.gather(*leaving)
+            assert sessions.count == 1
+
+            status, _ = await ask(doors, "DELETE", user="ann", session=session)
+            assert status == 200
+            await asyncio.gather(*sessions._leaving.values())
+            assert sessions.count == 0
+        finally:
+            await doors.close()
