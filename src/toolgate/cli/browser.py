@@ -1,14 +1,17 @@
 """`toolgate browser`: browser tasks over MCP, alone, without the rest of Toolgate."""
 
 import asyncio
+import contextlib
 import signal
 import socket
+from collections.abc import Iterator
 from typing import Final
 
 import click
 import msgspec
 import uvicorn
 
+from toolgate import asgi
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.domain.errors import Misconfigured
@@ -52,24 +55,27 @@ async def _serve_http(settings: Settings) -> None:
             "this server has no authentication of its own and binds loopback only;"
             " `toolgate up` serves MCP behind the gateway's"
         )
-    async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
-        doors = McpDoors(toolset)
-        server = _Announced(
-            uvicorn.Config(
-                doors,
-                host=settings.host,
-                port=settings.gateway_port,
-                log_config=None,
-                lifespan="off",
-                timeout_graceful_shutdown=3,
+    bound = asgi.bind(settings.host, settings.gateway_port, setting="GATEWAY_PORT")
+    with contextlib.closing(bound):
+        async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
+            doors = McpDoors(toolset)
+            server = _Announced(
+                uvicorn.Config(doors, log_config=None, lifespan="off", timeout_graceful_shutdown=3)
             )
-        )
-        await server.serve()
-        await doors.close()
+            loop = asyncio.get_running_loop()
+            for name in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(name, setattr, server, "should_exit", True)
+            await server.serve(sockets=[bound])
+            await doors.close()
 
 
 class _Announced(uvicorn.Server):
     """Says on stdout where it listens, once it does."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """It would raise them again when it has stopped, and so end us before the browser is."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
