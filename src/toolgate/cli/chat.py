@@ -1,9 +1,11 @@
 """`toolgate chat`: talk to an agent in the terminal; approvals and tools are asked for inline."""
 
 import asyncio
+import contextlib
 import getpass
 import logging
 import sys
+import threading
 from dataclasses import dataclass
 
 import click
@@ -36,7 +38,28 @@ async def _line(prompt: str) -> str:
     """A line of the terminal's, or of whatever stands in for it; empty at its end."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
-    return await asyncio.to_thread(sys.stdin.readline)
+    loop = asyncio.get_running_loop()
+    read: asyncio.Future[str] = loop.create_future()
+
+    def tell(line: str, wrong: Exception | None = None) -> None:
+        if read.done():
+            return
+        if wrong is None:
+            read.set_result(line)
+        else:
+            read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+
+    def wait() -> None:
+        try:
+            told: tuple[str, Exception | None] = sys.stdin.readline(), None
+        except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
+            told = "", wrong
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            loop.call_soon_threadsafe(tell, *told)
+
+    # Not of the loop's own threads: those are waited for at the end, and this one may never return.
+    threading.Thread(target=wait, daemon=True).start()
+    return await read
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
