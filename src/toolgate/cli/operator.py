@@ -1,6 +1,7 @@
 """How commands speak to a running gateway, as its operator."""
 
 import functools
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -32,11 +33,14 @@ class Operator:
         try:
             request = self._request(method, path, body)
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
-                return json.loads(got.read())
+                answer = json.loads(got.read())
         except urllib.error.HTTPError as refused:
             raise self._refusal(refused) from refused
-        except (OSError, ValueError) as silent:
+        except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+        if not isinstance(answer, dict):
+            raise Unavailable(f"no gateway answers at {self.url}, but something else")
+        return answer
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
@@ -49,7 +53,7 @@ class Operator:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:
             raise self._refusal(refused) from refused
-        except OSError as silent:
+        except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
 
     def _refusal(self, refused: urllib.error.HTTPError) -> Refused | Unavailable:
@@ -112,7 +116,7 @@ def show(
     shown = table_of(columns)
     for row in rows:
         shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
-    Console(markup=False, highlight=False).print(shown)
+    Console(markup=False, emoji=False, highlight=False).print(shown)
 
 
 def _cell(name: str, value: Any) -> str:
