@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -71,8 +71,7 @@ def get(
 
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-    address = (url or f"http://{host}:{settings.gateway_port}").rstrip("/")
+    address = (url or f"http://{host_in_url(settings)}:{settings.gateway_port}").rstrip("/")
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
         address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
     )

@@ -13,7 +13,7 @@ import uvicorn
 
 from toolgate import asgi
 from toolgate.bootstrap.browser import browser_alone
-from toolgate.bootstrap.installation import configure_logs
+from toolgate.bootstrap.installation import address, configure_logs
 from toolgate.domain.errors import Misconfigured
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.doors import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
@@ -80,7 +80,6 @@ class _Announced(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            base = f"http://{host}:{port}"
+            base = f"http://{address(self.servers[0].sockets[0].getsockname())}"
             urls = {"mcp": base + HTTP_PATH, "mcp_sse": base + SSE_PATH}
             click.echo(msgspec.json.encode({"ready": True, "urls": urls}).decode())

@@ -12,7 +12,7 @@ import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -147,7 +147,7 @@ def command(
     line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
     console. Exits 1 where a run did not end well.
     """
-    url = url or f"ws://{settings.host}:{settings.ws_port}/ws"
+    url = url or f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
     # What the session logs is said here anyway.

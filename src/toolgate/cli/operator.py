@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.cli.terminal import plain, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
@@ -79,8 +79,7 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-        address = url or f"http://{host}:{settings.gateway_port}"
+        address = url or f"http://{host_in_url(settings)}:{settings.gateway_port}"
         operator = Operator(address.rstrip("/"), _token(settings))
         return command(*args, operator=operator, **kwargs)
 
