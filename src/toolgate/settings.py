@@ -53,6 +53,12 @@ def _text(value: str) -> str:
     return value
 
 
+def _named(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
 def _secret(value: str) -> Secret:
     if not value.isprintable():  # no header could hold it, and whoever tried would show it
         raise ValueError("must be one line, without control characters")
@@ -103,9 +109,12 @@ def _setting(name: str, default: Any, meaning: str, parse: Parse) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     home: Path = _setting(
-        "TOOLGATE_HOME", Path(".toolgate"), "Where all data is kept.", lambda text: Path(text)
+        "TOOLGATE_HOME",
+        Path(".toolgate"),
+        "Where all data is kept.",
+        lambda text: Path(_named(text)),
     )
-    host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _text)
+    host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _named)
     ws_port: int = _setting("WS_PORT", 8090, "Ingress: WebSocket for clients. 0: any.", _PORT)
     http_port: int = _setting("HTTP_PORT", 8091, "Ingress: internal HTTP. 0: any.", _PORT)
     orchestrator_port: int = _setting("ORCHESTRATOR_PORT", 8081, "Orchestrator's API.", _PORT)
