@@ -135,3 +135,13 @@ async def test_a_page_that_remembers_another_journal_hears_of_this_one(
         async with asyncio.timeout(5):
             while not (await stream.content.readline()).startswith(b"data: "):
                 pass
+
+
+async def test_an_address_that_is_no_text_is_said_to_be_no_page(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    await expect(page.get_by_role("heading", name="Policy")).to_be_visible()
+    await page.evaluate("history.pushState(null, '', '/console/runs/%E0%A4%A')")
+    await page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()

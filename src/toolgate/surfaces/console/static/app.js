@@ -77,7 +77,8 @@ async function countWaiting() {
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
 
 async function show() {
-  const path = location.pathname;
+  let path = location.pathname;
+  try { decodeURIComponent(path); } catch { path = ""; } // no text, and so no page
   const [match, name] = ROUTES.map(([pattern, view]) => { const found = path.match(pattern); return found && [found, view || found[1]]; }).find(Boolean) || [null, null];
   const mine = ++visit;
   leave.forEach((act) => act());
