@@ -112,3 +112,11 @@ def test_settings_are_the_same_as_their_defaults_when_nothing_is_given(
     assert load({}, environment={}) == Settings()
     assert Secret() == Settings().api_key
     assert settings.CONFIG_FILE == "toolgate.toml"
+
+
+@pytest.mark.parametrize("name", ["HOST", "TOOLGATE_HOME"])
+def test_an_empty_address_or_home_is_refused_and_does_not_mean_everywhere_or_here(
+    name: str,
+) -> None:
+    with pytest.raises(Misconfigured, match=f"{name} .* must not be empty"):
+        load(environment={name: ""})

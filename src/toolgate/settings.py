@@ -53,6 +53,18 @@ def _text(value: str) -> str:
     return value
 
 
+def _named(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def _secret(value: str) -> Secret:
+    if not value.isprintable():  # no header could hold it, and whoever tried would show it
+        raise ValueError("must be one line, without control characters")
+    return Secret(value)
+
+
 def _whole(low: int, high: int) -> Parse:
     def parse(value: str) -> int:
         try:
@@ -97,9 +109,12 @@ def _setting(name: str, default: Any, meaning: str, parse: Parse) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     home: Path = _setting(
-        "TOOLGATE_HOME", Path(".toolgate"), "Where all data is kept.", lambda text: Path(text)
+        "TOOLGATE_HOME",
+        Path(".toolgate"),
+        "Where all data is kept.",
+        lambda text: Path(_named(text)),
     )
-    host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _text)
+    host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _named)
     ws_port: int = _setting("WS_PORT", 8090, "Ingress: WebSocket for clients. 0: any.", _PORT)
     http_port: int = _setting("HTTP_PORT", 8091, "Ingress: internal HTTP. 0: any.", _PORT)
     orchestrator_port: int = _setting("ORCHESTRATOR_PORT", 8081, "Orchestrator's API.", _PORT)
@@ -121,22 +136,22 @@ class Settings:
         "INGRESS_URL", "", "Where a lone orchestrator pushes events.", _url("http", "https")
     )
     api_key: Secret = _setting(
-        "API_KEY", Secret(), "What clients say in hello. Unset: any, on loopback only.", Secret
+        "API_KEY", Secret(), "What clients say in hello. Unset: any, on loopback only.", _secret
     )
     internal_token: Secret = _setting(
-        "INTERNAL_TOKEN", Secret(), "Bearer between ingress and orchestrator.", Secret
+        "INTERNAL_TOKEN", Secret(), "Bearer between ingress and orchestrator.", _secret
     )
     operator_token: Secret = _setting(
-        "OPERATOR_TOKEN", Secret(), "The operator's bearer. Unset: made and kept in home.", Secret
+        "OPERATOR_TOKEN", Secret(), "The operator's bearer. Unset: made and kept in home.", _secret
     )
     gateway_token: Secret = _setting(
-        "GATEWAY_TOKEN", Secret(), "X-Gateway-Token that every device must send as well.", Secret
+        "GATEWAY_TOKEN", Secret(), "X-Gateway-Token that every device must send as well.", _secret
     )
     executor_token: Secret = _setting(
-        "EXECUTOR_TOKEN", Secret(), "Bearer of /tool/run. Unset: made and kept in home.", Secret
+        "EXECUTOR_TOKEN", Secret(), "Bearer of /tool/run. Unset: made and kept in home.", _secret
     )
     runner_auth_token: Secret = _setting(
-        "RUNNER_AUTH_TOKEN", Secret(), "Bearer of the runner's /execute.", Secret
+        "RUNNER_AUTH_TOKEN", Secret(), "Bearer of the runner's /execute.", _secret
     )
     ws_ping_interval_ms: int = _setting(
         "WS_PING_INTERVAL_MS", 30_000, "Time between pings to a client.", _whole(10, 3_600_000)
@@ -184,7 +199,7 @@ class Settings:
         "SEARCH_PROVIDER", "", "Of web.search: searxng or brave.", _one_of("", "searxng", "brave")
     )
     search_url: str = _setting("SEARCH_URL", "", "Where the SearXNG is.", _url("http", "https"))
-    search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", Secret)
+    search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", _secret)
     policy_file: str = _setting("POLICY_FILE", "", "The policy. Unset: the one we ship.", _text)
     database_url: str = _setting(
         "DATABASE_URL", "", "PostgreSQL. Unset: SQLite in home.", _url("postgresql", "postgres")

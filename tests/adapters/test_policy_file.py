@@ -15,6 +15,7 @@ from toolgate.adapters.policy_file import (
     parse_document,
 )
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.domain.errors import Conflict
 from toolgate.domain.policy.compile import default_allow_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.model import Effect, InvalidPolicy, Policy
@@ -214,3 +215,21 @@ async def test_a_bad_text_is_not_put_in_the_file(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["policy.yaml"]
     with pytest.raises(InvalidPolicy):
         await PolicyFile(None, parse_shell=PARSE).replace(GOOD)
+
+
+async def test_of_two_changes_to_one_version_the_second_is_told_that_it_came_late(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    policy = PolicyFile(path, parse_shell=PARSE)
+    seen = policy.current.version
+    ended = await asyncio.gather(
+        policy.replace(BETTER, over=seen),
+        policy.replace(GOOD.replace("kv.get", "kv.list"), over=seen),
+        return_exceptions=True,
+    )
+    assert isinstance(ended[0], Policy)
+    assert isinstance(ended[1], Conflict)
+    assert path.read_text() == BETTER
+    assert policy.text == BETTER

@@ -5,17 +5,20 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_log import PROOF_FORMAT, EvidenceLog
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.cli.main import main
+from toolgate.domain.checkpoints import Checkpoint, sign_note
+from toolgate.domain.evidence import leaf_hash
 from toolgate.execution.audit import AuditEntry, AuditLog
 from toolgate.testing.clock import FakeClock
 
@@ -193,3 +196,39 @@ def test_audit_filters_and_refuses_as_the_contract_says(home: Path) -> None:
     assert run("audit", "query", "--home", home, "--from", "never").exit_code == 1
     result = run("audit", "query", "--home", home, "--to", "2001-01-01T00:00:00Z", "--json")
     assert json.loads(result.output) == {"items": []}
+
+
+def forged(path: Path, record: object) -> Path:
+    """A proof of whatever a stranger likes, under a key of theirs."""
+    signer = Ed25519Signer(b"s" * 32)
+    content = json.dumps(record, separators=(",", ":")).encode()
+    checkpoint = Checkpoint(signer.key.name, 1, leaf_hash(content))
+    note = sign_note(checkpoint.text(), key=signer.key, sign=signer.sign)
+    proof = {
+        "artifacts": {},
+        "checkpoint": note,
+        "format": PROOF_FORMAT,
+        "index": 0,
+        "key": str(signer.key),
+        "proof": [],
+        "record": content.decode(),
+    }
+    path.write_bytes(msgspec.json.encode(proof, order="sorted") + b"\n")
+    return path
+
+
+def test_a_strangers_proof_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    record = {"artifacts": {}, "kind": "\x1b[2Jdecision\u202e"}
+    shown = run("evidence", "verify", forged(tmp_path / "proof.json", record))
+    assert shown.exit_code == 0, shown.output
+    assert "\x1b" not in shown.output
+    assert "\u202e" not in shown.output
+    assert "decision" in shown.output
+
+
+@pytest.mark.parametrize("record", [{}, [], "x", 1, {"artifacts": 1}, {"artifacts": {}}])
+def test_a_proof_of_what_is_no_record_is_refused(tmp_path: Path, record: object) -> None:
+    shown = run("evidence", "verify", forged(tmp_path / "proof.json", record))
+    assert shown.exit_code == 1
+    assert isinstance(shown.exception, SystemExit)
+    assert "no record" in shown.stderr

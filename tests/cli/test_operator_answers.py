@@ -1,13 +1,17 @@
 """What the operator's commands make of a gateway's refusals, and of what is no gateway."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from toolgate.cli.operator import Operator
+from toolgate.cli.main import main
+from toolgate.cli.operator import Operator, show
 from toolgate.domain.errors import Refused, Unavailable
 
 GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST","message":"gone"}}'
@@ -48,3 +52,86 @@ def test_an_error_that_is_not_a_gateways_is_told_as_such(body: bytes) -> None:
             operator.ask("GET", "/status")
         with pytest.raises(Unavailable):
             list(operator.lines("/events/stream"))
+
+
+@contextlib.contextmanager
+def saying(raw: bytes) -> Iterator[str]:
+    """The address of something that says this to whoever connects, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(raw)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            serving.join()
+
+
+OTHERS = {
+    "no http": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "a broken stream": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n: hi\n\r\n"),
+    "another's page": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<h1>",
+    "another's error": b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
+    "another's json": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+}
+COMMANDS = (
+    ["devices"],
+    ["token", "list"],
+    ["events"],
+    ["task", "list"],
+    ["artifact", "put", __file__],
+    ["console"],
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+@pytest.mark.parametrize("said", OTHERS.values(), ids=OTHERS.keys())
+def test_a_command_says_in_one_line_that_what_answers_is_no_gateway(
+    command: list[str], said: bytes, tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    with saying(said) as url:
+        port = url.rpartition(":")[2]
+        where = ["-s", f"GATEWAY_PORT={port}"] if command == ["console"] else ["--url", url]
+        ended = CliRunner().invoke(main, [*command, *where, *tokens, "--home", str(tmp_path)])
+    if command == ["events"] and b"200 OK" in said:
+        assert ended.exit_code == 0, ended.exception  # a stream that ends without an event
+        return
+    assert ended.exit_code == 1, (ended.output, ended.exception)
+    assert isinstance(ended.exception, SystemExit)
+    assert ended.stderr.startswith("toolgate: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_a_token_that_no_header_can_hold_is_refused_and_not_printed(
+    command: list[str], tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=hush\nhush", "-s", "EXECUTOR_TOKEN=hush\nhush"]
+    ended = CliRunner().invoke(main, [*command, *tokens, "--home", str(tmp_path)])
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    assert "_TOKEN" in ended.stderr
+    assert "hush" not in ended.output
+
+
+def test_what_a_server_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    body = b'{"error":{"code":"X","message":"no\\u001b]0;owned\\u0007 \\u202e"}}'
+    with answering(403, body) as operator:
+        ended = CliRunner().invoke(
+            main, ["devices", "--url", operator.url, "-s", "OPERATOR_TOKEN=x", f"--home={tmp_path}"]
+        )
+    assert ended.exit_code == 1
+    assert ended.stderr == "toolgate: no␛]0;owned␇ <U+202E>\n"
+
+
+def test_a_name_with_colons_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"deviceId": "lab:key:[b]7"}], {"device": "deviceId"}, as_json=False)
+    assert "lab:key:[b]7" in capsys.readouterr().out

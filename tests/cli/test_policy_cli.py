@@ -216,3 +216,27 @@ def test_the_installed_program_does_all_of_it(good: str, bad: str, tmp_path: Pat
     assert json.loads(explained.stdout)["rule_id"] == "never-destroy"
     assert ran("simulate", good, "--calls", str(calls)).returncode == 1
     assert ran("explain", good).returncode == 2
+
+
+def test_a_file_is_named_as_it_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "a[b]:key:[x].yaml"
+    path.write_text(GOOD)
+    shown = run("check", str(path))
+    assert shown.exit_code == 0
+    assert path.name in shown.stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize("command", [["check"], ["test"], ["explain", "--tool", "shell"]])
+def test_a_strangers_policy_cannot_steer_the_terminal(tmp_path: Path, command: list[str]) -> None:
+    texts = (
+        GOOD.replace("It only reads", r'"\e[2J\u202e"'),
+        GOOD.replace("allow: shell", r'"\e[2J\u202e": shell'),
+        GOOD.replace("call: shell", r'call: "\e[2J\u202e"'),
+    )
+    for number, text in enumerate(texts):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        shown = run(command[0], str(path), *command[1:])
+        assert isinstance(shown.exception, SystemExit | None)
+        assert "\x1b" not in shown.output
+        assert "\u202e" not in shown.output

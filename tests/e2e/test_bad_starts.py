@@ -7,6 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.e2e.harness import ANY_PORT, PROGRAM, Client, environment, running
@@ -155,6 +156,33 @@ async def test_a_full_disk_is_told_loses_nothing_and_passes(tmp_path: Path) -> N
             assert [await again.hear() for _ in before] == before
     finally:
         subprocess.run(["umount", str(home)], check=True)
+
+
+async def test_a_token_file_that_a_power_cut_has_left_empty_lets_nobody_in(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("operator.token", "executor.token"):
+        (home / name).write_text("")
+    async with running(home) as program:
+        async with aiohttp.ClientSession(headers={"X-Toolgate-Console": "1"}) as http:
+            for method, url in (
+                ("POST", f"{program.urls['console']}/api/links"),
+                ("GET", f"{program.urls['gateway']}/execution-targets"),
+            ):
+                for given in ({}, {"Authorization": "Bearer "}):
+                    async with http.request(method, url, headers=given) as answer:
+                        assert answer.status in {401, 403}, url
+        assert len((home / "operator.token").read_text()) > 20
+        assert len((home / "executor.token").read_text()) > 20
+        assert (home / "operator.token").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_policy_that_is_not_there_or_cannot_be_read_is_named(tmp_path: Path) -> None:
+    code, said = await refused(tmp_path / "home", POLICY_FILE=str(tmp_path / "none.yaml"))
+    assert (code, "POLICY_FILE" in said, "none.yaml" in said) == (2, True, True)
+    (tmp_path / "latin.yaml").write_bytes(b"\xe9")
+    code, said = await refused(tmp_path / "home", POLICY_FILE=str(tmp_path / "latin.yaml"))
+    assert (code, "POLICY_FILE" in said, "latin.yaml" in said) == (2, True, True)
 
 
 async def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:

@@ -112,7 +112,11 @@ def check_proof(raw: bytes, *, key: VerifierKey | None = None) -> Proven:
         proof=checkpoints.decode_hashes(proof.proof),
     ):
         raise Invalid("the record is not in the log at this index", field="record")
-    named = artifacts_of(record)
+    try:
+        named = artifacts_of(record)
+        msgspec.json.decode(record)["kind"]
+    except (msgspec.DecodeError, KeyError, TypeError) as other:
+        raise Invalid("what it proves is no record", field="record") from other
     if named.keys() != proof.artifacts.keys():
         raise Invalid("the artifacts are not those that the record names", field="artifacts")
     for ref, content in proof.artifacts.items():

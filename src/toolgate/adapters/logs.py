@@ -5,6 +5,7 @@ A message is `event key=value ...`; whatever passes through here goes through th
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Final
@@ -18,6 +19,9 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+# What would begin another line, act on a terminal or turn the direction of writing.
+_STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class _Lines(logging.Formatter):
@@ -34,7 +38,8 @@ class _Lines(logging.Formatter):
         level = record.levelname.lower()
         if self._as_json:
             return json.dumps({"at": at, "level": level, "logger": record.name, "message": text})
-        return f"at={at} level={level} logger={record.name} {text}"
+        line = f"at={at} level={level} logger={record.name} {text}"
+        return _STEERING.sub(lambda found: repr(found[0])[1:-1], line)
 
 
 def configure(*, level: str, as_json: bool, redactor: Redactor) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from toolgate.domain.errors import Conflict
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
 from toolgate.domain.policy.promises import run_tests
@@ -193,12 +194,17 @@ class PolicyFile:
                 self._activate(*found)
             return self.current.version != previous
 
-    async def replace(self, text: str) -> Policy:
-        """Put another text in the file and in force; raises InvalidPolicy, and then changes nothing."""
+    async def replace(self, text: str, *, over: str = "") -> Policy:
+        """Put another text in the file and in force; `over` is the version that it must replace.
+
+        Raises InvalidPolicy, Conflict, and then changes nothing.
+        """
         path = self._path or self._keep_at
         if path is None:
             raise InvalidPolicy(ACTIVE_POLICY, ["there is no policy file: set POLICY_FILE"])
         async with self._lock:
+            if over and over != self.current.version:
+                raise Conflict("the policy was changed meanwhile; look at it again")
             policy = await asyncio.to_thread(self._compile, text)
             await asyncio.to_thread(_write, path, text)
             self._path = path

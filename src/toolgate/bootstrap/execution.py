@@ -28,7 +28,9 @@ from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.errors import Misconfigured
 from toolgate.domain.policy.decide import FindPolicy
+from toolgate.domain.policy.model import InvalidPolicy
 from toolgate.domain.tools import Caller, Level, Tool
 from toolgate.domain.urls import parse_url
 from toolgate.execution.approvals import Approvals
@@ -120,7 +122,11 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     installation.on_stop(evidence.close)
     parse_shell = TreeSitterShellParser()
     path = Path(settings.policy_file) if settings.policy_file else None
-    policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
+    try:
+        policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
+    except (OSError, UnicodeDecodeError, InvalidPolicy) as wrong:
+        which = path or home / "policy.yaml"
+        raise Misconfigured(f"POLICY_FILE {which}: {wrong}") from wrong
     installation.keep_running(policy.watch())
     policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
     guard = Guard()

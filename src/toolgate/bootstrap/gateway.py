@@ -131,7 +131,8 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline) -> Job:
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
-    is_new = not settings.operator_token and not (settings.home / "operator.token").exists()
+    kept = settings.home / "operator.token"
+    is_new = not settings.operator_token and not (kept.exists() and kept.read_text().strip())
     made = token(settings, "operator", patterns)
     if is_new:
         tell(settings, f"operator token (shown once; kept in operator.token): {made}")

@@ -163,7 +163,8 @@ def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
     if given:
         return str(given)
     path = settings.home / f"{name}.token"
-    if not path.exists():
+    if not path.exists() or not path.read_text().strip():  # a power cut may leave an empty one
+        path.unlink(missing_ok=True)
         made = secrets.token_urlsafe(TOKEN_BYTES)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

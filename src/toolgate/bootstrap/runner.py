@@ -14,6 +14,7 @@ from toolgate.adapters.sandbox_choice import make_sandbox
 from toolgate.adapters.sandbox_egress import SandboxEgress, same_for_all
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.adapters.web_guard import Guard, GuardedWeb
+from toolgate.bootstrap.installation import address
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.domain.errors import Misconfigured
 from toolgate.ports.engine import Engine
@@ -72,10 +73,9 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
         listener = asgi.Listener(app, bound)
         await listener.start()
         stack.push_async_callback(listener.stop)
-        host, port = bound.getsockname()[:2]
         yield {
             "ready": True,
-            "urls": {"runner": f"http://{host}:{port}/execute"},
+            "urls": {"runner": f"http://{address(bound.getsockname())}/execute"},
             "backend": backend.name,
             "isolation": isolation,
             "time": to_iso_ms(clock.now_ms()),

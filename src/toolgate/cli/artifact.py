@@ -1,6 +1,7 @@
 """`toolgate artifact`: files in and out of what an installation keeps."""
 
 import base64
+import http.client
 import json
 import sys
 import urllib.error
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -35,8 +36,13 @@ def command() -> None:
 @with_settings
 def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
     """Keep FILE and print its ref."""
-    answer = json.loads(_ask(settings, url, "/artifact/put", content=file.read_bytes()))
-    click.echo(json.dumps(answer) if as_json else answer["ref"])
+    answer = _ask(settings, url, "/artifact/put", content=file.read_bytes())
+    try:
+        kept = json.loads(answer)
+        ref = kept["ref"]
+    except (ValueError, TypeError, KeyError) as other:
+        raise Unavailable("what answers there is no gateway") from other
+    click.echo(json.dumps(kept) if as_json else ref)
 
 
 @command.command()
@@ -51,7 +57,10 @@ def get(
     """Write what REF names: a file, or a document of the evidence."""
     content = _ask(settings, url, f"/artifact/get?ref={quote(ref, safe='/')}")
     if output is not None:
-        output.write_bytes(content)
+        try:
+            output.write_bytes(content)
+        except OSError as wrong:
+            raise Unavailable(str(wrong)) from wrong
     if as_json:
         told: dict[str, str | int] = {"ref": ref, "size": len(content)}
         if output is None:
@@ -62,8 +71,7 @@ def get(
 
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-    address = (url or f"http://{host}:{settings.gateway_port}").rstrip("/")
+    address = (url or f"http://{host_in_url(settings)}:{settings.gateway_port}").rstrip("/")
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
         address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
     )
@@ -73,9 +81,12 @@ def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | Non
             return answer
     except urllib.error.HTTPError as refused:
         with refused:
-            told = json.loads(refused.read())
-        raise Refused(told["error"]["message"]) from refused
-    except (OSError, ValueError) as silent:
+            try:
+                told = Refused(json.loads(refused.read())["error"]["message"])
+            except (OSError, ValueError, TypeError, KeyError):
+                raise Unavailable(f"no gateway answers at {address}: {refused}") from refused
+        raise told from refused
+    except (OSError, ValueError, http.client.HTTPException) as silent:
         raise Unavailable(f"no gateway answers at {address}: {silent}") from silent
 
 

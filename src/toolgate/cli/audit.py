@@ -53,6 +53,6 @@ def _print(page: AuditPage) -> None:
         metadata = msgspec.json.encode(row.metadata).decode()
         cells = (str(row.id), row.created_at[:19], row.action, row.actor, resource, metadata)
         table.add_row(*map(plain, cells))
-    Console(markup=False, highlight=False).print(table)
+    Console(markup=False, emoji=False, highlight=False).print(table)
     if page.next_cursor is not None:
         click.echo(f"more: --cursor {page.next_cursor}", err=True)

@@ -1,16 +1,18 @@
 """`toolgate chat`: talk to an agent in the terminal; approvals and tools are asked for inline."""
 
 import asyncio
+import contextlib
 import getpass
 import logging
 import sys
+import threading
 from dataclasses import dataclass
 
 import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -36,7 +38,28 @@ async def _line(prompt: str) -> str:
     """A line of the terminal's, or of whatever stands in for it; empty at its end."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
-    return await asyncio.to_thread(sys.stdin.readline)
+    loop = asyncio.get_running_loop()
+    read: asyncio.Future[str] = loop.create_future()
+
+    def tell(line: str, wrong: Exception | None = None) -> None:
+        if read.done():
+            return
+        if wrong is None:
+            read.set_result(line)
+        else:
+            read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+
+    def wait() -> None:
+        try:
+            told: tuple[str, Exception | None] = sys.stdin.readline(), None
+        except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
+            told = "", wrong
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            loop.call_soon_threadsafe(tell, *told)
+
+    # Not of the loop's own threads: those are waited for at the end, and this one may never return.
+    threading.Thread(target=wait, daemon=True).start()
+    return await read
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
@@ -124,7 +147,7 @@ def command(
     line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
     console. Exits 1 where a run did not end well.
     """
-    url = url or f"ws://{settings.host}:{settings.ws_port}/ws"
+    url = url or f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
     # What the session logs is said here anyway.

@@ -8,7 +8,7 @@ import aiohttp
 import click
 
 from toolgate import settings as table
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Misconfigured, Unavailable
 
 
@@ -36,7 +36,7 @@ def command(settings: table.Settings, *, is_opened: bool, as_json: bool) -> None
     token = settings.operator_token.reveal() or (kept.read_text().strip() if kept.is_file() else "")
     if not token:
         raise Misconfigured(f"{kept} is not there: say with --home where Toolgate keeps its data")
-    url = f"http://{settings.host}:{settings.gateway_port}/console"
+    url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console"
     link = f"{url}#code={asyncio.run(_code(url, token))}"
     click.echo(json.dumps({"link": link}) if as_json else link)
     if is_opened:

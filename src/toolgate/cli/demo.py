@@ -24,7 +24,7 @@ from toolgate import settings as table
 from toolgate.adapters.chromium import INSTALL
 from toolgate.adapters.sample_pages import PAGES
 from toolgate.bootstrap.roles import start_everything
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
@@ -105,8 +105,8 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
         )
         if not token:
             raise Misconfigured(f"there is no operator's token in {settings.home}; set --home")
-        gateway = f"http://{settings.host}:{settings.gateway_port}"
-        ws = f"ws://{settings.host}:{settings.ws_port}/ws"
+        gateway = f"http://{host_in_url(settings)}:{settings.gateway_port}"
+        ws = f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
         yield {"ingress_ws": ws, "console": f"{gateway}/console"}, token
         return
     with tempfile.TemporaryDirectory(prefix="toolgate-demo-") as home:
@@ -234,7 +234,7 @@ def _answers(settings: Settings) -> bool:
     """Whether a Toolgate with these settings runs here."""
 
     async def look() -> bool:
-        url = f"http://{settings.host}:{settings.gateway_port}/console/api/me"
+        url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console/api/me"
         timeout = aiohttp.ClientTimeout(total=1)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as http, http.get(url) as answer:

@@ -120,9 +120,9 @@ def _verify_proof(path: Path, key: str, *, as_json: bool) -> None:
         return
     click.echo(
         f"verified: record {proven.index} of {proven.checkpoint.size}"
-        f" ({proven.record['kind']}), {len(proven.artifacts)} artifacts"
+        f" ({plain(str(proven.record['kind']))}), {len(proven.artifacts)} artifacts"
     )
-    click.echo(f"signed by {proven.key}")
+    click.echo(f"signed by {plain(str(proven.key))}")
     if not key:
         click.echo("the key came with the file: compare it, or give it with --key", err=True)
 

@@ -61,7 +61,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ToolgateError as failed:
-            click.echo(f"toolgate: {failed}", err=True)
+            from toolgate.cli.terminal import plain  # noqa: PLC0415 - only for a mistake
+
+            click.echo(f"toolgate: {plain(str(failed))}", err=True)
             sys.exit(2 if isinstance(failed, Misconfigured) else 1)
         except KeyboardInterrupt:
             sys.exit(130)

@@ -1,6 +1,7 @@
 """How commands speak to a running gateway, as its operator."""
 
 import functools
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from toolgate.cli.options import with_settings
+from toolgate.cli.options import host_in_url, with_settings
 from toolgate.cli.terminal import plain, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
@@ -32,11 +33,14 @@ class Operator:
         try:
             request = self._request(method, path, body)
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
-                return json.loads(got.read())
+                answer = json.loads(got.read())
         except urllib.error.HTTPError as refused:
             raise self._refusal(refused) from refused
-        except (OSError, ValueError) as silent:
+        except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+        if not isinstance(answer, dict):
+            raise Unavailable(f"no gateway answers at {self.url}, but something else")
+        return answer
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
@@ -49,7 +53,7 @@ class Operator:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:
             raise self._refusal(refused) from refused
-        except OSError as silent:
+        except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
 
     def _refusal(self, refused: urllib.error.HTTPError) -> Refused | Unavailable:
@@ -75,8 +79,7 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
-        address = url or f"http://{host}:{settings.gateway_port}"
+        address = url or f"http://{host_in_url(settings)}:{settings.gateway_port}"
         operator = Operator(address.rstrip("/"), _token(settings))
         return command(*args, operator=operator, **kwargs)
 
@@ -112,7 +115,7 @@ def show(
     shown = table_of(columns)
     for row in rows:
         shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
-    Console(markup=False, highlight=False).print(shown)
+    Console(markup=False, emoji=False, highlight=False).print(shown)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -12,6 +12,13 @@ from toolgate import settings as table
 EXIT_FAILED: Final = 1
 
 
+def host_in_url(settings: table.Settings) -> str:
+    """Where this machine's listeners can be reached, as it is written in a URL."""
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read here, not bound
+    host = anywhere.get(settings.host, settings.host)
+    return f"[{host}]" if ":" in host else host
+
+
 def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for value in values:

@@ -77,9 +77,10 @@ def check(file: Path | None, *, as_json: bool) -> None:
     if as_json:
         _print_json({"ok": True, "policy": name, "version": policy.version, **counts})
         return
-    console = Console(highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     console.print(
-        Text("ok", "green"), f" {counts['rules']} rules, {counts['tests']} tests pass: {name}"
+        Text("ok", "green"),
+        f" {counts['rules']} rules, {counts['tests']} tests pass: {plain(name)}",
     )
     console.print(f"version {policy.version}")
 
@@ -100,11 +101,11 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
         for result in results:
             table.add_row(
                 Text("pass", "green") if result.passed else Text("FAIL", "bold red"),
-                Text(result.test.where),
-                Text(result.test.call.tool),
+                Text(plain(result.test.where)),
+                Text(plain(result.test.call.tool)),
                 _styled(result.test.expect),
                 _styled(result.decision.effect),
-                Text(result.decision.rule_id),
+                Text(plain(result.decision.rule_id)),
             )
         console = Console(highlight=False)
         console.print(table)
@@ -139,13 +140,17 @@ def explain_call(
         _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
     else:
         console = Console(highlight=False)
-        console.print(_styled(decision.effect), Text(f"by {decision.rule_id}: {decision.reason}"))
+        console.print(
+            _styled(decision.effect), Text(plain(f"by {decision.rule_id}: {decision.reason}"))
+        )
         if decision.detail:
-            console.print(Text(f"  {decision.detail[:SPELLED]}"))
+            console.print(Text(plain(f"  {decision.detail[:SPELLED]}")))
         table = Table("", "rule", "effect", "because", box=None, pad_edge=False)
         for trace in explanation.traces:
             mark = Text("yes", "bold") if trace.matched else Text("no", "dim")
-            table.add_row(mark, Text(trace.rule_id), _styled(trace.effect), Text(trace.why))
+            table.add_row(
+                mark, Text(plain(trace.rule_id)), _styled(trace.effect), Text(plain(trace.why))
+            )
         console.print(table if explanation.traces else Text(f"No rule names {tool}."))
     sys.exit(0 if expect in {None, decision.effect} else 1)
 
@@ -190,9 +195,9 @@ def simulate_calls(
                 Text(plain(call.tool)),
                 Text(plain(json.dumps(call.args, ensure_ascii=False)[:120])),
                 _styled(change.recorded.effect),
-                Text(change.recorded.rule_id),
+                Text(plain(change.recorded.rule_id)),
                 _styled(change.decision.effect),
-                Text(change.decision.rule_id),
+                Text(plain(change.decision.rule_id)),
             )
         console = Console(highlight=False)
         if changes:
@@ -234,7 +239,7 @@ def _refuse(problems: Sequence[str], *, as_json: bool) -> NoReturn:
     else:
         console = Console(stderr=True, highlight=False)
         for problem in problems:
-            console.print(Text("refused ", "bold red"), Text(problem), sep="")
+            console.print(Text("refused ", "bold red"), Text(plain(problem)), sep="")
     sys.exit(1)
 
 

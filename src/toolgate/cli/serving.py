@@ -24,13 +24,15 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     installation = await start(settings)
-    collect_seldom()
-    sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
-    sys.stdout.flush()
-    if installation.console_link:
-        tell(settings, f"Console, signed in once by this link: {installation.console_link}")
-    await stopped.wait()
-    await installation.stop()
+    try:
+        collect_seldom()
+        sys.stdout.write(json.dumps({"ready": True, "urls": installation.urls}) + "\n")
+        sys.stdout.flush()
+        if installation.console_link:
+            tell(settings, f"Console, signed in once by this link: {installation.console_link}")
+        await stopped.wait()
+    finally:
+        await installation.stop()
 
 
 def collect_seldom() -> None:

@@ -1,5 +1,6 @@
 """`toolgate task`: browser tasks of a Toolgate that runs, from the terminal."""
 
+import http.client
 import http.cookiejar
 import json
 import sys
@@ -31,7 +32,13 @@ class Tasks:
         self.ask("POST", "/sign-in", {"token": operator.token})
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        return json.loads(self.fetch(method, path, body))
+        try:
+            answer = json.loads(self.fetch(method, path, body))
+        except ValueError as other:
+            raise Unavailable(f"no console answers at {self._base}: {other}") from other
+        if not isinstance(answer, dict):
+            raise Unavailable(f"no console answers at {self._base}, but something else")
+        return answer
 
     def fetch(self, method: str, path: str, body: Any = None) -> bytes:
         """Raises Refused with the server's own words, Unavailable."""
@@ -49,7 +56,7 @@ class Tasks:
             with refused:
                 said = refused.read()
             raise Refused(_message(said, refused.code)) from refused
-        except OSError as silent:
+        except (OSError, http.client.HTTPException) as silent:
             raise Unavailable(f"no console answers at {self._base}: {silent}") from silent
 
 

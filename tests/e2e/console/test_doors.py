@@ -56,6 +56,22 @@ async def test_a_page_elsewhere_cannot_act_in_the_operators_name(
     assert await status_of(session, "POST", url, json={}, headers=same) == 200
 
 
+async def test_of_two_operators_who_change_one_policy_the_second_is_told(
+    program: Program, session: aiohttp.ClientSession
+) -> None:
+    async with session.get(f"{api(program)}/policy") as answer:
+        shown = await answer.json()
+    url = f"{api(program)}/policy"
+    rule = "version: 1\nrules:\n  - {id: r, allow: kv.%s, match: any, reason: It is ours}\n"
+    bodies = [{"text": rule % tool, "over": shown["version"]} for tool in ("get", "set")]
+    ended = await asyncio.gather(*(status_of(session, "PUT", url, json=one) for one in bodies))
+    async with session.get(url) as answer:
+        now = (await answer.json())["version"]
+    back = {"text": shown["text"], "over": now}
+    assert await status_of(session, "PUT", url, json=back) == 200
+    assert sorted(ended) == [200, 409]
+
+
 async def test_every_answer_keeps_browsers_from_guessing_and_framing(
     program: Program, session: aiohttp.ClientSession
 ) -> None:

@@ -45,7 +45,8 @@ class Live:
     async def stream(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("after", "")
         known = last.isascii() and last.isdigit() and len(last) < 19
-        after = int(last) if known else await self.parts.journal.last_position()
+        newest = await self.parts.journal.last_position()
+        after = min(int(last), newest) if known else newest  # a page may remember another journal
         watched = request.query_params.get("run", "")
         if self._readers >= MAX_READERS:
             return Response(status_code=503, headers={"Retry-After": "5"})

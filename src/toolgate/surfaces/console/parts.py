@@ -39,8 +39,8 @@ class PolicyInForce(Protocol):
     current: Policy
     error: str
 
-    async def replace(self, text: str) -> Policy:
-        """Raises InvalidPolicy, and then changes nothing."""
+    async def replace(self, text: str, *, over: str) -> Policy:
+        """Raises InvalidPolicy, Conflict where another than `over` is in force; changes nothing then."""
         ...
 
 

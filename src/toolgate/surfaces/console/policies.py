@@ -78,14 +78,13 @@ class PolicyPages:
     async def activate(self, request: Request) -> Answer:
         """Raises InvalidPolicy; Conflict where someone else has changed it meanwhile."""
         wanted = await body_of(request, Activation)
-        before = self.parts.policy.current.version
-        if wanted.over != before:
-            raise Conflict("the policy was changed meanwhile; look at it again")
-        policy = await self.parts.policy.replace(wanted.text)
+        if not wanted.over:
+            raise Conflict("say which version it replaces")
+        policy = await self.parts.policy.replace(wanted.text, over=wanted.over)
         await self.parts.note(
             "policy.changed",
             ("policy", policy.name),
-            {"version": policy.version, "previous": before},
+            {"version": policy.version, "previous": wanted.over},
         )
         return _summary(policy)
 

@@ -77,7 +77,8 @@ async function countWaiting() {
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
 
 async function show() {
-  const path = location.pathname;
+  let path = location.pathname;
+  try { decodeURIComponent(path); } catch { path = ""; } // no text, and so no page
   const [match, name] = ROUTES.map(([pattern, view]) => { const found = path.match(pattern); return found && [found, view || found[1]]; }).find(Boolean) || [null, null];
   const mine = ++visit;
   leave.forEach((act) => act());
@@ -88,16 +89,21 @@ async function show() {
   }
   live.open(name === "run" ? match[1] : "");
   if (!name) { put(main, page(t("There is no such page"), null, empty(t("The address may be mistyped."), h("a", { href: "/console" }, t("Overview"))))); return; }
+  const early = []; // what is told while the view loads
+  const hearEarly = (event) => early.push(event.detail);
+  live.addEventListener("told", hearEarly);
+  leave.push(() => live.removeEventListener("told", hearEarly));
   const context = {
     me, go,
     isHere: () => mine === visit,
     onLeave: (act) => leave.push(act),
-    onTold: (act) => { const hear = (event) => act(event.detail); live.addEventListener("told", hear); leave.push(() => live.removeEventListener("told", hear)); },
+    onTold: (act) => { const hear = (event) => act(event.detail); early.forEach(act); live.addEventListener("told", hear); leave.push(() => live.removeEventListener("told", hear)); },
     onLink: (act) => { const hear = (event) => act(event.detail); live.addEventListener("link", hear); leave.push(() => live.removeEventListener("link", hear)); },
     onKey: (act) => { const hear = (event) => { if (!isTyping(event)) act(event); }; document.addEventListener("keydown", hear); leave.push(() => document.removeEventListener("keydown", hear)); },
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
   await guarded(main, async () => (await import(`./views/${name}.js`)).show(context, id), context.isHere);
+  live.removeEventListener("told", hearEarly);
   if (!context.isHere()) return;
   here = main.querySelector("h1")?.textContent || "";
   showWaiting();
@@ -161,5 +167,9 @@ async function useCode() {
 
 theme();
 await loadLanguage();
-const problem = await useCode();
-if (problem) { try { await get("/me"); await start(); toast(problem, "bad"); } catch { await signIn(problem); } } else await start();
+async function begin() {
+  const problem = await useCode();
+  if (problem) { try { await get("/me"); await start(); toast(problem, "bad"); } catch { await signIn(problem); } } else await start();
+}
+addEventListener("hashchange", () => { if (location.hash.startsWith("#code=")) begin(); });
+await begin();

@@ -27,8 +27,7 @@ export async function setLanguage(name) {
 }
 
 export function t(text, values) {
-  let found = table[text] ?? text;
+  const found = table[text] ?? text;
   if (current !== "en" && !(text in table)) missing.add(text);
-  for (const [name, value] of Object.entries(values || {})) found = found.replace(`{${name}}`, value);
-  return found;
+  return values ? found.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? values[name] : whole)) : found;
 }

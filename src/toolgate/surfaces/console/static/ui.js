@@ -65,11 +65,11 @@ setInterval(() => {
   for (const tick of ticking) if (!tick()) ticking.delete(tick);
 }, 1000);
 export function everySecond(node, act) {
-  let seen = false;
+  let away = 0; // ticks: it may not have been put on the page yet, or be off it again already
   act();
   ticking.add(() => {
-    if (node.isConnected) seen = true;
-    else if (seen) return false;
+    away = node.isConnected ? 0 : away + 1;
+    if (away > 10) return false;
     act();
     return true;
   });

@@ -55,13 +55,22 @@ export async function show(context, id) {
   const list = h("ol", { class: "timeline", "aria-label": t("Timeline"), "aria-live": "polite", "aria-relevant": "additions" });
   const facts = h("div", { class: "card" });
   const actions = h("div", { class: "actions" });
-  let data = null;
+  let data = null, heard = []; // words that may be newer than what a load under way brings
+  const append = (words) => {
+    if (!words.length) return;
+    const text = plain(words.map((one) => one.text).join(""));
+    const last = list.querySelector(".said.partial");
+    if (last) last.append(text);
+    else list.append(step(Date.now(), data.timeline[0].at, "busy", h("div", { class: "who" }, plain(data.run.agent_id)), h("div", { class: "said partial" }, text)));
+  };
   const load = async () => {
     const fresh = await get(`/runs/${encodeURIComponent(id)}`);
     if (!context.isHere()) return;
     data = fresh;
     const { run } = data;
     draw(list, data, id);
+    heard = heard.filter((one) => one.position > data.position);
+    append(heard);
     put(facts, h("dl", { class: "facts" },
       h("dt", null, t("Agent")), h("dd", null, plain(run.agent_id)), h("dt", null, t("User")), h("dd", null, plain(run.user_id)), h("dt", null, t("Session")), h("dd", null, mono(run.session_id)),
       h("dt", null, t("Started")), h("dd", null, moment(run.started_at)), h("dt", null, t("Took")), h("dd", null, run.ended_at ? took(run.ended_at - run.started_at) : timer(run.started_at)),
@@ -72,13 +81,10 @@ export async function show(context, id) {
   const soon = later(() => load().catch(() => {}), 40);
   context.onTold((told) => {
     if (told.runs?.some((run) => run.run_id === id)) { soon(); return; }
-    const fresh = (told.said || []).filter((one) => one.position > data.position);
-    if (!fresh.length) return;
-    data.position = fresh.at(-1).position;
-    const text = plain(fresh.map((one) => one.text).join(""));
-    const last = list.querySelector(".said.partial");
-    if (last) last.append(text);
-    else list.append(step(Date.now(), data.timeline[0].at, "busy", h("div", { class: "who" }, plain(data.run.agent_id)), h("div", { class: "said partial" }, text)));
+    const known = heard.at(-1)?.position || data.position;
+    const fresh = (told.said || []).filter((one) => one.position > known);
+    heard.push(...fresh);
+    append(fresh);
   });
   context.onLink((on) => on && soon());
   return page(h("span", null, t("Run"), " ", mono(id)), actions, facts, list);

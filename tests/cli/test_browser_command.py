@@ -1,0 +1,44 @@
+"""`toolgate browser --http`: how it starts, and how it ends."""
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+
+from tests.e2e.harness import PROGRAM, environment
+
+PATIENCE = 30
+
+
+async def started(home: Path, port: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "browser",
+        "--http",
+        f"--port={port}",
+        env=environment({"TOOLGATE_HOME": str(home)}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = await started(tmp_path, port)
+        told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert (process.returncode, told) == (2, b"")
+    assert f"{port} is in use" in said.decode()
+
+
+async def test_a_signal_ends_it_after_its_work_is_put_away(tmp_path: Path) -> None:
+    for name in (signal.SIGTERM, signal.SIGINT):
+        process = await started(tmp_path, 0)
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        process.send_signal(name)
+        _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode == 0, said.decode()
+        assert b"Traceback" not in said

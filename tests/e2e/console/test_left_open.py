@@ -1,0 +1,147 @@
+"""A console that stays open: what it hears while it loads, what it keeps, and where links lead."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from playwright.async_api import Browser, Page, Route, expect
+
+from tests.e2e.console.conftest import MARK, TOKEN, Ask, api
+from tests.e2e.harness import PATIENCE, Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CLOCKS = """async () => {
+  const { ago } = await import("/console/static/ui.js");
+  window.ticks = 0;
+  for (let n = 0; n < 50; n += 1) {
+    const node = ago(Date.now());
+    document.body.append(node);
+    node.remove();
+    Object.defineProperty(node, "isConnected", { get: () => { window.ticks += 1; return false; } });
+  }
+}"""
+NEXT_TOLD = """async () => {
+  const { live } = await import("/console/static/api.js");
+  window.told = new Promise((done) => live.addEventListener("told", (event) => {
+    if (event.detail.runs?.some((run) => run.status === "DONE")) done();
+  }));
+}"""
+TELL = """async (detail) => {
+  const { live } = await import("/console/static/api.js");
+  live.dispatchEvent(new CustomEvent("told", { detail }));
+}"""
+
+
+class Held:
+    """Answers of the server that come to the page only when they are let go."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def __call__(self, route: Route) -> None:
+        answer = await route.fetch()
+        self.asked.set()
+        await self.go.wait()
+        await route.fulfill(response=answer)
+
+
+async def test_clocks_that_were_drawn_over_within_a_second_stop_ticking(
+    page: Page, program: Program
+) -> None:
+    await page.clock.install()
+    await page.goto(f"{program.urls['console']}/policy")
+    await expect(page.get_by_role("heading", name="Policy")).to_be_visible()
+    await page.evaluate(CLOCKS)
+    await page.clock.run_for(60_000)
+    await page.evaluate("window.ticks = 0")
+    await page.clock.run_for(5_000)
+    assert await page.evaluate("window.ticks") == 0
+
+
+async def test_a_name_is_put_into_a_sentence_as_it_is(page: Page, program: Program) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    said = await page.evaluate(
+        """async () => (await import("/console/static/lang.js")).t(
+            "{size} of {n}", { size: "$& $' $$ {n}", n: 7 })"""
+    )
+    assert said == "$& $' $$ {n} of 7"
+
+
+async def test_a_run_that_is_told_while_the_list_loads_is_in_it(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await page.goto(program.urls["console"])
+    await expect(page.locator(".linked.on")).to_be_visible()
+    await (await ask("a run before")).hear_until("done")
+    await page.evaluate(NEXT_TOLD)
+    held = Held()
+    await page.route("**/console/api/runs?*", held)
+    await page.get_by_role("link", name="Runs", exact=True).click()
+    await asyncio.wait_for(held.asked.wait(), PATIENCE)
+    await (await ask("a run that comes late")).hear_until("done")
+    await page.evaluate("window.told")
+    held.go.set()
+    await expect(page.get_by_role("table")).to_contain_text("a run before")
+    await expect(page.get_by_role("table")).to_contain_text("a run that comes late")
+
+
+async def test_words_that_come_while_a_run_is_loaded_again_stay(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    client = await ask("words to look at")
+    run_id = (await client.hear_until("done"))[-1]["run_id"]
+    await page.goto(f"{program.urls['console']}/runs/{run_id}")
+    await expect(page.locator("ol.timeline")).to_contain_text("words to look at")
+    held = Held()
+    await page.route("**/console/api/runs/*", held)
+    await page.evaluate(TELL, {"runs": [{"run_id": run_id}]})
+    await asyncio.wait_for(held.asked.wait(), PATIENCE)
+    await page.evaluate(TELL, {"said": [{"position": 10**12, "text": "late words"}]})
+    async with page.expect_response("**/console/api/runs/*"):
+        held.go.set()
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    await expect(page.locator("ol.timeline")).to_contain_text("words to look at")
+    assert "late words" in await page.locator("ol.timeline").inner_text()
+
+
+async def test_a_sign_in_link_works_in_a_tab_that_shows_the_console_already(
+    browser: Browser, program: Program
+) -> None:
+    bearer = {**MARK, "Authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{api(program)}/links", headers=bearer) as answer,
+    ):
+        code = (await answer.json())["code"]
+    page = await browser.new_page()
+    try:
+        await page.goto(program.urls["console"])
+        await expect(page.get_by_role("button", name="Sign in")).to_be_visible()
+        await page.goto(f"{program.urls['console']}#code={code}")
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        assert code not in page.url
+    finally:
+        await page.close()
+
+
+async def test_a_page_that_remembers_another_journal_hears_of_this_one(
+    program: Program, session: aiohttp.ClientSession, ask: Ask
+) -> None:
+    async with session.get(f"{api(program)}/live?after=999999999999") as stream:
+        await stream.content.readline()
+        await ask("something happens")
+        async with asyncio.timeout(5):
+            while not (await stream.content.readline()).startswith(b"data: "):
+                pass
+
+
+async def test_an_address_that_is_no_text_is_said_to_be_no_page(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    await expect(page.get_by_role("heading", name="Policy")).to_be_visible()
+    await page.evaluate("history.pushState(null, '', '/console/runs/%E0%A4%A')")
+    await page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+    await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
