@@ -10,7 +10,9 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.ingress_push import PUSHES, SEND_PATH, IngressPush
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Unavailable
 from toolgate.orchestration import records
+from toolgate.ports.journal import Event, Operation, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -63,6 +65,40 @@ async def test_a_client_that_is_gone_is_waited_for_once_and_not_with_each_event(
         await is_over(journal)
         await push.stop()
     assert tried == ["run_started", "run_started", "delta", "delta", "done"]
+
+
+class Refusing(MemoryJournal):
+    """A disk that refuses to keep how far a push has come, once."""
+
+    refusals = 1
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        cursor = any(isinstance(one, Put) and one.collection == PUSHES for one in operations)
+        if cursor and not durable and self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_a_run_is_pushed_on_though_the_disk_refuses_to_keep_how_far_it_came() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = Refusing(clock=clock, bus=bus)
+    pushed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        await pushed.put((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", a_run("a")))
+        await push.start()
+        await push("run_1", "s")
+        heard = [await asyncio.wait_for(pushed.get(), 5) for _ in range(3)]
+        await is_over(journal)
+        await push.stop()
+    assert heard == ["run_started", "delta", "done"]
+    assert not journal.refusals
 
 
 async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart() -> None:

@@ -20,7 +20,7 @@ from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Event, Journal, Put
+from toolgate.ports.journal import Delete, Event, Journal, Operation, Put
 from toolgate.ports.journal_follow import follow
 
 log = logging.getLogger(__name__)
@@ -98,10 +98,17 @@ class IngressPush:
                         continue
                     until = await self._deliver(session_id, event, until)
                     if event.type in ENDS:
-                        await self.journal.commit(Delete(PUSHES, run_id), durable=False)
+                        await self._note(Delete(PUSHES, run_id))
                         return
                     row = msgspec.json.encode(PushRow(session_id, event.seq))
-                    await self.journal.commit(Put(PUSHES, run_id, row), durable=False)
+                    await self._note(Put(PUSHES, run_id, row))
+
+    async def _note(self, progress: Operation) -> None:
+        """How far it came; where that is lost, the next process tells some of it again."""
+        try:
+            await self.journal.commit(progress, durable=False)
+        except ToolgateError:
+            log.exception("push_not_noted")
 
     async def _deliver(self, session_id: str, event: Event, until: int | None) -> int | None:
         """Until it is taken; a client that stays away beyond its window does not get it.
