@@ -52,3 +52,25 @@ async def test_a_deadline_that_is_written_while_the_timer_looks_for_the_next_is_
     journal.may.set()
     assert await asyncio.wait_for(met.get(), 5) == "second"
     await dispatcher.drain(seconds=0)
+
+
+async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    dispatcher = LocalDispatcher(journal, clock)
+    other, both = asyncio.Event(), asyncio.Event()
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        if row.key == "first":
+            await other.wait()  # as of an orchestrator that answers late
+            both.set()
+        await journal.commit(Delete(row.collection, row.key))
+        other.set()
+
+    for after, key in enumerate(("first", "second")):
+        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 10 + after))
+    dispatcher.start(nothing, {"calls": on_due})
+    await asyncio.wait_for(both.wait(), 5)
+    await dispatcher.drain(seconds=0)

@@ -11,6 +11,9 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.ways import TOGETHER, installed
+from toolgate.adapters.http_agent import HttpAgents
+from toolgate.orchestration.agents import External
+from toolgate.ports.agents import EndTurn, Said, Step, Transcript
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -167,3 +170,31 @@ async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
     async with installed(TOGETHER, tmp_path) as running:
         agents = f"{running.orchestrator}/internal/agents"
         assert (await running.post(agents, agent_registered))[0] in {400, 409}
+
+
+async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:
+    many = 120
+    come = 0
+    all_there = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal come
+        come += 1
+        if come == many:
+            all_there.set()
+        await all_there.wait()
+        return await says({"type": "done"})(request)
+
+    agents = HttpAgents()
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+
+    async def ask(url: str) -> Step:
+        steps = [one async for one in agents.agent(External("butler", url)).turn(transcript)]
+        return steps[-1]
+
+    try:
+        async with agent(answer) as (url, _), asyncio.timeout(10):
+            ended = await asyncio.gather(*(ask(url) for _ in range(many)))
+    finally:
+        await agents.close()
+    assert ended == [EndTurn()] * many

@@ -1,19 +1,104 @@
 """What an ingress that runs apart is pushed, also by the next process."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.ingress_push import SEND_PATH, IngressPush
+from toolgate.adapters.ingress_push import PUSHES, SEND_PATH, IngressPush
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Unavailable
 from toolgate.orchestration import records
+from toolgate.ports.journal import Event, Operation, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
 
 async def nobody(_run_id: str, _call_id: str) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def ingress(
+    take: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_post(SEND_PATH, take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+def a_run(*said: str) -> list[Delivery]:
+    return [
+        Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1"}),
+        *(deliveries.delta("run_1", one) for one in said),
+        Delivery(deliveries.DONE, "run_1", {"run_id": "run_1", "usage": {}}),
+    ]
+
+
+async def is_over(journal: MemoryJournal) -> None:
+    async with asyncio.timeout(10):
+        while await journal.scan(PUSHES):
+            await asyncio.sleep(0.001)
+
+
+async def test_a_client_that_is_gone_is_waited_for_once_and_not_with_each_event() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    tried: list[str] = []
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        tried.append((await request.json())["event"]["type"])
+        clock.advance(500)
+        return web.json_response({"ok": False}, status=409)
+
+    async with ingress(away) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", a_run("a", "b")))
+        await push.start()
+        await push("run_1", "s")
+        await is_over(journal)
+        await push.stop()
+    assert tried == ["run_started", "run_started", "delta", "delta", "done"]
+
+
+class Refusing(MemoryJournal):
+    """A disk that refuses to keep how far a push has come, once."""
+
+    refusals = 1
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        cursor = any(isinstance(one, Put) and one.collection == PUSHES for one in operations)
+        if cursor and not durable and self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_a_run_is_pushed_on_though_the_disk_refuses_to_keep_how_far_it_came() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = Refusing(clock=clock, bus=bus)
+    pushed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        await pushed.put((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", a_run("a")))
+        await push.start()
+        await push("run_1", "s")
+        heard = [await asyncio.wait_for(pushed.get(), 5) for _ in range(3)]
+        await is_over(journal)
+        await push.stop()
+    assert heard == ["run_started", "delta", "done"]
+    assert not journal.refusals
 
 
 async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart() -> None:

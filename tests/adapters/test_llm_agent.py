@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -168,6 +168,23 @@ async def test_a_tool_call_comes_back_under_its_own_name(kind: str) -> None:
         taken = await steps(agent_at(kind, model.url))
     assert taken == [EndTurn([Call("clock.read", {"zone": "UTC"})], Usage(11, 4))]
     assert "clock__read" in json.dumps(model.asked[0]["tools"])
+
+
+async def test_tools_whose_names_a_model_cannot_tell_apart_are_offered_under_two() -> None:
+    other = replace(CLOCK, name="clock:read", description="Look at the clock")
+    long = [replace(CLOCK, name="x" * 64 + end, description="") for end in "ab"]
+    async with provider((200, text_answer("openai")), (200, tool_answer("openai"))) as model:
+        tools = [other, CLOCK, *long]
+        await steps(agent_at("openai", model.url), tools=tools)
+        offered = {
+            one["function"]["description"]: one["function"]["name"]
+            for one in model.asked[0]["tools"]
+        }
+        assert len(set(offered.values())) == len(tools)
+        taken = await steps(agent_at("openai", model.url), tools=tools)
+    calls = next(step.calls for step in taken if isinstance(step, EndTurn))
+    by_name = {tool.name: offered[tool.description or tool.name] for tool in tools}
+    assert [by_name[call.tool] for call in calls] == ["clock__read"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

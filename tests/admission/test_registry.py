@@ -11,6 +11,7 @@ from toolgate.admission import registry as module
 from toolgate.admission.refusals import AuthRequired, InvalidToken
 from toolgate.admission.registry import Credentials, Registry
 from toolgate.domain.devices import OPERATOR, Scope, Who
+from toolgate.domain.errors import NotFound, Unavailable
 from toolgate.ports.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -118,3 +119,42 @@ async def test_a_service_token_that_is_ended_while_it_is_made_anew_has_ended() -
     await after_a_restart.load()
     for known in (registry, after_a_restart):
         assert known.services == []
+
+
+class Full(MemoryJournal):
+    """A disk that refuses everything while it is full."""
+
+    is_full = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.is_full:
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays_so() -> None:
+    journal = Full(clock=FakeClock(), bus=LocalBus())
+    registry = Registry(journal, FakeClock(), operator_token="o")
+    device_token = await registry.pair("laptop", Scope(), public_key="")
+    service_token = await registry.add_service("backup", Scope())
+    journal.is_full = True
+    with pytest.raises(Unavailable):
+        await registry.revoke("laptop")
+    with pytest.raises(Unavailable):
+        await registry.remove_service("backup")
+    journal.is_full = False
+    with pytest.raises(InvalidToken):
+        registry.bearer_of(service_token)
+    assert registry.service("backup").name == "backup"  # whoever ends it looks for it first
+    await registry.revoke("laptop")
+    await registry.remove_service("backup")
+    with pytest.raises(NotFound):
+        await registry.revoke("laptop")
+    with pytest.raises(NotFound):
+        await registry.remove_service("backup")
+    again = Registry(journal, FakeClock(), operator_token="o")
+    await again.load()
+    with pytest.raises(InvalidToken):
+        again.device_of(Credentials("laptop", device_token))
+    with pytest.raises(InvalidToken):
+        again.bearer_of(service_token)

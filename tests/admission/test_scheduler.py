@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -171,3 +172,52 @@ async def test_a_job_that_crashes_is_told_as_failed() -> None:
     times.clock.advance(60_000)
     await times.fire(scheduler)
     assert await times.told() == ["cron tick started", "cron tick failed"]
+
+
+def _has_run(times: Times, often: int) -> bool:
+    return len(times.ran) == often
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+async def test_of_two_times_that_overlap_each_is_gone_on_with_until_it_ends(
+    first_to_end: int,
+) -> None:
+    times = Times()
+    ends: dict[str, asyncio.Event] = {}
+
+    async def long(job_id: str) -> bool:
+        times.ran.append(job_id)
+        await ends.setdefault(job_id, asyncio.Event()).wait()
+        return True
+
+    async def started() -> Scheduler:
+        entry = Entry("tick", CRON, "@every 60s", long)
+        made = Scheduler(times.journal, times.clock, tell, [entry], lambda _due: None)
+        await made.load()
+        return made
+
+    scheduler = await started()
+    for number in (1, 2):
+        times.clock.advance(60_000)
+        (row,) = await times.journal.due(until=times.clock.now_ms())
+        await scheduler.on_due(row)
+        await times.until(partial(_has_run, times, number))
+    both = list(times.ran)
+    await scheduler.stop()
+    times.ran.clear()
+    scheduler = await started()
+    await times.until(lambda: len(times.ran) == 2)
+    assert sorted(times.ran) == both
+    ends[both[first_to_end]].set()
+    await times.until(lambda: len(scheduler._tasks) == 1)
+    await scheduler.stop()
+    times.ran.clear()
+    scheduler = await started()
+    await times.until(lambda: bool(times.ran))
+    other = both[1 - first_to_end]
+    assert times.ran == [other]
+    ends[other].set()
+    await times.until(lambda: not scheduler._tasks)
+    times.ran.clear()
+    scheduler = await started()
+    assert not scheduler._tasks

@@ -308,6 +308,7 @@ async def test_a_tool_at_work_is_not_run_again_because_a_snapshot_asks_for_it() 
                 await asyncio.sleep(0)
             await socket.close(1011)
             return
+        assert json.loads(await socket.recv())["type"] == "hello"  # to know the snapshot's end
         await socket.send(told("state", state="PAUSED_WAITING_TOOL", detail={}))
         await socket.send(told("tool_request", **request))
         await (await socket.ping())  # it has read both
@@ -323,3 +324,43 @@ async def test_a_tool_at_work_is_not_run_again_because_a_snapshot_asks_for_it() 
     ):
         assert await session.ask("x", agent_id="echo") == ""
     assert (runs, [one["tool_call_id"] for one in results]) == (["paid"], ["t"])
+
+
+async def test_a_run_that_ended_in_a_gap_is_not_waited_for_and_one_that_did_not_goes_on(
+    running: Running,
+) -> None:
+    tools, back, may = Toolbox(), asyncio.Event(), asyncio.Event()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> str:
+        await may.wait()
+        return "a door"
+
+    async def pause(_: float) -> None:
+        await back.wait()
+
+    session = Session(running.ws, "u", API_KEY, toolbox=tools, sleep=pause)
+    await session.open()
+    runs = [session.invoke("[[tool:desk.look {}]]", agent_id="script") for _ in range(2)]
+    async with asyncio.timeout(20):
+        for run in runs:
+            while not isinstance(await anext(aiter(run)), wire.ToolRequest):
+                pass
+        ended = next(iter(session._runs))
+        assert session._socket is not None
+        transport = session._socket._transport
+        assert transport is not None
+        transport.disconnect(False)
+        while session._socket.is_open:
+            await asyncio.sleep(0)
+        await running.post(f"{running.orchestrator}/internal/runs/{ended}/cancel", {})
+        session.epoch = "ep_before_a_restore"  # so that nothing is replayed
+        may.set()
+        while session._running:
+            await asyncio.sleep(0)
+        back.set()
+        with pytest.raises(Disconnected):
+            async for _ in runs[0]:
+                pass
+        assert isinstance([event async for event in runs[1]][-1], wire.Done)
+    await session.close()

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from toolgate import asgi
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
+from toolgate.contracts.orchestrator_v1 import SUBMIT_PATH
 from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound, Unavailable
 from toolgate.domain.runs import RunStarted, RunStatus
@@ -30,6 +33,7 @@ from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
+from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -191,6 +195,34 @@ async def test_a_tool_that_runs_here_is_running_before_it_starts(house: House) -
     assert [one["to"] for one in moves if "to" in one] == [
         "POLICY_CHECKED", "DISPATCHED", "RUNNING", "SUCCEEDED",
     ]  # fmt: skip
+
+
+async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house: House) -> None:
+    begun, may = asyncio.Event(), asyncio.Event()
+
+    async def work(_: ToolRequest) -> None:
+        begun.set()
+        await may.wait()
+
+    house.tool = work
+    run_id = await house.invoke("[[tool:here {}]]")
+    await asyncio.wait_for(begun.wait(), 10)
+    call_id = (await house.runs.state(run_id)).calls[0].call_id
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    app = OrchestratorApi(house.runs, house.bus, house.clock).app()
+    listener = asgi.Listener(app, bound)
+    await listener.start()
+    path = SUBMIT_PATH.format(tool_call_id=call_id)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+    async with aiohttp.ClientSession() as http:
+        forged = {"status": "SUCCEEDED", "result": "forged"}
+        assert (await http.post(url, json=forged)).status == 409
+        may.set()
+        await house.until(run_id, RunStatus.DONE)
+        late = {"status": "FAILED", "error": "late"}
+        stored = await (await http.post(url, json=late)).json()
+    await listener.stop()
+    assert (stored["status"], stored["result"]) == ("SUCCEEDED", "ran")
 
 
 class Unsure(FakePipeline):

@@ -114,17 +114,18 @@ class LocalDispatcher:
                 continue
 
     async def _handle_due(self) -> bool:
-        """Hand each row that is due to its handler; whether one of them failed."""
-        failed = False
-        for row in await self._journal.due(until=self._clock.now_ms()):
-            handle = self._on_due.get(row.collection)
-            if handle is None:
-                log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
-                failed = True
-                continue
-            try:
-                await handle(row)
-            except Exception:
-                log.exception("deadline_failed collection=%s key=%s", row.collection, row.key)
-                failed = True
-        return failed
+        """Hand each row that is due to its handler, all at once; whether one of them failed."""
+        due = await self._journal.due(until=self._clock.now_ms())
+        return not all(await asyncio.gather(*map(self._handle, due)))
+
+    async def _handle(self, row: Row) -> bool:
+        handle = self._on_due.get(row.collection)
+        if handle is None:
+            log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
+            return False
+        try:
+            await handle(row)
+        except Exception:
+            log.exception("deadline_failed collection=%s key=%s", row.collection, row.key)
+            return False
+        return True

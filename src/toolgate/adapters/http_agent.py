@@ -31,7 +31,9 @@ class HttpAgents:
             timeout = aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_S, sock_read=self._answer_s
             )
-            self._http = aiohttp.ClientSession(timeout=timeout)
+            # Each run has a stream of its own: one that waited for another's would look silent.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return HttpAgent(external, self._http)
 
     async def close(self) -> None:

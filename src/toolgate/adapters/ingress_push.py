@@ -20,7 +20,7 @@ from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Event, Journal, Put
+from toolgate.ports.journal import Delete, Event, Journal, Operation, Put
 from toolgate.ports.journal_follow import follow
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ PUSHES: Final = "pushes"
 SEND_PATH: Final = "/internal/send"
 ANSWER_S: Final = 10.0
 PAUSE_S: Final = 0.5  # before an ingress or a client that was away is tried again
+TAKEN: Final = 200
 AWAY: Final = 409
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -89,26 +90,39 @@ class IngressPush:
             first = await self.journal.read(stream, subject=run_id, limit=1)
             after = first[0].seq - 1 if first else 0
         batches = follow(self.journal, self.bus, stream, after=after)
+        until: int | None = None  # how long a client that went away is waited for
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
                     if event.subject != run_id:
                         continue
-                    await self._deliver(session_id, event)
+                    until = await self._deliver(session_id, event, until)
                     if event.type in ENDS:
-                        await self.journal.commit(Delete(PUSHES, run_id), durable=False)
+                        await self._note(Delete(PUSHES, run_id))
                         return
                     row = msgspec.json.encode(PushRow(session_id, event.seq))
-                    await self.journal.commit(Put(PUSHES, run_id, row), durable=False)
+                    await self._note(Put(PUSHES, run_id, row))
 
-    async def _deliver(self, session_id: str, event: Event) -> None:
-        """Until it is taken; a client that stays away beyond its window does not get it."""
+    async def _note(self, progress: Operation) -> None:
+        """How far it came; where that is lost, the next process tells some of it again."""
+        try:
+            await self.journal.commit(progress, durable=False)
+        except ToolgateError:
+            log.exception("push_not_noted")
+
+    async def _deliver(self, session_id: str, event: Event, until: int | None) -> int | None:
+        """Until it is taken; a client that stays away beyond its window does not get it.
+
+        The window is one for all that comes while the client is away; it is returned.
+        """
         told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
         body = msgspec.json.encode({"session_id": session_id, "event": told})
-        until = self.clock.now_ms() + self.window_ms
+        if until is None:
+            until = self.clock.now_ms() + self.window_ms
         while True:
-            if await self._send(body):
-                return
+            status = await self._send(body)
+            if status == TAKEN:
+                return None
             if self.clock.now_ms() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
@@ -116,8 +130,10 @@ class IngressPush:
         if event.type == TOOL_REQUEST:
             with contextlib.suppress(ToolgateError):  # someone else was first
                 await self.on_offline(event.subject, str(told["tool_call_id"]))
+        return until if status == AWAY else None
 
-    async def _send(self, body: bytes) -> bool:
+    async def _send(self, body: bytes) -> int:
+        """The status of its answer; 0 where there is none."""
         assert self._http is not None
         headers = {"Content-Type": "application/json"}
         try:
@@ -125,9 +141,9 @@ class IngressPush:
                 asyncio.timeout(ANSWER_S),
                 self._http.post(self.url + SEND_PATH, data=body, headers=headers) as response,
             ):
-                if response.status not in (200, AWAY):
+                if response.status not in (TAKEN, AWAY):
                     log.warning("push_refused status=%d", response.status)
-                return response.status == 200
+                return response.status
         except NETWORK as failed:
             log.warning("push_failed error=%r", failed)
-            return False
+            return 0

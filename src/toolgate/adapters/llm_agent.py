@@ -5,9 +5,10 @@ decides on. The libraries are heavy and an extra, so they are imported with the 
 """
 
 import asyncio
+import itertools
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from toolgate.domain.tools import Tool
@@ -37,6 +38,7 @@ ATTEMPTS: Final = 4
 FIRST_PAUSE_S: Final = 1.0  # after a rate limit that names no time; doubled each time
 LONGEST_PAUSE_S: Final = 30.0
 PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+NAME_LENGTH: Final = 64  # of a tool, as the providers take it
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -81,8 +83,8 @@ class LlmAgent:
                 self._name, base_url=self._base_url, api_key=self._api_key
             )
         model = self._model
-        names = {_safe(tool.name): tool.name for tool in transcript.tools}
-        messages = pydantic_ai.messages(transcript)
+        names = _safe_names(transcript)
+        messages = pydantic_ai.messages(transcript, names)
         for attempt in range(ATTEMPTS):
             spoke = False
             try:
@@ -110,9 +112,17 @@ class LlmAgent:
         return min(asked, LONGEST_PAUSE_S)
 
 
-def _safe(name: str) -> str:
-    """Models take fewer characters in a tool's name than we do."""
-    return _UNSAFE.sub("__", name)[:64]
+def _safe_names(transcript: Transcript) -> dict[str, str]:
+    """What the model calls each tool: it takes fewer characters than we do, and each name once."""
+    offered = (tool.name for tool in transcript.tools)
+    called = (answer.tool for turn in transcript.turns for answer in turn.answers)
+    names: dict[str, str] = {}
+    for name in dict.fromkeys((*offered, *called)):
+        safe = _UNSAFE.sub("__", name)[:NAME_LENGTH]
+        tries = (f"{safe[: NAME_LENGTH - 5]}_{number}" for number in itertools.count(2))
+        taken = set(names.values())
+        names[name] = next(one for one in itertools.chain([safe], tries) if one not in taken)
+    return names
 
 
 def _short(failed: Exception) -> str:
@@ -162,7 +172,7 @@ class _PydanticAi:
         self._closes.append(openai.close)
         return OpenAIChatModel(rest or "default", provider=OpenAIProvider(openai_client=openai))
 
-    def messages(self, transcript: Transcript) -> "list[ModelMessage]":
+    def messages(self, transcript: Transcript, names: Mapping[str, str]) -> "list[ModelMessage]":
         m = self._messages
         told: list[ModelMessage] = []
         for said in (*transcript.history, transcript.message):
@@ -173,13 +183,13 @@ class _PydanticAi:
                 told.append(m.ModelRequest(parts=[prompt], instructions=INSTRUCTIONS))
         for turn in transcript.turns:
             calls = [
-                m.ToolCallPart(_safe(answer.tool), dict(answer.args), tool_call_id=answer.call_id)
+                m.ToolCallPart(names[answer.tool], dict(answer.args), tool_call_id=answer.call_id)
                 for answer in turn.answers
             ]
             text = [m.TextPart(turn.text)] if turn.text else []
             told.append(m.ModelResponse(parts=[*text, *calls]))
             returns = [
-                m.ToolReturnPart(_safe(answer.tool), _told(answer), tool_call_id=answer.call_id)
+                m.ToolReturnPart(names[answer.tool], _told(answer), tool_call_id=answer.call_id)
                 for answer in turn.answers
             ]
             told.append(m.ModelRequest(parts=returns, instructions=INSTRUCTIONS))
@@ -190,12 +200,12 @@ class _PydanticAi:
         model: "Model",
         messages: "list[ModelMessage]",
         tools: Sequence[Tool],
-        names: dict[str, str],
+        names: Mapping[str, str],
     ) -> AsyncGenerator[Step, None]:
         m = self._messages
         offered = [
             self._tools.ToolDefinition(
-                name=_safe(tool.name),
+                name=names[tool.name],
                 description=tool.description or tool.name,
                 parameters_json_schema=dict(tool.schema) or {"type": "object", "properties": {}},
             )
@@ -217,8 +227,9 @@ class _PydanticAi:
                 if text:
                     yield Say(text)
             response = stream.get()
+        ours = {safe: name for name, safe in names.items()}
         calls = [
-            Call(names.get(part.tool_name, part.tool_name), _arguments(part))
+            Call(ours.get(part.tool_name, part.tool_name), _arguments(part))
             for part in response.parts
             if isinstance(part, m.ToolCallPart)
         ]

@@ -84,7 +84,7 @@ class Capabilities:
                 "capability.removed", actor=by, resource=("capability", capability_id)
             ),
         )
-        del self._known[capability_id]
+        self._known.pop(capability_id, None)  # another may have been faster
         self._known.update(
             (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
         )

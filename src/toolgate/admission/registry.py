@@ -69,6 +69,9 @@ class Registry:
         self._devices: dict[str, Device] = {}
         self._identities: dict[str, Identity] = {}
         self._services: dict[str, Service] = {}
+        # Whose end may not be on disk yet: refused already, and may be ended again.
+        self._unwritten: set[str] = set()
+        self._leaving: dict[str, Service] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._changing = asyncio.Lock()  # a device is not written from what was read before
@@ -109,9 +112,10 @@ class Registry:
         return list(self._services.values())
 
     def service(self, name: str) -> Service:
-        if name not in self._services:
+        found = self._services.get(name) or self._leaving.get(name)
+        if found is None:
             raise NotFound("service token", name)
-        return self._services[name]
+        return found
 
     def check_gateway_token(self, given: str) -> None:
         if not self._gateway_hash:
@@ -175,13 +179,15 @@ class Registry:
 
     async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
         device = self._devices.get(device_id)
-        if device is None or not device.active:
+        if device is None or not (device.active or device_id in self._unwritten):
             raise NotFound("device", device_id)
         gone = replace(device, revoked_at=self._clock.now_ms(), public_key="")
         # First in memory: what comes in while the commit is under way is refused already.
         self._keep(gone)
         self._cut(device_id)
+        self._unwritten.add(device_id)
         await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
+        self._unwritten.discard(device_id)
 
     async def add_service(self, name: str, scope: Scope) -> str:
         """A token for a script; the same name again gives another token in its place.
@@ -201,10 +207,11 @@ class Registry:
         return token
 
     async def remove_service(self, name: str) -> None:
-        self.service(name)
-        del self._services[name]
+        self._leaving[name] = self.service(name)
+        self._services.pop(name, None)
         self._cut(f"{SERVICE_NAMES}{name}")
         await self._journal.commit(Delete(SERVICES, name))
+        self._leaving.pop(name, None)
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[asyncio.Event]:

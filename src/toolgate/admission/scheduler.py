@@ -44,7 +44,8 @@ class _Kept(msgspec.Struct, frozen=True):
     kind: str
     line: str
     taken: int = 0  # the time that was taken last
-    ended: int = 0  # the time whose job has ended last
+    ended: int = 0  # as `taken` where no job is under way
+    going: tuple[int, ...] = ()  # the times whose jobs have not ended: a later one may overlap
 
 
 class Tell(Protocol):
@@ -81,7 +82,8 @@ class Scheduler:
             if name not in self._plans:
                 await self.journal.commit(Delete(SCHEDULES, name))
             elif kept.taken and kept.taken != kept.ended:
-                self._go(name, kept)
+                for taken in kept.going or (kept.taken,):
+                    self._go(name, kept.kind, taken)
         for name, (entry, schedule) in self._plans.items():
             before = known.get(name)
             if before is None or _decode(before.value).line != entry.line:
@@ -99,7 +101,9 @@ class Scheduler:
             return
         entry, schedule = self._plans[row.key]
         now = self.clock.now_ms()
-        kept = _Kept(entry.kind, entry.line, taken=now, ended=_decode(row.value).ended)
+        before = _decode(row.value)
+        going = (*before.going, now)
+        kept = _Kept(entry.kind, entry.line, taken=now, ended=before.ended, going=going)
         due = schedule.next_after(now)
         operations: list[Operation] = [
             Put(SCHEDULES, row.key, _encode(kept), due=due, expected=row.version)
@@ -113,23 +117,23 @@ class Scheduler:
         self._last[entry.kind] = now
         if due is not None:
             self.wake_at(due)
-        self._go(row.key, kept)
+        self._go(row.key, entry.kind, now)
 
     async def stop(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _go(self, name: str, kept: _Kept) -> None:
-        task = asyncio.create_task(self._do(name, kept), name=f"schedule {name}")
+    def _go(self, name: str, kind: str, taken: int) -> None:
+        task = asyncio.create_task(self._do(name, kind, taken), name=f"schedule {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _do(self, name: str, kept: _Kept) -> None:
+    async def _do(self, name: str, kind: str, taken: int) -> None:
         entry, _ = self._plans[name]
         started = self.clock.monotonic()
         try:
-            well = await entry.job(f"{kept.kind}_{name}_{kept.taken}")
+            well = await entry.job(f"{kind}_{name}_{taken}")
         except ToolgateError as failed:
             log.warning("schedule_failed name=%s error=%s", name, failed)
             well = False
@@ -139,7 +143,7 @@ class Scheduler:
         took = int((self.clock.monotonic() - started) * 1000)
         status = "succeeded" if well else "failed"
         told = self.tell(entry.kind, entry.name, status=status, duration_ms=took)
-        await self._ended(name, kept.taken, told)
+        await self._ended(name, taken, told)
 
     async def _ended(self, name: str, taken: int, told: Operation) -> None:
         """Over whatever the row has become meanwhile; the next time may have been taken already."""
@@ -148,7 +152,10 @@ class Scheduler:
             if row is None:
                 await self.journal.commit(told)
                 return
-            kept = msgspec.structs.replace(_decode(row.value), ended=taken)
+            kept = _decode(row.value)
+            going = tuple(one for one in kept.going if one != taken)
+            ended = kept.ended if going else kept.taken
+            kept = msgspec.structs.replace(kept, ended=ended, going=going)
             put = Put(SCHEDULES, name, _encode(kept), due=row.due, expected=row.version)
             try:
                 await self.journal.commit(put, told)

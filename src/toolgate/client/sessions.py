@@ -98,6 +98,8 @@ class Session:
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
     _running: set[str] = field(default_factory=set)  # the tool calls at work
     _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
+    _missing: set[str] = field(default_factory=set)  # runs that a snapshot has not named so far
+    _mark: str = ""  # what comes after it is no part of the snapshot
     _heard: deque[str] = field(default_factory=lambda: deque(maxlen=HEARD))
     _over: Exception | None = None
 
@@ -206,6 +208,21 @@ class Session:
                 self._say(run.invoke)  # the same request_id is the same run
         for said in self._unheard.values():
             self._say(said)
+        if not ack.resumed and self._runs:
+            self._look_for_ended()
+
+    def _look_for_ended(self) -> None:
+        """A snapshot names the open runs and has no end: a second hello is refused after it."""
+        self._missing = set(self._runs)
+        self._mark = f"mark_{secrets.token_hex(8)}"
+        self._say(msgspec.structs.replace(self._hello(), request_id=self._mark))
+
+    def _snapshot_ended(self) -> None:
+        self._mark = ""
+        for run_id in self._missing:
+            if (run := self._runs.get(run_id)) is not None:
+                gone = Disconnected(f"run {run_id} ended while the connection was gone")
+                run.events.put_nowait(gone)
 
     def _hello(self) -> wire.Hello:
         tools: list[wire.ClientTool | str] = [*self.toolbox.described]
@@ -256,6 +273,9 @@ class Session:
     def _take(self, message: wire.AnyServerMessage) -> None:
         if isinstance(message, wire.HelloAck) or self._is_known(message):
             return
+        if isinstance(message, wire.Error) and self._mark and message.request_id == self._mark:
+            self._snapshot_ended()
+            return
         run = self._runs.get(message.run_id) or self._asked.get(message.request_id)
         if isinstance(message, wire.RunStarted) and run is not None:
             run.run_id = message.run_id
@@ -265,6 +285,7 @@ class Session:
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
+            self._missing.discard(message.run_id)
             self._forget_heard(message)
         if isinstance(message, wire.ToolRequest) and self._is_ours_to_run(message):
             self._running.add(message.tool_call_id)

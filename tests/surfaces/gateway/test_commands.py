@@ -510,3 +510,31 @@ async def test_a_decision_that_comes_while_a_command_is_looked_at_is_not_lost(as
 
 async def decide(door: Door, approval_id: str) -> None:
     await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
+
+
+class FaultyPipeline(FakePipeline):
+    """Has a fault once, when it is told to."""
+
+    faulty = False
+
+    def level_of(self, name: str) -> Level | None:
+        if self.faulty:
+            self.faulty = False
+            raise ZeroDivisionError
+        return super().level_of(name)
+
+
+async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() -> None:
+    pipeline = FaultyPipeline()
+    async with open_door(pipeline=pipeline) as door:
+        pipeline.add("pay", Level.SIGN, writes)
+        device = await door.pair(**ALL)
+        first = await device.tool("pay", key="k", requestId="r")
+        async with asyncio.timeout(10):
+            while door.parts.states._tasks:
+                await asyncio.sleep(0)
+            pipeline.faulty = True
+            await decide(door, first.data["approvalId"])
+            while pipeline.faulty or door.parts.states._tasks:
+                await asyncio.sleep(0)
+            assert (await device.tool("pay", key="k", requestId="r")).status == 200

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from picows import WSMsgType
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.contracts.ingress_v1 import CloseCode
@@ -31,6 +32,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.pongs: list[bytes] = []
         self.close_code = 0
         self.is_close_frame_sent = False
         self.underlying_transport = self
@@ -41,6 +43,9 @@ class Wire:
             self.is_close_frame_sent = True
         else:
             self.sent.append(json.loads(message))
+
+    def send_pong(self, payload: bytes) -> None:
+        self.pongs.append(payload)
 
     def pause_reading(self) -> None: ...
 
@@ -250,5 +255,39 @@ async def test_answers_wait_for_a_client_that_does_not_read_them() -> None:
     await until(lambda: len(wire.sent) == 1 + INBOX)
     door.slow.may.set()
     await until(lambda: door.slow.done == ["invoke one"])
+    leave(connection, wire)
+    door.hub.close()
+
+
+@dataclass
+class Ping:
+    """Stands for picows' frame."""
+
+    payload: bytes
+    msg_type: WSMsgType = WSMsgType.PING
+    rsv1 = rsv2 = rsv3 = False
+
+    def get_payload_as_bytes(self) -> bytes:
+        return self.payload
+
+
+async def test_of_pings_by_a_client_that_does_not_read_the_last_is_answered_once_it_does() -> None:
+    door = Door()
+    connection, wire = await door.open()
+
+    def ping(payload: bytes) -> None:
+        connection.on_ws_frame(cast("Any", wire), cast("Any", Ping(payload)))
+
+    ping(b"0")
+    connection.pause_writing()
+    for number in range(1, 100):
+        ping(b"%d" % number)
+    assert wire.pongs == [b"0"]
+    connection.resume_writing()
+    assert wire.pongs == [b"0", b"99"]
+    ping(b"100")
+    connection.pause_writing()
+    connection.resume_writing()
+    assert wire.pongs == [b"0", b"99", b"100"]
     leave(connection, wire)
     door.hub.close()

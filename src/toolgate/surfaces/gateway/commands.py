@@ -227,7 +227,12 @@ class Commands:
         if kept.key and self.keys.running(entered.slot):
             return
         claim = self._claim(entered) if kept.key else None
-        plan = await self._plan_again(entered)
+        try:
+            plan = await self._plan_again(entered)
+        except BaseException:
+            if claim is not None:
+                self.keys.release(claim, None)
+            raise
         ticket = _taken_up(kept.command_id, kept.request_id, kept)
         bucket = Bucket(f"device/{kept.who}", self.rate, "this device")
         await self._run(entered, plan, claim, ticket, self.limits.look(bucket), again=True)

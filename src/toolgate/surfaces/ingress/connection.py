@@ -104,6 +104,7 @@ class Connection(WSListener):
         self._missed = 0
         self._missed_bytes = 0
         self._missed_run = ""
+        self._unanswered_ping: bytes | None = None
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -120,9 +121,15 @@ class Connection(WSListener):
             case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
                 self._collect(frame)
             case WSMsgType.PING:
-                transport.send_pong(frame.get_payload_as_bytes())
+                self._answer_ping(transport, frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
                 self._say_goodbye(transport, frame)
+
+    def _answer_ping(self, transport: WSTransport, payload: bytes) -> None:
+        if self._writable.is_set():
+            transport.send_pong(payload)
+        else:
+            self._unanswered_ping = payload  # the last one will do (RFC 6455, 5.5.3)
 
     def _say_goodbye(self, transport: WSTransport, frame: WSFrame) -> None:
         code = int.from_bytes(frame.get_payload_as_bytes()[:2], "big")
@@ -160,6 +167,9 @@ class Connection(WSListener):
         if self._write_due is not None:
             self._write_due.cancel()
             self._write_due = None
+        ping, self._unanswered_ping = self._unanswered_ping, None
+        if ping is not None and self._transport is not None and not self._closing:
+            self._transport.send_pong(ping)
         if self._channel is not None and self._conversation.state is ConnectionState.ACTIVE:
             self._read_on(lagging=True)
 

@@ -115,6 +115,8 @@ class OrchestratorApi:
         asked: wire.ToolCallSubmit = wire.decode_submit(await asgi.read_body(request))
         call, run = await self.runs.find_call(call_id)
         if not call.ended:
+            if not call.client:
+                raise Conflict(f"tool call {call_id} does not run on a device")
             try:
                 call = await self.runs.end_call(
                     run.run_id,

@@ -1,0 +1,56 @@
+"""Two who remove the same capability at once."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission.capabilities import CAPABILITIES, Capabilities
+from toolgate.domain.capabilities import Capability
+from toolgate.domain.tools import JsonValue, Level
+from toolgate.ports.journal import Event, Operation
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
+
+
+class Silent:
+    def note(
+        self,
+        action: str,
+        *,
+        actor: str,
+        resource: tuple[str, str] = ("", ""),
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Sequence[Operation]:
+        return ()
+
+
+class Held(MemoryJournal):
+    """Commits once it may."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock(), bus=LocalBus())
+        self.may = asyncio.Event()
+        self.waiting = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        self.waiting += 1
+        await self.may.wait()
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_a_capability_that_is_removed_twice_at_once_is_removed_once() -> None:
+    journal = Held()
+    capabilities = Capabilities(journal, FakeClock(), PlainSeal(), Silent())
+    journal.may.set()
+    await capabilities.register(Capability("weather", "Weather", Level.READ, 1), by="operator")
+    journal.may.clear()
+    journal.waiting = 0
+    removals = [asyncio.create_task(capabilities.remove("weather", by=who)) for who in "ab"]
+    async with asyncio.timeout(5):
+        while journal.waiting < 2:
+            await asyncio.sleep(0)
+        journal.may.set()
+        await asyncio.gather(*removals)
+    assert capabilities.get("weather") is None
+    assert await journal.scan(CAPABILITIES) == []
