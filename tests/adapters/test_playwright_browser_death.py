@@ -135,10 +135,35 @@ async def test_a_browser_that_dies_in_any_call_costs_no_run_its_end(
         begun = await run(tools, "batch_extract_pages", inputs, mode="async")
         ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
         shown = await get(tools, begun["runId"])
-        assert ended.status == "succeeded", shown["result"]
+        failed = [each for each in shown["result"]["items"] if "error" in each]
+        assert (ended.status, failed) == ("succeeded", [])
     await until(lambda: death.came)
     assert mortal.launches == before + 1
     assert tools.runtime.running == 0
+
+
+async def test_a_browser_that_dies_with_words_that_nobody_knows_costs_no_run_its_end(
+    tools: Toolset,
+    mortal: PlaywrightBrowser,
+    a_site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await (await mortal.open(trust=Trust.LOCAL)).close()
+    new_page = async_api.BrowserContext.new_page
+    killed = False
+
+    async def dying(context: async_api.BrowserContext) -> async_api.Page:
+        nonlocal killed
+        if not killed:
+            killed = True
+            os.kill(mortal.processes()[0], signal.SIGKILL)
+            raise async_api.Error("Protocol error (Target.createTarget): what was that?")
+        return await new_page(context)
+
+    monkeypatch.setattr(async_api.BrowserContext, "new_page", dying)
+    begun = await run(tools, "batch_extract_pages", {"urls": [a_site.url("/n/1")]}, mode="async")
+    ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
+    assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
 
 
 async def test_many_runs_at_once_outlive_a_browser_frozen_and_killed_while_pages_open(

@@ -325,8 +325,12 @@ class PlaywrightSession:
                 if self._closed:
                     raise BrowserGone("the session was closed")
                 yield
-        except BrowserGone:
-            await self._generation.check()
+        except PageError as failed:
+            unknown = type(failed) is PageError  # what a dying browser says is not always known
+            if unknown or isinstance(failed, BrowserGone):
+                await self._generation.check()
+            if unknown and not self._generation.is_alive:
+                raise BrowserGone("the browser died") from failed
             raise
 
     async def close(self) -> None:
