@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 import click
 
+from toolgate.cli.operator import refusal
 from toolgate.cli.options import host_in_url, with_settings
-from toolgate.domain.errors import Misconfigured, Refused, Unavailable
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 60.0
@@ -80,12 +81,7 @@ def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | Non
             answer: bytes = got.read()
             return answer
     except urllib.error.HTTPError as refused:
-        with refused:
-            try:
-                told = Refused(json.loads(refused.read())["error"]["message"])
-            except (OSError, ValueError, TypeError, KeyError):
-                raise Unavailable(f"no gateway answers at {address}: {refused}") from refused
-        raise told from refused
+        raise refusal(refused, address) from refused
     except (OSError, ValueError, http.client.HTTPException) as silent:
         raise Unavailable(f"no gateway answers at {address}: {silent}") from silent
 

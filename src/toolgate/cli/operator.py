@@ -35,7 +35,7 @@ class Operator:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
                 answer = json.loads(got.read())
         except urllib.error.HTTPError as refused:
-            raise self._refusal(refused) from refused
+            raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
         if not isinstance(answer, dict):
@@ -52,16 +52,9 @@ class Operator:
                 for line in got:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:
-            raise self._refusal(refused) from refused
+            raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
             raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
-
-    def _refusal(self, refused: urllib.error.HTTPError) -> Refused | Unavailable:
-        with refused:
-            try:
-                return Refused(json.loads(refused.read())["error"]["message"])
-            except (OSError, ValueError, TypeError, KeyError):
-                return Unavailable(f"no gateway answers at {self.url}: {refused}")
 
     def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
         content = None if body is None else json.dumps(body).encode()
@@ -69,6 +62,15 @@ class Operator:
         return urllib.request.Request(  # noqa: S310 - the operator's own URL
             self.url + path, data=content, headers=headers, method=method
         )
+
+
+def refusal(refused: urllib.error.HTTPError, url: str) -> Refused | Unavailable:
+    """What a gateway said no with; where it was none, that."""
+    with refused:
+        try:
+            return Refused(json.loads(refused.read())["error"]["message"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return Unavailable(f"no gateway answers at {url}: {refused}")
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:

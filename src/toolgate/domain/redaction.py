@@ -63,9 +63,7 @@ class Span(NamedTuple):
     end: int
     kind: str
     anchor: int
-    closing: str = (
-        ""  # the text that ends it, where no space does (a quote, a key block's last line)
-    )
+    closing: str = ""  # what ends it, where no space does: a quote, a key block's last line
 
 
 Find = Callable[[str], Sequence[Span]]
@@ -94,9 +92,8 @@ def is_sensitive(name: str) -> bool:
 
 def _is_sensitive(name: str) -> bool:
     words = _SEPARATORS.sub(" ", name.lower()).split()
-    if "".join(words).endswith(SENSITIVE_ENDINGS):
-        return True
-    return bool(words) and (words[-1] in SENSITIVE_NAMES or "".join(words) in SENSITIVE_NAMES)
+    flat = "".join(words)
+    return flat.endswith(SENSITIVE_ENDINGS) or not SENSITIVE_NAMES.isdisjoint({flat, *words[-1:]})
 
 
 def _hides_text(name: str) -> bool:
