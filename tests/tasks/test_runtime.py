@@ -200,7 +200,7 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
         await asyncio.sleep(0)
         assert browser.sessions[0].closes == 0
         toolset.runtime.sessions.client_gone("tests")
-        toolset.runtime.sessions.client_back("tests")
+        await run(toolset, "instant", mode="sync", session=kept)  # it is back
         toolset.runtime.sessions.client_gone("somebody else")
         await asyncio.sleep(0.1)  # longer than the grace: nothing may have happened
         assert browser.sessions[0].closes == 0

@@ -69,6 +69,7 @@ class Sessions:
         if known is None or known.trust is not trust or not known.session.is_alive:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         known.used_at = self._clock.monotonic()
+        self._client_back(client)
         if client and known.client in self._leaving:  # it has come back under another name
             known.client = client
         return known.session
@@ -105,7 +106,7 @@ class Sessions:
         if self._kept_for(client):
             self._leaving[client] = asyncio.ensure_future(self._close_all_of(client))
 
-    def client_back(self, client: str) -> None:
+    def _client_back(self, client: str) -> None:
         task = self._leaving.pop(client, None)
         if task is not None:
             task.cancel()
