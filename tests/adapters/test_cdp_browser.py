@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.tasks.runtimes import a_toolset, run, until
+from tests.tasks.runtimes import a_toolset, get, is_running, run, until
 from tests.tasks.site import Site
 from toolgate.adapters import cdp_browser
 from toolgate.adapters.browser_options import BrowserOptions
@@ -109,6 +109,38 @@ async def test_a_reading_browser_that_dies_in_any_command_costs_no_run_its_end(
     await until(lambda: came)
     assert mortal.reading.launches == before + 1
     assert tools.runtime.running == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["Target.createBrowserContext", "Target.createTarget", "Page.navigate"]
+)
+async def test_a_reading_browser_that_hangs_is_ended_and_costs_no_run_its_end(
+    method: str, tmp_path: Path, a_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cdp_browser, "OPEN_S", 2.0)
+    monkeypatch.setattr(cdp_browser, "ASK_S", 1.0)
+    browser = SystemBrowser(BrowserOptions(navigation_ms=2000))
+    send = CdpConnection.send
+    frozen: list[int] = []
+
+    async def freezing(
+        self: CdpConnection, asked: str, session_id: str = "", **params: Any
+    ) -> msgspec.Raw:
+        if asked == method and not frozen:
+            frozen.extend(browser.reading.processes())
+            os.kill(frozen[0], signal.SIGSTOP)
+        return await send(self, asked, session_id, **params)
+
+    monkeypatch.setattr(CdpConnection, "send", freezing)
+    try:
+        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as tools:
+            urls = [a_site.url("/n/1")]
+            begun = await run(tools, "batch_extract_pages", {"urls": urls}, mode="async")
+            ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
+            assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
+        await until(lambda: not any(map(is_running, frozen)), within_s=20)
+    finally:
+        await browser.close()
 
 
 async def test_all_that_wait_are_told_when_the_browser_dies(

@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 from playwright import async_api
 
-from tests.tasks.runtimes import a_toolset, get, run, until
+from tests.tasks.runtimes import a_toolset, get, is_running, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import playwright_browser
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.chromium import KNOWN, process_tree
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
@@ -142,7 +143,12 @@ async def test_a_browser_that_dies_in_any_call_costs_no_run_its_end(
     assert tools.runtime.running == 0
 
 
-async def test_a_browser_that_dies_with_words_that_nobody_knows_costs_no_run_its_end(
+LAST_WORDS = ["Protocol error (Target.createTarget): what was that?", "Target crashed"]
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+async def test_a_browser_that_dies_with_other_words_costs_no_run_its_end(
+    words: str,
     tools: Toolset,
     mortal: PlaywrightBrowser,
     a_site: Site,
@@ -157,13 +163,42 @@ async def test_a_browser_that_dies_with_words_that_nobody_knows_costs_no_run_its
         if not killed:
             killed = True
             os.kill(mortal.processes()[0], signal.SIGKILL)
-            raise async_api.Error("Protocol error (Target.createTarget): what was that?")
+            raise async_api.Error(words)
         return await new_page(context)
 
     monkeypatch.setattr(async_api.BrowserContext, "new_page", dying)
     begun = await run(tools, "batch_extract_pages", {"urls": [a_site.url("/n/1")]}, mode="async")
     ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
     assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
+
+
+@pytest.mark.parametrize("method", ["new_page", "goto"])
+async def test_a_browser_that_hangs_is_ended_and_costs_no_run_its_end(
+    method: str, tmp_path: Path, a_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playwright_browser, "OPEN_S", 2.0)
+    monkeypatch.setattr(playwright_browser, "ASK_S", 1.0)
+    browser = PlaywrightBrowser(BrowserOptions(navigation_ms=2000, spares=0))
+    kind = async_api.BrowserContext if method == "new_page" else async_api.Page
+    called = getattr(kind, method)
+    frozen: list[int] = []
+
+    async def freezing(*given: Any, **named: Any) -> Any:
+        if not frozen:
+            frozen.extend(browser.processes())
+            os.kill(frozen[0], signal.SIGSTOP)
+        return await called(*given, **named)
+
+    monkeypatch.setattr(kind, method, freezing)
+    try:
+        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as tools:
+            urls = [a_site.url("/n/1")]
+            begun = await run(tools, "batch_extract_pages", {"urls": urls}, mode="async")
+            ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
+            assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
+        await until(lambda: not any(map(is_running, frozen)), within_s=20)
+    finally:
+        await browser.close()
 
 
 async def test_many_runs_at_once_outlive_a_browser_frozen_and_killed_while_pages_open(

@@ -19,7 +19,13 @@ import msgspec
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.cdp_connection import STILL_FLAGS, CdpConnection, CdpRefused
 from toolgate.adapters.cdp_tab import CdpTab
-from toolgate.adapters.chromium import find_chromium, find_marked, process_tree, resident_bytes
+from toolgate.adapters.chromium import (
+    find_chromium,
+    find_marked,
+    is_suspect,
+    process_tree,
+    resident_bytes,
+)
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
@@ -27,6 +33,7 @@ from toolgate.ports.browser import BrowserGone, DownloadTooLarge, PageCrashed, P
 
 log = logging.getLogger(__name__)
 
+ASK_S: Final = 5.0
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
 # A renderer and a session's cache, which lies in memory too, would grow with a long run.
 READS_PER_COLLECTION: Final = 8  # of a tab
@@ -108,6 +115,16 @@ class _Life:
             await self.close()
             raise
         self.is_still = bool(still)
+
+    async def check(self) -> None:
+        """A command failed: end a browser that answers nothing else either."""
+        if not self.is_alive:
+            return
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self.connection.send("Browser.getVersion")
+        except (PageError, TimeoutError):
+            await self.close()
 
     async def close(self) -> None:
         await self.connection.close()
@@ -214,11 +231,12 @@ class CdpBrowser:
             try:
                 async with asyncio.timeout(OPEN_S):
                     session = CdpSession(self, life, await self._context(life, trust))
-            except TimeoutError:
-                raise PageCrashed("the browser does not answer") from None
-            except PageError:
+            except (PageError, TimeoutError) as failed:
+                await life.check()
                 if last or life.is_alive:
-                    raise
+                    if isinstance(failed, PageError):
+                        raise
+                    raise PageCrashed("the browser does not answer") from None
                 continue  # it died under us: once more, in a new one
             life.sessions.add(session)
             return session
@@ -335,11 +353,17 @@ class CdpSession:
         async with self._room, self._owner.slots.slot(run_id):
             if not self.is_alive:
                 raise BrowserGone("the session's browser is gone")
-            tab = self._idle.pop() if self._idle else await self._new_tab()
+            try:
+                tab = self._idle.pop() if self._idle else await self._new_tab()
+            except PageError as failed:
+                await self._check(failed)
+                raise
             try:
                 yield tab
-            except ToolgateError:
+            except ToolgateError as failed:
                 self._keep(tab)
+                if isinstance(failed, PageError):
+                    await self._check(failed)
                 raise
             except BaseException:
                 tab.discard()  # stopped in the middle of something
@@ -400,6 +424,11 @@ class CdpSession:
                 raise PageCrashed("the browser does not answer") from None
             raise
         return tab
+
+    async def _check(self, failed: PageError) -> None:
+        """Before another try: a browser that died or hangs must be known to be gone."""
+        if is_suspect(failed):
+            await self._life.check()
 
     def _keep(self, tab: CdpTab) -> None:
         worn = tab.navigations >= self.options.reads_per_tab

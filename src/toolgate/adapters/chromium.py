@@ -1,11 +1,14 @@
-"""Finding Chromium, the flags it is started with, and what its processes weigh."""
+"""Finding Chromium, the flags it is started with, what its processes weigh, and its end."""
 
+import contextlib
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Final
 
 from toolgate.domain.errors import Misconfigured
+from toolgate.ports.browser import NavigationTimedOut, PageCrashed, PageError
 
 KNOWN: Final = (
     "chromium-headless-shell",  # a page costs a quarter of what it costs in full Chromium
@@ -99,6 +102,19 @@ def find_marked(mark: str) -> int | None:
         if parent not in found or found[parent][1] != program
     }
     return next((process for process in eldest if process not in eldest.values()), None)
+
+
+def kill_marked(mark: str) -> None:
+    """End a browser that answers nothing any more; what it started ends with it."""
+    process = find_marked(mark)
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def is_suspect(failed: PageError) -> bool:
+    """Whether the browser itself may be why: no site can be blamed for an unknown failure."""
+    return isinstance(failed, NavigationTimedOut | PageCrashed) or type(failed) is PageError
 
 
 def resident_bytes(processes: list[int]) -> int:

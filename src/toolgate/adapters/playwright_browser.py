@@ -21,6 +21,8 @@ from toolgate.adapters.chromium import (
     FLAGS,
     find_chromium,
     find_marked,
+    is_suspect,
+    kill_marked,
     may_sandbox,
     process_tree,
     resident_bytes,
@@ -92,12 +94,13 @@ class _Generation:
             self._waiting.discard(waiting)
 
     async def check(self) -> None:
-        """A call said that the browser is gone: know it too, before whoever called tries again."""
+        """A call failed: know whether the browser is dead or hangs, before the caller tries again."""
         if not self.is_alive:
             return
         asking = await within(ASK_S, self.browser.new_browser_cdp_session())
         if asking is None:
             self.lose()
+            await asyncio.to_thread(kill_marked, self.mark)
         else:
             await within(ASK_S, asking.detach())
 
@@ -142,7 +145,7 @@ class PlaywrightBrowser:
                 context = await self._context(generation, trust)
             except Exception as failed:
                 ours = translated(failed)
-                if isinstance(ours, BrowserGone):
+                if is_suspect(ours):
                     await generation.check()
                 if last or generation.is_alive:
                     raise ours from failed
@@ -319,18 +322,20 @@ class PlaywrightSession:
 
     @asynccontextmanager
     async def _told_of_death(self) -> AsyncIterator[None]:
-        """Calls fail a moment before the browser is known to be dead, or never return at all."""
+        """Calls fail a moment before the browser is known to be dead, or never return at all.
+
+        With what words is not always known, and a crash or a time-out may be the whole browser's.
+        """
         try:
             async with self._generation.living():
                 if self._closed:
                     raise BrowserGone("the session was closed")
                 yield
         except PageError as failed:
-            unknown = type(failed) is PageError  # what a dying browser says is not always known
-            if unknown or isinstance(failed, BrowserGone):
+            if is_suspect(failed):
                 await self._generation.check()
-            if unknown and not self._generation.is_alive:
-                raise BrowserGone("the browser died") from failed
+                if not self._generation.is_alive:
+                    raise BrowserGone("the browser died") from failed
             raise
 
     async def close(self) -> None:
