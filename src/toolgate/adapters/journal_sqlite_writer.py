@@ -6,11 +6,13 @@ change; one that does not hold is refused alone. Then the whole batch is written
 
 import asyncio
 import contextlib
+import functools
 import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 # need the core first; after a single one nobody does, and the next may come soon.
 PAUSE: Final = 0.001
 PAUSE_ALONE: Final = 0.000_05
+ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each power of two up to it
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
@@ -423,23 +426,27 @@ class Writer(threading.Thread):
         return epoch
 
     def _write(self, draft: Draft) -> None:
-        execute_many = self._connection.executemany
-        if draft.segments:
-            execute_many("INSERT INTO segments VALUES (?, ?, ?)", draft.segments)
-        if draft.events:
-            execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", draft.events)
+        self._write_all("INSERT INTO segments", draft.segments)
+        self._write_all("INSERT INTO events", draft.events)
         if draft.rows:
             self._write_rows(draft)
-        if draft.fences:
-            execute_many("INSERT OR REPLACE INTO fences VALUES (?, ?)", list(draft.fences.items()))
+        self._write_all("INSERT OR REPLACE INTO fences", list(draft.fences.items()))
         for stream, through, state in draft.forgets:
             self._drop(stream, through, state)
         if draft.forgets:
             # Were the newest event forgotten, its position must still not be given again.
             write_meta(self._connection, "position", str(draft.position))
 
+    def _write_all(self, how: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Many rows to a statement: between two, the loop's thread and this one change places."""
+        done = 0
+        while left := len(rows) - done:
+            many = min(1 << (left.bit_length() - 1), ROWS_AT_ONCE)
+            values = tuple(chain.from_iterable(rows[done : done + many]))
+            self._connection.execute(_with_values(how, len(rows[0]), many), values)
+            done += many
+
     def _write_rows(self, draft: Draft) -> None:
-        execute_many = self._connection.executemany
         assumed = draft.assumed
         new: list[tuple[str, str, int, bytes, int | None]] = []
         changed: list[tuple[str, str, int, bytes, int | None]] = []
@@ -451,15 +458,13 @@ class Writer(threading.Thread):
                 gone.append(key)
             else:
                 (new if key in assumed else changed).append((*key, *row))
-        if new:
-            try:
-                execute_many("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", new)
-            except sqlite3.IntegrityError as there:
-                raise _NotNew from there
-        if changed:
-            execute_many("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", changed)
+        try:
+            self._write_all("INSERT INTO rows", new)
+        except sqlite3.IntegrityError as there:
+            raise _NotNew from there
+        self._write_all("INSERT OR REPLACE INTO rows", changed)
         if gone:
-            execute_many("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
+            self._connection.executemany("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
 
     def _drop(self, stream: str, through: int, state: StreamState) -> None:
         execute = self._connection.execute
@@ -486,6 +491,12 @@ class Writer(threading.Thread):
         self._streams.keep(draft.streams)
         self._versions.keep({key: row[0] for key, row in draft.rows.items()})
         self._fences.keep(draft.fences)
+
+
+@functools.cache
+def _with_values(how: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"{how} VALUES {', '.join([row] * rows)}"
 
 
 def _unexpected(operation: Put | Delete, version: int) -> Conflict:
