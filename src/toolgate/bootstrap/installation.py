@@ -149,7 +149,7 @@ def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
     bound: dict[str, socket.socket] = {}
     try:
         for name, (port, setting) in listeners.items():
-            bound[name] = asgi.bind(host, port, setting=setting)
+            bound[name] = asgi.bind(host, port, setting=setting, listen=True)
     except Misconfigured:
         for one in bound.values():
             one.close()
