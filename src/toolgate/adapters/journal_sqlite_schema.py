@@ -198,6 +198,8 @@ def _inspect(path: Path, *, newest: int) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                if witness_path(path).exists():  # which is made after the tables are on disk
+                    raise _damaged(path, f"it is empty, and {log.name} is not what it was")
                 return  # we died while making it
             raise Misconfigured(
                 f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"
