@@ -480,6 +480,15 @@ class TestRefusals:
         (tmp_path / "file").write_text("in the way")
         assert isinstance(await refusal(tmp_path / "file" / "journal.sqlite3"), Misconfigured)
 
+    async def test_a_file_that_the_system_refuses_is_named_with_the_reason(
+        self, path: Path, tmp_path: Path
+    ) -> None:
+        path.parent.mkdir()
+        path.symlink_to(tmp_path / "not mounted" / path.name)
+        error = await refusal(path)
+        assert isinstance(error, Unavailable)
+        assert "No such file or directory" in str(error)
+
     async def test_a_second_opening_is_refused_until_the_first_is_closed(self, path: Path) -> None:
         async with opened(path):
             await refusal(path)

@@ -96,6 +96,8 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
         connection = _connect(path)
     except sqlite3.Error as refused:
         raise from_sqlite(refused, path) from refused
+    except OSError as refused:
+        raise _from_system(refused, path) from refused
     try:
         migrate(connection, migrations)
         last_position = max(
@@ -117,6 +119,8 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
         connection.close()
         if isinstance(refused, sqlite3.Error):
             raise from_sqlite(refused, path) from refused
+        if isinstance(refused, OSError):
+            raise _from_system(refused, path) from refused
         raise
     return OpenFile(connection, vouches_since, witness, last_position, last_segment)
 
@@ -174,6 +178,12 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
     if name.startswith("SQLITE_FULL"):
         return Unavailable(f"no room to write {path}: free some space on its disk")
     return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
+
+
+def _from_system(error: OSError, path: Path) -> Unavailable:
+    return Unavailable(
+        f"{path} cannot be used ({error.strerror}): check its disk, and that it is this user's"
+    )
 
 
 def _damaged(path: Path, what: str) -> Damaged:
