@@ -157,7 +157,8 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MI
         connection.execute(f"PRAGMA user_version={len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -175,7 +176,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return _damaged(path, str(error))
-    if name.startswith("SQLITE_FULL"):
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")):  # the log's index is a file too
         return Unavailable(f"no room to write {path}: free some space on its disk")
     return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
 
