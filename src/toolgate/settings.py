@@ -59,6 +59,13 @@ def _named(value: str) -> str:
     return value
 
 
+def _directory(value: str) -> Path:
+    try:
+        return Path(_named(value)).expanduser()  # no shell has done it where a file says it
+    except RuntimeError:
+        raise ValueError("begins with ~, but whose home that is cannot be told") from None
+
+
 def _secret(value: str) -> Secret:
     if not value.isprintable():  # no header could hold it, and whoever tried would show it
         raise ValueError("must be one line, without control characters")
@@ -112,7 +119,7 @@ class Settings:
         "TOOLGATE_HOME",
         Path(".toolgate"),
         "Where all data is kept.",
-        lambda text: Path(_named(text)),
+        _directory,
     )
     host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _named)
     ws_port: int = _setting("WS_PORT", 8090, "Ingress: WebSocket for clients. 0: any.", _PORT)
