@@ -209,9 +209,14 @@ class Settings:
     search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", _secret)
     policy_file: str = _setting("POLICY_FILE", "", "The policy. Unset: the one we ship.", _text)
     database_url: str = _setting(
-        "DATABASE_URL", "", "PostgreSQL. Unset: SQLite in home.", _url("postgresql", "postgres")
+        "DATABASE_URL",
+        "",
+        "For PostgreSQL. Not in this version: refused.",
+        _url("postgresql", "postgres"),
     )
-    nats_url: str = _setting("NATS_URL", "", "NATS, between nodes.", _url("nats", "tls"))
+    nats_url: str = _setting(
+        "NATS_URL", "", "For NATS. Not in this version: refused.", _url("nats", "tls")
+    )
     chromium: str = _setting("CHROMIUM", "", "The browser's program. Unset: look for one.", _text)
     model: str = _setting(
         "TOOLGATE_MODEL", "", "The assistant's model, such as openai:NAME.", _text

@@ -190,6 +190,20 @@ def check_exposure(settings: Settings) -> None:
     log.warning("api_key_unset any client on this machine may connect")
 
 
+def check_stores(settings: Settings) -> None:
+    """What names a database must not find its data somewhere else."""
+    if settings.database_url:
+        raise Misconfigured(
+            "DATABASE_URL is set, but this version keeps everything in TOOLGATE_HOME, in SQLite;"
+            " unset it"
+        )
+    if settings.nats_url:
+        raise Misconfigured(
+            "NATS_URL is set, but the roles of this version talk HTTP (ORCHESTRATOR_URL,"
+            " INGRESS_URL); unset it"
+        )
+
+
 def make_home(settings: Settings) -> None:
     try:
         settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
