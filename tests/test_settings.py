@@ -120,3 +120,15 @@ def test_an_empty_address_or_home_is_refused_and_does_not_mean_everywhere_or_her
 ) -> None:
     with pytest.raises(Misconfigured, match=f"{name} .* must not be empty"):
         load(environment={name: ""})
+
+
+def test_a_home_in_ones_home_is_there_and_not_in_a_directory_that_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tmp_path / "toolgate.toml"
+    config.write_text('TOOLGATE_HOME = "~/data"')
+    assert load({}, environment={}, config=config).home == tmp_path / "data"
+    assert load({"TOOLGATE_HOME": "~/data"}, environment={}).home == tmp_path / "data"
+    with pytest.raises(Misconfigured, match="TOOLGATE_HOME .* ~"):
+        load(environment={"TOOLGATE_HOME": "~nobody-of-that-name/data"})

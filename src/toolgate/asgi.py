@@ -116,6 +116,8 @@ class Listener:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
         while not self._server.started and not self._task.done():  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
+        if self._task.done():
+            await self._task  # it says why it does not listen
 
     async def stop(self) -> None:
         self._server.should_exit = True
@@ -123,14 +125,16 @@ class Listener:
             await self._task
 
 
-def bind(host: str, port: int, *, setting: str) -> socket.socket:
-    """A listening socket; Misconfigured, naming the setting, where it cannot be had."""
+def bind(host: str, port: int, *, setting: str, listen: bool = False) -> socket.socket:
+    """A socket to listen on; Misconfigured, naming the setting, where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named, because asyncio turns Nagle's delay off only for sockets whose protocol it can see.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        if listen:  # of two that are bound at the same time only one may
+            bound.listen()
     except OSError as refused:
         bound.close()
         why = "is in use" if refused.errno == errno.EADDRINUSE else f"cannot be had: {refused}"

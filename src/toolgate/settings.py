@@ -59,6 +59,13 @@ def _named(value: str) -> str:
     return value
 
 
+def _directory(value: str) -> Path:
+    try:
+        return Path(_named(value)).expanduser()  # no shell has done it where a file says it
+    except RuntimeError:
+        raise ValueError("begins with ~, but whose home that is cannot be told") from None
+
+
 def _secret(value: str) -> Secret:
     if not value.isprintable():  # no header could hold it, and whoever tried would show it
         raise ValueError("must be one line, without control characters")
@@ -112,7 +119,7 @@ class Settings:
         "TOOLGATE_HOME",
         Path(".toolgate"),
         "Where all data is kept.",
-        lambda text: Path(_named(text)),
+        _directory,
     )
     host: str = _setting("HOST", "127.0.0.1", "The address every listener binds.", _named)
     ws_port: int = _setting("WS_PORT", 8090, "Ingress: WebSocket for clients. 0: any.", _PORT)
@@ -202,9 +209,14 @@ class Settings:
     search_key: Secret = _setting("SEARCH_KEY", Secret(), "The key for Brave.", _secret)
     policy_file: str = _setting("POLICY_FILE", "", "The policy. Unset: the one we ship.", _text)
     database_url: str = _setting(
-        "DATABASE_URL", "", "PostgreSQL. Unset: SQLite in home.", _url("postgresql", "postgres")
+        "DATABASE_URL",
+        "",
+        "For PostgreSQL. Not in this version: refused.",
+        _url("postgresql", "postgres"),
     )
-    nats_url: str = _setting("NATS_URL", "", "NATS, between nodes.", _url("nats", "tls"))
+    nats_url: str = _setting(
+        "NATS_URL", "", "For NATS. Not in this version: refused.", _url("nats", "tls")
+    )
     chromium: str = _setting("CHROMIUM", "", "The browser's program. Unset: look for one.", _text)
     model: str = _setting(
         "TOOLGATE_MODEL", "", "The assistant's model, such as openai:NAME.", _text

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
 from toolgate.testing.clock import FakeClock
@@ -13,6 +15,39 @@ def test_the_wall_clock_never_goes_back() -> None:
     assert times == sorted(times)
     assert times[0] > 1_700_000_000_000
     assert clock.monotonic() <= clock.monotonic()
+
+
+class Machine:
+    """Its two clocks, of which one can be set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall_ms, self.up_ms = 1_800_000_000_000, 5_000
+        monkeypatch.setattr("time.time_ns", lambda: self.wall_ms * 1_000_000)
+        monkeypatch.setattr("time.monotonic_ns", lambda: self.up_ms * 1_000_000)
+
+    def wait(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.up_ms += ms
+
+
+def test_what_is_due_comes_though_the_wall_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        machine = Machine(patched)
+        clock = SystemClock()
+        before = clock.now_ms()
+        machine.wall_ms -= 8 * 3_600_000  # a machine whose clock was in local time at its start
+        times = []
+        for _ in range(120_000):
+            machine.wait(1)
+            times.append(clock.now_ms())
+        late = clock.now_ms() - before
+        machine.wait(16 * 3_600_000)
+        caught_up = clock.now_ms() == machine.wall_ms
+    assert times == sorted(times)
+    assert late >= 60_000
+    assert caught_up
 
 
 def test_ids_are_unique_and_sort_in_the_order_they_were_made() -> None:

@@ -74,3 +74,32 @@ async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others(
     dispatcher.start(nothing, {"calls": on_due})
     await asyncio.wait_for(both.wait(), 5)
     await dispatcher.drain(seconds=0)
+
+
+async def test_a_run_that_is_interrupted_before_its_work_began_is_let_go_and_can_be_worked_on() -> (
+    None
+):
+    clock = FakeClock()
+    dispatcher = LocalDispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
+    advanced: asyncio.Queue[str] = asyncio.Queue()
+    dispatcher.start(advanced.put, {})
+    dispatcher.dispatch("run")
+    dispatcher.interrupt("run")  # as a cancel that is committed together with the start
+    async with asyncio.timeout(5):
+        while dispatcher.working_on:
+            await asyncio.sleep(0)
+        dispatcher.dispatch("run")
+        assert await advanced.get() == "run"
+    await dispatcher.drain(seconds=5)
+
+
+async def test_work_that_is_asked_for_while_a_run_is_interrupted_is_done() -> None:
+    clock = FakeClock()
+    dispatcher = LocalDispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
+    advanced: asyncio.Queue[str] = asyncio.Queue()
+    dispatcher.start(advanced.put, {})
+    for _ in range(2):
+        dispatcher.dispatch("run")
+    dispatcher.interrupt("run")
+    assert await asyncio.wait_for(advanced.get(), 5) == "run"
+    await dispatcher.drain(seconds=5)

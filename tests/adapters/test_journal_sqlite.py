@@ -434,6 +434,21 @@ class TestRefusals:
         assert log.read_bytes() == written
         assert not path.exists()
 
+    @pytest.mark.parametrize("left", [None, b""], ids=["gone", "emptied"])
+    async def test_a_file_that_lost_the_log_with_everything_in_it_is_refused_and_left_as_it_is(
+        self, path: Path, left: bytes | None
+    ) -> None:
+        log = path.with_name(path.name + "-wal")
+        journal = await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())
+        await journal.commit(Append("a", [said("one")]), Put("devices", "d", b"paired"))
+        killed = path.read_bytes()  # as in a first life, before anything left the log
+        await journal.close()
+        path.write_bytes(killed)
+        if left is not None:
+            log.write_bytes(left)
+        assert isinstance(await refusal(path), Damaged)
+        assert path.read_bytes() == killed
+
     async def test_a_newer_file_is_refused_and_left_as_it_is(self, path: Path) -> None:
         await filled(path)
         with closing(sqlite3.connect(path)) as connection:
@@ -464,6 +479,15 @@ class TestRefusals:
     async def test_a_home_that_cannot_be_written_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         assert isinstance(await refusal(tmp_path / "file" / "journal.sqlite3"), Misconfigured)
+
+    async def test_a_file_that_the_system_refuses_is_named_with_the_reason(
+        self, path: Path, tmp_path: Path
+    ) -> None:
+        path.parent.mkdir()
+        path.symlink_to(tmp_path / "not mounted" / path.name)
+        error = await refusal(path)
+        assert isinstance(error, Unavailable)
+        assert "No such file or directory" in str(error)
 
     async def test_a_second_opening_is_refused_until_the_first_is_closed(self, path: Path) -> None:
         async with opened(path):

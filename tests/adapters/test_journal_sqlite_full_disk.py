@@ -1,5 +1,6 @@
 """A full disk: refused, nothing acknowledged lost, and it goes on once there is room."""
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,24 @@ async def test_a_full_disk_refuses_commits_until_there_is_room(small_disk: Path)
     row = await journal.get("lasts", "a")
     assert row is not None
     assert int(row.value) == last
+    await journal.close()
+
+
+@pytest.mark.parametrize("pages", [0, 1, 2, 3, 16])
+async def test_a_disk_without_room_for_a_new_journal_is_named_as_full(
+    small_disk: Path, pages: int
+) -> None:
+    path = small_disk / "home" / "journal.sqlite3"
+    with (small_disk / "filler3").open("wb", buffering=0) as filler:
+        with contextlib.suppress(OSError):
+            while filler.write(bytes(4096)) == 4096:
+                pass
+        filler.truncate(filler.tell() - pages * 4096)
+    with pytest.raises(Unavailable, match=f"no room to write {path}"):
+        await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())
+    (small_disk / "filler1").unlink()
+    journal = await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())
+    await journal.commit(Append("a", [NewEvent("said", b"")]))
     await journal.close()
 
 

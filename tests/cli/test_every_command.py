@@ -203,3 +203,9 @@ def test_what_a_stranger_wrote_cannot_steer_a_terminal() -> None:
 
 def test_a_bar_hands_on_every_item() -> None:
     assert list(through(range(7), "counting", total=7)) == list(range(7))
+
+
+def test_an_empty_home_on_the_command_line_is_refused_and_does_not_mean_here() -> None:
+    ended = CliRunner().invoke(main, ["doctor", "--home", ""])
+    assert ended.exit_code == 2
+    assert "TOOLGATE_HOME on the command line must not be empty" in ended.output

@@ -1,12 +1,16 @@
 """How a role is served: what is put away where its ready line reaches nobody."""
 
 import io
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
-from toolgate.settings import Settings
+from toolgate.domain.errors import Misconfigured
+from toolgate.settings import Settings, load
 
 
 class Closed(io.StringIO):
@@ -28,3 +32,18 @@ def test_what_was_started_is_stopped_where_its_ready_line_reaches_nobody(
     with pytest.raises(BrokenPipeError):
         serve(start, Settings())
     assert stopped == ["sandboxes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [("DATABASE_URL", "postgresql://toolgate@db/toolgate"), ("NATS_URL", "nats://nats:4222")],
+)
+@pytest.mark.parametrize("start", [start_everything, start_ingress, start_orchestrator])
+async def test_a_store_that_is_not_there_in_this_version_is_refused_and_not_ignored(
+    name: str, url: str, start: Callable[[Settings], Awaitable[Installation]], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    given = {"TOOLGATE_HOME": str(home), "ORCHESTRATOR_URL": "http://127.0.0.1:1", name: url}
+    with pytest.raises(Misconfigured, match=f"{name} is set, .* unset it"):
+        await start(load(given, environment={}))
+    assert not home.exists()

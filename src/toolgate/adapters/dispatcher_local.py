@@ -50,7 +50,10 @@ class LocalDispatcher:
         if run_id in self._tasks:
             self._again.add(run_id)
             return
-        self._tasks[run_id] = asyncio.create_task(self._work(run_id), name=run_id)
+        task = asyncio.create_task(self._work(run_id), name=run_id)
+        self._tasks[run_id] = task
+        # Not at the end of `_work`: one that is interrupted before it began never gets there.
+        task.add_done_callback(lambda _: self._worked(run_id))
 
     def interrupt(self, run_id: str) -> None:
         task = self._tasks.get(run_id)
@@ -85,11 +88,12 @@ class LocalDispatcher:
             log.info("run_interrupted run_id=%s", run_id)
         except Exception:
             log.exception("run_crashed run_id=%s", run_id)
-        finally:
-            del self._tasks[run_id]
-            if run_id in self._again and not self._draining:
-                self._again.discard(run_id)
-                self.dispatch(run_id)
+
+    def _worked(self, run_id: str) -> None:
+        del self._tasks[run_id]
+        if run_id in self._again and not self._draining:
+            self._again.discard(run_id)
+            self.dispatch(run_id)
 
     async def _keep_time(self) -> None:
         while True:

@@ -1,5 +1,6 @@
 """One process per home: an advisory lock on `<home>/lock`, which the system drops with its holder."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -34,8 +35,9 @@ class HomeLock:
                 f"{home} is in use by process {holder}:"
                 " stop that process, or set TOOLGATE_HOME to another directory"
             ) from held
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk it is held, but does not say by whom
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return cls(descriptor)
 
     def release(self) -> None:

@@ -96,6 +96,8 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
         connection = _connect(path)
     except sqlite3.Error as refused:
         raise from_sqlite(refused, path) from refused
+    except OSError as refused:
+        raise _from_system(refused, path) from refused
     try:
         migrate(connection, migrations)
         last_position = max(
@@ -117,6 +119,8 @@ def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Op
         connection.close()
         if isinstance(refused, sqlite3.Error):
             raise from_sqlite(refused, path) from refused
+        if isinstance(refused, OSError):
+            raise _from_system(refused, path) from refused
         raise
     return OpenFile(connection, vouches_since, witness, last_position, last_segment)
 
@@ -153,7 +157,8 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MI
         connection.execute(f"PRAGMA user_version={len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -171,9 +176,15 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return _damaged(path, str(error))
-    if name.startswith("SQLITE_FULL"):
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")):  # the log's index is a file too
         return Unavailable(f"no room to write {path}: free some space on its disk")
     return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
+
+
+def _from_system(error: OSError, path: Path) -> Unavailable:
+    return Unavailable(
+        f"{path} cannot be used ({error.strerror}): check its disk, and that it is this user's"
+    )
 
 
 def _damaged(path: Path, what: str) -> Damaged:
@@ -198,6 +209,8 @@ def _inspect(path: Path, *, newest: int) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                if witness_path(path).exists():  # which is made after the tables are on disk
+                    raise _damaged(path, f"it is empty, and {log.name} is not what it was")
                 return  # we died while making it
             raise Misconfigured(
                 f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"

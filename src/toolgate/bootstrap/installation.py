@@ -149,7 +149,7 @@ def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
     bound: dict[str, socket.socket] = {}
     try:
         for name, (port, setting) in listeners.items():
-            bound[name] = asgi.bind(host, port, setting=setting)
+            bound[name] = asgi.bind(host, port, setting=setting, listen=True)
     except Misconfigured:
         for one in bound.values():
             one.close()
@@ -188,6 +188,20 @@ def check_exposure(settings: Settings) -> None:
             f"API_KEY is not set and HOST is {settings.host}; set API_KEY, or HOST to 127.0.0.1"
         )
     log.warning("api_key_unset any client on this machine may connect")
+
+
+def check_stores(settings: Settings) -> None:
+    """What names a database must not find its data somewhere else."""
+    if settings.database_url:
+        raise Misconfigured(
+            "DATABASE_URL is set, but this version keeps everything in TOOLGATE_HOME, in SQLite;"
+            " unset it"
+        )
+    if settings.nats_url:
+        raise Misconfigured(
+            "NATS_URL is set, but the roles of this version talk HTTP (ORCHESTRATOR_URL,"
+            " INGRESS_URL); unset it"
+        )
 
 
 def make_home(settings: Settings) -> None:

@@ -20,6 +20,7 @@ from toolgate.bootstrap.installation import (
     address,
     bind,
     check_exposure,
+    check_stores,
     configure_logs,
     make_home,
     open_core,
@@ -65,6 +66,7 @@ async def start_orchestrator(settings: Settings) -> Installation:
 async def _start_role(settings: Settings, start: Start) -> Installation:
     patterns = configure_logs(settings)
     check_exposure(settings)
+    check_stores(settings)
     raise_file_limit()
     make_home(settings)
     installation = Installation()

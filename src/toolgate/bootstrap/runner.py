@@ -69,7 +69,7 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
             clock=clock,
             usage=lambda: usage_of(*machine_usage(Path("/"))),
         )
-        bound = asgi.bind(settings.host, settings.runner_port, setting="RUNNER_PORT")
+        bound = asgi.bind(settings.host, settings.runner_port, setting="RUNNER_PORT", listen=True)
         listener = asgi.Listener(app, bound)
         await listener.start()
         stack.push_async_callback(listener.stop)

@@ -47,7 +47,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         *args: Any, home: str | None, config: Path | None, pairs: dict[str, str], **kwargs: Any
     ) -> Any:
-        if home:
+        if home is not None:  # an empty one is refused, as in the environment
             pairs = {**pairs, "TOOLGATE_HOME": home}
         return command(*args, settings=table.load(pairs, config=config), **kwargs)
 

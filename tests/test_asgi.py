@@ -1,0 +1,28 @@
+"""Listeners: a port has one of them, and one that does not listen says so."""
+
+import asyncio
+import socket
+
+import pytest
+from starlette.applications import Starlette
+
+from toolgate import asgi
+from toolgate.bootstrap.installation import bind
+from toolgate.domain.errors import Misconfigured
+
+
+def test_of_two_that_start_at_the_same_time_one_is_told_that_the_port_is_in_use() -> None:
+    with bind("127.0.0.1", clients=(0, "WS_PORT"))["clients"] as first:
+        port = first.getsockname()[1]
+        with pytest.raises(Misconfigured, match=f"127.0.0.1:{port} is in use; .* set WS_PORT"):
+            bind("127.0.0.1", clients=(port, "WS_PORT"))
+
+
+async def test_a_listener_that_cannot_listen_does_not_pass_for_one_that_does() -> None:
+    with socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0 if one is first else first.getsockname()[1]))
+        first.listen()
+        with pytest.raises(OSError, match="in use"):
+            await asyncio.wait_for(asgi.Listener(Starlette(), second).start(), 5)
