@@ -318,6 +318,21 @@ def test_scheme_method_and_port_are_compared(
     assert effect(by, "web.fetch", {"url": url, **extra})[0] is expected
 
 
+def test_the_addresses_that_a_goal_names_are_addresses_of_the_call() -> None:
+    by = policy(
+        {"deny": "browser.*", "match": {"url": {"host": "evil.test"}}},
+        {"allow": "browser.*", "match": {"url": {"host": ["a.test", "evil.test"]}}},
+    )
+    goal = {"goal": "Read https://a.test/x, please"}
+    assert effect(by, "browser.task", goal) == (ALLOW, "r1")
+    assert effect(by, "browser.task", {"goal": "Read <http://evil.test/>"}) == (DENY, "r0")
+    assert effect(by, "browser.task", {"goal": "Read it"}) == (DENY, "default_deny")
+    elsewhere: dict[str, JsonValue] = {"goal": "See https://b.test/", "url": "https://a.test/"}
+    assert effect(by, "browser.task", elsewhere) == (DENY, "default_deny")
+    many = {"goal": "https://a.test/ " * 1001}
+    assert effect(by, "browser.task", many) == (DENY, "limit_reached")
+
+
 def test_paths_are_compared_by_component_and_those_that_cannot_be_told_only_serve_a_deny() -> None:
     by = policy(
         {"allow": "file.read", "match": {"path": "docs/**"}},
