@@ -348,6 +348,17 @@ def test_paths_are_compared_by_component_and_those_that_cannot_be_told_only_serv
     assert effect(by, "file.read", {"path": 7}) == (DENY, "r1")
 
 
+def test_a_deny_is_not_got_around_by_spelling_out_where_the_workspace_is() -> None:
+    by = policy(
+        {"deny": "file.*", "match": {"path": "secrets/**"}},
+        {"deny": "bash.exec", "match": {"cwd": "secrets"}},
+        {"allow": "*", "match": "any"},
+    )
+    assert effect(by, "file.read", {"path": "/workspace/secrets/key"}) == (DENY, "r0")
+    assert effect(by, "file.read", {"path": "/workspace/notes/x"}) == (ALLOW, "r2")
+    assert effect(by, "bash.exec", {"cmd": "ls", "cwd": "/workspace/secrets"}) == (DENY, "r1")
+
+
 def test_the_directory_that_a_command_runs_in_is_compared() -> None:
     by = policy({"allow": "shell", "match": {"command": "make", "cwd": ["build/**", "."]}})
     assert effect(by, "shell", {"command": "make", "cwd": "build/x"})[0] is ALLOW
