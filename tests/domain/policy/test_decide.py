@@ -455,6 +455,19 @@ def test_an_environment_stands_in_the_way_of_an_allow_that_does_not_speak_of_it(
     assert effect(speaking, "exec", args)[0] is ALLOW
 
 
+def test_an_allow_that_speaks_of_one_variable_does_not_take_another() -> None:
+    match: JsonValue = {"command": "ls *", "arguments": {"env.LANG": "C", "env.TZ": "*"}}
+    by = policy({"allow": "bash.exec", "match": match})
+
+    def tried(env: JsonValue) -> Effect:
+        return effect(by, "bash.exec", {"cmd": "ls", "env": env})[0]
+
+    assert tried({"LANG": "C", "TZ": "UTC"}) is ALLOW
+    assert tried({"LANG": "C", "TZ": "UTC", "LD_PRELOAD": "./evil.so"}) is DENY
+    assert tried({"LANG": "C", "TZ": "UTC", "PATH": "."}) is DENY
+    assert tried(["LANG=C"]) is DENY
+
+
 def test_a_wrapper_is_allowed_only_word_for_word() -> None:
     by = policy(
         {"allow": "shell", "match": {"command": ["sudo systemctl status nginx", "sh -c 'make x'"]}}

@@ -354,7 +354,8 @@ class _Compiler:
             if len(scalars) != len(each):
                 self._problem(f"{where}.{name}", "must be text, numbers, true or false")
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
-            draft.accepts_env = draft.accepts_env or path[0] == "env"
+            if path[0] == "env":
+                draft.env_names.update(path[1:2])
             draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
@@ -612,7 +613,7 @@ class _Draft:
         self.conditions: list[Condition] = []
         self.commands: CommandRule | None = None
         self.host_keys: tuple[str, ...] | None = None
-        self.accepts_env = False
+        self.env_names: set[str] = set()
         self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
@@ -644,7 +645,7 @@ class _Draft:
             decision=Decision(self.effect, self.id, self.reason, version, name),
             otherwise=self.otherwise,
             per_tool=self.per_tool,
-            accepts_env=self.accepts_env,
+            env_names=frozenset(self.env_names),
         )
 
 

@@ -4,7 +4,7 @@ An ask that says `match: otherwise` comes after the allows: it speaks for what n
 Whatever goes wrong while deciding is a deny with its own rule id; nothing is raised.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
@@ -182,8 +182,9 @@ def permits(rule: Rule, facts: Facts) -> bool:
 
 
 def has_known_env(rule: Rule, facts: Facts) -> bool:
-    """An environment changes what a command does, so a rule about commands must speak of it."""
-    return rule.accepts_env or not facts.args.get("env")
+    """An environment changes what a command does, so a rule about commands must speak of all of it."""
+    env = facts.args.get("env")
+    return not env or (isinstance(env, Mapping) and env.keys() <= rule.env_names)
 
 
 def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision:

@@ -106,7 +106,7 @@ class Rule:
     decision: Decision
     otherwise: bool = False  # an ask for what no allow matches
     per_tool: bool = False  # the reason names the tool
-    accepts_env: bool = False
+    env_names: frozenset[str] = frozenset()  # the variables it speaks of
 
 
 @dataclass(frozen=True, slots=True)
