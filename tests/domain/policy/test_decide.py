@@ -318,6 +318,19 @@ def test_scheme_method_and_port_are_compared(
     assert effect(by, "web.fetch", {"url": url, **extra})[0] is expected
 
 
+@pytest.mark.parametrize("tools", ["http.*", "*", ["kv.get", "*.fetch"], ["*", "http.fetch"]])
+def test_a_glob_on_the_allow_list_does_not_free_http_fetch_of_its_hosts(tools: JsonValue) -> None:
+    allowlist: JsonValue = {"tools": tools, "http_fetch_hosts": ["a.test"]}
+    by = policy(allowlist=allowlist)
+    fetch = decided(by, "http.fetch", {"url": "https://a.test/"})
+    assert (fetch.effect, fetch.rule_id) == (ALLOW, "tool_allowlist_match")
+    elsewhere = decided(by, "http.fetch", {"url": "https://b.test/"})
+    assert (elsewhere.effect, elsewhere.rule_id) == (DENY, "http_fetch_hostname_check")
+    none = allowlist_policy(["http.*"], name="p")
+    assert effect(none, "http.fetch", {"url": "https://a.test/"})[0] is DENY
+    assert effect(none, "http.other", {"url": "https://a.test/"})[0] is ALLOW
+
+
 def test_the_addresses_that_a_goal_names_are_addresses_of_the_call() -> None:
     by = policy(
         {"deny": "browser.*", "match": {"url": {"host": "evil.test"}}},

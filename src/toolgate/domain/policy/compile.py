@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Final
 
+from toolgate.domain.globs import one_of
 from toolgate.domain.policy import conditions
 from toolgate.domain.policy.model import (
     ALLOWLIST_MATCH,
     DEFAULT_ALLOW,
     EGRESS,
+    HTTP_FETCH,
     RESERVED_IDS,
     Check,
     CommandRule,
@@ -237,11 +239,13 @@ class _Compiler:
         self._keys("allowlist", given, _ALLOWLIST_KEYS)
         tools = self._tools("allowlist.tools", given.get("tools", []))
         hosts = self._hosts("allowlist.http_fetch_hosts", given.get("http_fetch_hosts", []))
-        plain = tuple(tool for tool in tools if tool != "http.fetch")
+        plain = tuple(tool for tool in tools if tool != HTTP_FETCH)
         text = "Tool {tool} is in allowlist"
-        drafts = [_Draft(ALLOWLIST_MATCH, Effect.ALLOW, plain, text, per_tool=True)]
-        if "http.fetch" in tools:
-            fetch = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, ("http.fetch",), text, per_tool=True)
+        others = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, plain, text, per_tool=True)
+        drafts = [others]
+        if one_of(tools)(HTTP_FETCH):
+            others.add(f"not {HTTP_FETCH}", conditions.tool_is_not(HTTP_FETCH), standing=True)
+            fetch = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, (HTTP_FETCH,), text, per_tool=True)
             self._add_url(fetch, hosts=hosts, schemes=("http", "https"))
             drafts.append(fetch)
         return drafts

@@ -33,6 +33,10 @@ def tool_level_is(levels: Collection[str]) -> Check:
     return lambda facts: YES if facts.level in wanted else NO
 
 
+def tool_is_not(tool: str) -> Check:
+    return lambda facts: NO if facts.call.tool == tool else YES
+
+
 def path_matches(patterns: Sequence[PathPattern]) -> Check:
     return lambda facts: _all_paths(facts.paths, patterns)
 

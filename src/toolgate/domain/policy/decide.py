@@ -5,13 +5,13 @@ Whatever goes wrong while deciding is a deny with its own rule id; nothing is ra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
 from toolgate.domain.policy.model import (
     DEFAULT_DENY,
     EVALUATION_ERROR,
     HOSTNAME_CHECK,
+    HTTP_FETCH,
     LIMIT_REACHED,
     NO,
     POLICY_NOT_FOUND,
@@ -28,7 +28,6 @@ from toolgate.domain.redaction import without_flagged
 from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
 from toolgate.domain.tools import Caller, Level, ToolRequest
 
-HTTP_FETCH: Final = "http.fetch"
 FindPolicy = Callable[[str], Policy | None]
 
 
