@@ -405,6 +405,52 @@ def test_an_argument_of_another_kind_may_be_what_a_deny_is_about() -> None:
     assert effect(by, "kv.get", {"key": "x"}) == (ALLOW, "r1")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        (7, 7.0),
+        (7.0, 7),
+        (True, 1),
+        (1, True),
+        (False, 0),
+        (7, "7"),
+        (True, "true"),
+        ([7, "x"], 7.0),
+    ],
+)
+def test_a_number_is_the_same_however_it_is_written(wanted: JsonValue, given: JsonValue) -> None:
+    by = policy(
+        {"deny": "pay", "match": {"arguments": {"account": wanted}}},
+        {"allow": "pay", "match": "any"},
+    )
+    assert effect(by, "pay", {"account": given}) == (DENY, "r0")
+
+
+def test_another_number_is_not_what_a_deny_is_about() -> None:
+    by = policy(
+        {"deny": "pay", "match": {"arguments": {"account": [7, 9.5]}}},
+        {"allow": "pay", "match": "any"},
+    )
+    assert effect(by, "pay", {"account": 8})[0] is ALLOW
+    assert effect(by, "pay", {"account": 7.5})[0] is ALLOW
+
+
+def test_a_list_contains_a_number_however_it_is_written() -> None:
+    by = policy(
+        {"deny": "pay", "when": {"args.accounts": "contains 7"}}, {"allow": "pay", "match": "any"}
+    )
+    assert effect(by, "pay", {"accounts": [1, 7.0]}) == (DENY, "r0")
+    assert effect(by, "pay", {"accounts": [True, 8]}) == (ALLOW, "r1")
+
+
+def test_a_number_may_be_one_of_a_list_that_holds_texts_as_well() -> None:
+    by = policy({"allow": "pay", "when": {"args.to": {"in": ["main", 7]}}})
+    assert effect(by, "pay", {"to": 7})[0] is ALLOW
+    assert effect(by, "pay", {"to": "main"})[0] is ALLOW
+    assert effect(by, "pay", {"to": 8}) == (DENY, "default_deny")
+    assert effect(by, "pay", {"to": True}) == (DENY, "evaluation_error")
+
+
 READING: JsonValue = {"command": ["git status *", "git log"]}
 
 
