@@ -62,8 +62,12 @@ _ALLOWLIST_KEYS: Final = ("tools", "http_fetch_hosts")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOOL: Final = re.compile(r"[A-Za-z0-9._:/*-]{1,200}")
 _GROUP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_WORD_ENDS: Final = r"(?=[\s\[\"]|\Z)"  # "insert" is a text without an operator, not `in`
 _COMPARISON: Final = re.compile(
-    rf"\s*({'|'.join(conditions.OPERATORS)})(?![=<>])\s*(.*?)\s*", re.DOTALL
+    rf"\s*((?:{'|'.join(op for op in conditions.OPERATORS if not op[0].isalpha())})(?![=<>])"
+    rf"|(?:{'|'.join(op for op in conditions.OPERATORS if op[0].isalpha())}){_WORD_ENDS})"
+    r"\s*(.*?)\s*",
+    re.DOTALL,
 )
 
 
