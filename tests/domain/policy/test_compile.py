@@ -86,6 +86,7 @@ def rule(**changes: Any) -> dict[str, Any]:
         (rule(match={"command": "sudo *"}), "rules[0] (a).match.command", "must give them all"),
         (rule(match={"command": "bash -c*"}), "rules[0] (a).match.command", "must give them all"),
         (rule(match={"command": "/usr/bin/env *"}), "rules[0] (a).match.command", "give them all"),
+        (rule(match={"command": "xargs ?"}), "rules[0] (a).match.command", "give them all"),
         (rule(match={"command": "find . -name *"}), "rules[0] (a).match.command", "give them all"),
         (rule(match={"command": "ls '"}), "rules[0] (a).match.command", "No closing quotation"),
         (rule(match={"command": "''"}), "rules[0] (a).match.command", "names no program"),

@@ -390,7 +390,7 @@ class _Compiler:
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
             )
-        elif base_name(words[0]) in WRAPPERS and any("*" in word for word in words):
+        elif base_name(words[0]) in WRAPPERS and any("*" in word or word == "?" for word in words):
             self._problem(
                 where,
                 f"{text!r}: {words[0]} runs what its arguments say, so an allow must give them all",
