@@ -19,11 +19,11 @@ from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.policy.simulate import RecordedCall
 from toolgate.domain.tools import Caller, Level, ToolRequest
 from toolgate.execution.audit import AuditLog
-from toolgate.execution.calls import Call
+from toolgate.execution.calls import Call, described
 from toolgate.execution.ledger import Ledger
 from toolgate.testing.clock import FakeClock
 
-CALLER = Caller(role="dev", device="d1", agent="script")
+CALLER = Caller(role="dev", device="d1", agent="script", level=Level.SIGN, session="s1")
 CALLS = [
     RecordedCall(ToolRequest("r1", "kv.get", {"key": "x"}, CALLER), Level.READ, Effect.DENY, "a"),
     RecordedCall(ToolRequest("r2", "shell", {"command": "ls"}), Level.WRITE, Effect.DENY, "b"),
@@ -55,7 +55,7 @@ async def record_calls(home: Path) -> None:
         request = each.call
         call = Call(
             request=request,
-            shown=evidence.canonical({"tool_id": request.tool, "args": dict(request.args)}),
+            shown=evidence.canonical(described(request)),
             fingerprint="f",
             engine_ref="e",
             level=each.level,

@@ -249,6 +249,26 @@ async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
     assert rig.engine.runs["ask.once"] == 0
 
 
+async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    change = "  - {id: stop, deny: ask.once, match: any, reason: Closed}\n"
+    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == "stop"
+    assert await rig.approvals.pending() == []
+    with pytest.raises(Conflict):
+        await rig.pipeline.decide_approval(
+            pending.approval_id, approve=True, decided_by="u", reason=""
+        )
+    closed = await rig.approvals.get(pending.approval_id)
+    assert (closed.status, closed.note) == (ApprovalStatus.REJECTED, "Closed")
+    told = await rig.journal.read(APPROVALS)
+    assert [event.type for event in told] == ["asked", "decided"]
+    assert (await artifact(rig, "requests/r1/approval.json"))["status"] == "REJECTED"
+
+
 async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is_not_found(
     rig: Rig,
 ) -> None:

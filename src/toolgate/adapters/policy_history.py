@@ -4,17 +4,14 @@ Their arguments are as they were recorded, without secrets.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.domain.policy.model import Effect
 from toolgate.domain.policy.simulate import RecordedCall
-from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
-
-_CALLER: Final = frozenset(field.name for field in fields(Caller)) - {"level"}
+from toolgate.domain.tools import Caller, Level, ToolRequest
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -26,6 +23,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 class _Request(msgspec.Struct, frozen=True):
     args: dict[str, Any]
+    caller: Caller
 
 
 def recorded_calls(home: ClosedHome) -> Iterator[RecordedCall]:
@@ -36,18 +34,13 @@ def recorded_calls(home: ClosedHome) -> Iterator[RecordedCall]:
         # A call that has waited is decided twice; only the first record has its request.
         if record.kind == "decision" and ref in record.artifacts:
             content = home.artifact(ref, record.artifacts[ref])
-            yield _recorded(record, msgspec.json.decode(content, type=_Request).args)
+            yield _recorded(record, msgspec.json.decode(content, type=_Request))
 
 
-def _recorded(record: _Record, args: dict[str, JsonValue]) -> RecordedCall:
+def _recorded(record: _Record, asked: _Request) -> RecordedCall:
     given: dict[str, Any] = {name: str(value) for name, value in record.fields.items()}
     return RecordedCall(
-        ToolRequest(
-            record.subject,
-            given["tool"],
-            args,
-            caller=Caller(**{name: given[name] for name in _CALLER & given.keys()}),
-        ),
+        ToolRequest(record.subject, given["tool"], asked.args, caller=asked.caller),
         Level(given.get("level", Level.WRITE)),
         Effect(given["decision"]),
         given["rule_id"],

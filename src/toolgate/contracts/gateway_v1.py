@@ -749,6 +749,7 @@ class ApprovalDecide(CamelWire):
 
 class PolicyPut(CamelWire):
     text: str
+    over: str = ""  # the version that it is to replace; where another is in force, it is refused
 
 
 class PolicyView(CamelWire):

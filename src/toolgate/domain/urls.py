@@ -18,6 +18,7 @@ PORTS: Final = {"http": 80, "https": 443}
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\\\x7f-\xa0\ud800-\udfff]")
 _SHAPE: Final = re.compile(r"(?i)(https?)://([^/?#]*)([^#]*)")
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]{1,5}))?")
+_IN_TEXT: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 # Everything that a path or query may hold as it is; the rest is percent-encoded.
 _KEPT: Final = "!$&'()*+,;=:@/?%-._~"
 
@@ -62,6 +63,11 @@ def parse_url(text: str) -> Url:
     host, port = split_authority(authority, default_port=PORTS[scheme])
     target = quote(rest if rest.startswith("/") else f"/{rest}", safe=_KEPT)
     return Url(scheme, host, port, target)
+
+
+def urls_in(text: str) -> list[str]:
+    """The web addresses that a text of people's words names, as they stand there."""
+    return _IN_TEXT.findall(text)
 
 
 def split_authority(text: str, *, default_port: int = 0) -> tuple[Host, int]:

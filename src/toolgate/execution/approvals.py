@@ -105,6 +105,17 @@ class Approvals:
         await self._journal.commit(*self._write(decided, expected=row.version))
         return decided
 
+    async def withdraw(
+        self, request: ToolRequest, *, reason: str
+    ) -> tuple[Approval, list[Operation]]:
+        """Close what is open and denied by now: as it then is, and the writes to be committed.
+
+        Raises Conflict where it is no longer open.
+        """
+        row = await self._row(approval_id_of(request.request_id))
+        closed = decode(row.value).withdraw(now=self._clock.now_ms(), note=reason)
+        return closed, self._write(closed, expected=row.version)
+
     async def use(self, request: ToolRequest, decision: Decision) -> Operation:
         """The write that uses the approval up, to be committed with the start of the call.
 

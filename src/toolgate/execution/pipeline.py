@@ -238,13 +238,16 @@ class Pipeline:
         use: Sequence[Operation] = ()
         if decision.effect is Effect.ASK or is_waiting(known):
             approval = await self._ask(call, decision, asked=known is not None)
-            if approval.status is ApprovalStatus.PENDING and decision.effect is not Effect.DENY:
+            if approval.status is not ApprovalStatus.PENDING:
+                decision, use = await self._heed(call, decision, approval)
+            elif decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
+                approval, use = await self._approvals.withdraw(call.request, reason=decision.reason)
+            else:
                 return Waiting(call, approval)
-            decision, use = await self._heed(call, decision, approval)
         rider = running.rider
         if decision.effect is Effect.DENY:
             refused = await self._ledger.refuse(
-                call, decision, approval=approval, also=lambda told: _both(rider, told)
+                call, decision, approval=approval, also=lambda told: (*use, *_both(rider, told))
             )
             rider.began = True
             rider.ended = rider.end is not None

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.domain.task_runs import TaskCode, TaskFailed
+from toolgate.domain.urls import urls_in
 from toolgate.tasks.toolset import Answer, Call, Toolset
 
 REPAIRS: Final = 2  # how often a model may try, browser spec "repaired within budget"
-_URL: Final = re.compile(r"https?://[^\s<>\"')\]]+")
 
 Check = Callable[[Any, Mapping[str, Any]], Sequence[str]]
 
@@ -124,7 +124,7 @@ class TaskAgent:
 def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> Plan | None:
     """The template that the inputs, or else the words of the goal, point to."""
     words = goal.lower()
-    urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else _URL.findall(goal))
+    urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else urls_in(goal))
     start = inputs.get("startUrl")
     if "credentials" in inputs and start:
         return Plan("login_keep_session", inputs)

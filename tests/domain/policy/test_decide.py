@@ -318,6 +318,34 @@ def test_scheme_method_and_port_are_compared(
     assert effect(by, "web.fetch", {"url": url, **extra})[0] is expected
 
 
+@pytest.mark.parametrize("tools", ["http.*", "*", ["kv.get", "*.fetch"], ["*", "http.fetch"]])
+def test_a_glob_on_the_allow_list_does_not_free_http_fetch_of_its_hosts(tools: JsonValue) -> None:
+    allowlist: JsonValue = {"tools": tools, "http_fetch_hosts": ["a.test"]}
+    by = policy(allowlist=allowlist)
+    fetch = decided(by, "http.fetch", {"url": "https://a.test/"})
+    assert (fetch.effect, fetch.rule_id) == (ALLOW, "tool_allowlist_match")
+    elsewhere = decided(by, "http.fetch", {"url": "https://b.test/"})
+    assert (elsewhere.effect, elsewhere.rule_id) == (DENY, "http_fetch_hostname_check")
+    none = allowlist_policy(["http.*"], name="p")
+    assert effect(none, "http.fetch", {"url": "https://a.test/"})[0] is DENY
+    assert effect(none, "http.other", {"url": "https://a.test/"})[0] is ALLOW
+
+
+def test_the_addresses_that_a_goal_names_are_addresses_of_the_call() -> None:
+    by = policy(
+        {"deny": "browser.*", "match": {"url": {"host": "evil.test"}}},
+        {"allow": "browser.*", "match": {"url": {"host": ["a.test", "evil.test"]}}},
+    )
+    goal = {"goal": "Read https://a.test/x, please"}
+    assert effect(by, "browser.task", goal) == (ALLOW, "r1")
+    assert effect(by, "browser.task", {"goal": "Read <http://evil.test/>"}) == (DENY, "r0")
+    assert effect(by, "browser.task", {"goal": "Read it"}) == (DENY, "default_deny")
+    elsewhere: dict[str, JsonValue] = {"goal": "See https://b.test/", "url": "https://a.test/"}
+    assert effect(by, "browser.task", elsewhere) == (DENY, "default_deny")
+    many = {"goal": "https://a.test/ " * 1001}
+    assert effect(by, "browser.task", many) == (DENY, "limit_reached")
+
+
 def test_paths_are_compared_by_component_and_those_that_cannot_be_told_only_serve_a_deny() -> None:
     by = policy(
         {"allow": "file.read", "match": {"path": "docs/**"}},
@@ -331,6 +359,17 @@ def test_paths_are_compared_by_component_and_those_that_cannot_be_told_only_serv
     assert effect(by, "file.read", {"path": "docs/\x00"}) == (DENY, "r1")
     assert effect(by, "file.read", {"path": ["docs/a", "docs/.env"]}) == (DENY, "r1")
     assert effect(by, "file.read", {"path": 7}) == (DENY, "r1")
+
+
+def test_a_deny_is_not_got_around_by_spelling_out_where_the_workspace_is() -> None:
+    by = policy(
+        {"deny": "file.*", "match": {"path": "secrets/**"}},
+        {"deny": "bash.exec", "match": {"cwd": "secrets"}},
+        {"allow": "*", "match": "any"},
+    )
+    assert effect(by, "file.read", {"path": "/workspace/secrets/key"}) == (DENY, "r0")
+    assert effect(by, "file.read", {"path": "/workspace/notes/x"}) == (ALLOW, "r2")
+    assert effect(by, "bash.exec", {"cmd": "ls", "cwd": "/workspace/secrets"}) == (DENY, "r1")
 
 
 def test_the_directory_that_a_command_runs_in_is_compared() -> None:
@@ -364,6 +403,52 @@ def test_an_argument_of_another_kind_may_be_what_a_deny_is_about() -> None:
     assert effect(by, "kv.get", {"key": ["secret"]}) == (DENY, "r0")
     assert effect(by, "kv.get", {"key": 5}) == (DENY, "r0")
     assert effect(by, "kv.get", {"key": "x"}) == (ALLOW, "r1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        (7, 7.0),
+        (7.0, 7),
+        (True, 1),
+        (1, True),
+        (False, 0),
+        (7, "7"),
+        (True, "true"),
+        ([7, "x"], 7.0),
+    ],
+)
+def test_a_number_is_the_same_however_it_is_written(wanted: JsonValue, given: JsonValue) -> None:
+    by = policy(
+        {"deny": "pay", "match": {"arguments": {"account": wanted}}},
+        {"allow": "pay", "match": "any"},
+    )
+    assert effect(by, "pay", {"account": given}) == (DENY, "r0")
+
+
+def test_another_number_is_not_what_a_deny_is_about() -> None:
+    by = policy(
+        {"deny": "pay", "match": {"arguments": {"account": [7, 9.5]}}},
+        {"allow": "pay", "match": "any"},
+    )
+    assert effect(by, "pay", {"account": 8})[0] is ALLOW
+    assert effect(by, "pay", {"account": 7.5})[0] is ALLOW
+
+
+def test_a_list_contains_a_number_however_it_is_written() -> None:
+    by = policy(
+        {"deny": "pay", "when": {"args.accounts": "contains 7"}}, {"allow": "pay", "match": "any"}
+    )
+    assert effect(by, "pay", {"accounts": [1, 7.0]}) == (DENY, "r0")
+    assert effect(by, "pay", {"accounts": [True, 8]}) == (ALLOW, "r1")
+
+
+def test_a_number_may_be_one_of_a_list_that_holds_texts_as_well() -> None:
+    by = policy({"allow": "pay", "when": {"args.to": {"in": ["main", 7]}}})
+    assert effect(by, "pay", {"to": 7})[0] is ALLOW
+    assert effect(by, "pay", {"to": "main"})[0] is ALLOW
+    assert effect(by, "pay", {"to": 8}) == (DENY, "default_deny")
+    assert effect(by, "pay", {"to": True}) == (DENY, "evaluation_error")
 
 
 READING: JsonValue = {"command": ["git status *", "git log"]}
@@ -427,6 +512,19 @@ def test_an_environment_stands_in_the_way_of_an_allow_that_does_not_speak_of_it(
     assert effect(silent, "exec", args)[0] is DENY
     assert effect(silent, "exec", {"cmd": "ls", "env": {}})[0] is ALLOW
     assert effect(speaking, "exec", args)[0] is ALLOW
+
+
+def test_an_allow_that_speaks_of_one_variable_does_not_take_another() -> None:
+    match: JsonValue = {"command": "ls *", "arguments": {"env.LANG": "C", "env.TZ": "*"}}
+    by = policy({"allow": "bash.exec", "match": match})
+
+    def tried(env: JsonValue) -> Effect:
+        return effect(by, "bash.exec", {"cmd": "ls", "env": env})[0]
+
+    assert tried({"LANG": "C", "TZ": "UTC"}) is ALLOW
+    assert tried({"LANG": "C", "TZ": "UTC", "LD_PRELOAD": "./evil.so"}) is DENY
+    assert tried({"LANG": "C", "TZ": "UTC", "PATH": "."}) is DENY
+    assert tried(["LANG=C"]) is DENY
 
 
 def test_a_wrapper_is_allowed_only_word_for_word() -> None:

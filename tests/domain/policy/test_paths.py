@@ -76,3 +76,23 @@ def test_a_pattern_is_compared_component_by_component(
 def test_for_a_deny_an_absolute_path_counts_as_one_in_the_workspace_too() -> None:
     assert PathPattern("**/.env").may_match(components("/srv/app/.env"))
     assert not PathPattern("**/.env").matches(components("/srv/app/.env"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("secrets/**", "/workspace/secrets/key", True),
+        ("secrets/**", "/workspace/./x/../secrets/key", True),
+        ("secrets/*", "/home/me/project/secrets/key", True),
+        ("secrets/*", "/workspace/secrets/a/key", False),
+        ("*", "/workspace/a", True),
+        ("secrets/**", "/workspace/public/key", False),
+        ("/workspace/secrets/**", "secrets/key", True),
+        ("/workspace/**", "secrets/key", True),
+        ("/etc/**", "secrets/key", False),
+        ("/etc/**", "/srv/etc/x", False),
+        ("a/*/b", f"/{'a/' * 2000}b", True),
+    ],
+)
+def test_for_a_deny_the_workspace_may_be_spelt_out(pattern: str, path: str, expected: bool) -> None:
+    assert PathPattern(pattern).may_match(components(path)) is expected

@@ -475,6 +475,21 @@ async def test_a_policy_is_shown_simulated_and_replaced_if_it_is_sound(
     await installed.operator("PUT", "/policy", {"text": POLICY})
 
 
+async def test_of_two_who_edit_one_policy_the_second_hears_of_the_first(
+    installed: Installed,
+) -> None:
+    seen = (await installed.operator("GET", "/policy")).data["version"]
+    firsts, seconds = POLICY.replace("text.upper, ", ""), POLICY.replace("echo, ", "")
+    assert POLICY not in (firsts, seconds)
+    first = await installed.operator("PUT", "/policy", {"text": firsts, "over": seen})
+    assert first.status == 200
+    second = await installed.operator("PUT", "/policy", {"text": seconds, "over": seen})
+    assert (second.status, second.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert (await installed.operator("GET", "/policy")).data["text"] == firsts
+    restored = {"text": POLICY, "over": first.data["version"]}
+    assert (await installed.operator("PUT", "/policy", restored)).status == 200
+
+
 @pytest.mark.requirement("002/operator/operator-only")
 @pytest.mark.parametrize(
     ("method", "path"),

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Final
 
+from toolgate.domain.globs import one_of
 from toolgate.domain.policy import conditions
 from toolgate.domain.policy.model import (
     ALLOWLIST_MATCH,
     DEFAULT_ALLOW,
     EGRESS,
+    HTTP_FETCH,
     RESERVED_IDS,
     Check,
     CommandRule,
@@ -60,8 +62,12 @@ _ALLOWLIST_KEYS: Final = ("tools", "http_fetch_hosts")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOOL: Final = re.compile(r"[A-Za-z0-9._:/*-]{1,200}")
 _GROUP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_WORD_ENDS: Final = r"(?=[\s\[\"]|\Z)"  # "insert" is a text without an operator, not `in`
 _COMPARISON: Final = re.compile(
-    rf"\s*({'|'.join(conditions.OPERATORS)})(?![=<>])\s*(.*?)\s*", re.DOTALL
+    rf"\s*((?:{'|'.join(op for op in conditions.OPERATORS if not op[0].isalpha())})(?![=<>])"
+    rf"|(?:{'|'.join(op for op in conditions.OPERATORS if op[0].isalpha())}){_WORD_ENDS})"
+    r"\s*(.*?)\s*",
+    re.DOTALL,
 )
 
 
@@ -237,11 +243,13 @@ class _Compiler:
         self._keys("allowlist", given, _ALLOWLIST_KEYS)
         tools = self._tools("allowlist.tools", given.get("tools", []))
         hosts = self._hosts("allowlist.http_fetch_hosts", given.get("http_fetch_hosts", []))
-        plain = tuple(tool for tool in tools if tool != "http.fetch")
+        plain = tuple(tool for tool in tools if tool != HTTP_FETCH)
         text = "Tool {tool} is in allowlist"
-        drafts = [_Draft(ALLOWLIST_MATCH, Effect.ALLOW, plain, text, per_tool=True)]
-        if "http.fetch" in tools:
-            fetch = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, ("http.fetch",), text, per_tool=True)
+        others = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, plain, text, per_tool=True)
+        drafts = [others]
+        if one_of(tools)(HTTP_FETCH):
+            others.add(f"not {HTTP_FETCH}", conditions.tool_is_not(HTTP_FETCH), standing=True)
+            fetch = _Draft(ALLOWLIST_MATCH, Effect.ALLOW, (HTTP_FETCH,), text, per_tool=True)
             self._add_url(fetch, hosts=hosts, schemes=("http", "https"))
             drafts.append(fetch)
         return drafts
@@ -354,7 +362,8 @@ class _Compiler:
             if len(scalars) != len(each):
                 self._problem(f"{where}.{name}", "must be text, numbers, true or false")
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
-            draft.accepts_env = draft.accepts_env or path[0] == "env"
+            if path[0] == "env":
+                draft.env_names.update(path[1:2])
             draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
@@ -381,7 +390,7 @@ class _Compiler:
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
             )
-        elif base_name(words[0]) in WRAPPERS and any("*" in word for word in words):
+        elif base_name(words[0]) in WRAPPERS and any("*" in word or word == "?" for word in words):
             self._problem(
                 where,
                 f"{text!r}: {words[0]} runs what its arguments say, so an allow must give them all",
@@ -612,7 +621,7 @@ class _Draft:
         self.conditions: list[Condition] = []
         self.commands: CommandRule | None = None
         self.host_keys: tuple[str, ...] | None = None
-        self.accepts_env = False
+        self.env_names: set[str] = set()
         self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
@@ -644,7 +653,7 @@ class _Draft:
             decision=Decision(self.effect, self.id, self.reason, version, name),
             otherwise=self.otherwise,
             per_tool=self.per_tool,
-            accepts_env=self.accepts_env,
+            env_names=frozenset(self.env_names),
         )
 
 

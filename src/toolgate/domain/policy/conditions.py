@@ -33,6 +33,10 @@ def tool_level_is(levels: Collection[str]) -> Check:
     return lambda facts: YES if facts.level in wanted else NO
 
 
+def tool_is_not(tool: str) -> Check:
+    return lambda facts: NO if facts.call.tool == tool else YES
+
+
 def path_matches(patterns: Sequence[PathPattern]) -> Check:
     return lambda facts: _all_paths(facts.paths, patterns)
 
@@ -105,7 +109,7 @@ def argument_matches(path: Sequence[str], wanted: Sequence[Scalar]) -> Check:
     """`match.arguments`: a text by its patterns, a number or truth value by equality."""
     texts = one_of([each for each in wanted if isinstance(each, str)])
     others = [each for each in wanted if not isinstance(each, str)]
-    has_texts = len(others) < len(wanted)
+    kinds = {_kind(each) for each in wanted}
 
     def check(facts: Facts) -> Answer:
         value = argument_at(facts.args, path)
@@ -117,9 +121,9 @@ def argument_matches(path: Sequence[str], wanted: Sequence[Scalar]) -> Check:
             return MAYBE if others else NO  # a tool may read "1" as 1
         if isinstance(value, list | dict):
             return MAYBE if wanted else NO
-        if any(type(value) is type(each) and value == each for each in others):
+        if any(_same(value, each) for each in others):
             return YES
-        return MAYBE if has_texts else NO
+        return MAYBE if kinds - {_kind(value)} else NO  # as it may read 1 as true
 
     return check
 
@@ -161,11 +165,12 @@ def _compare(name: str, value: JsonValue, op: str, operand: JsonValue) -> bool:
         if isinstance(value, str) and isinstance(operand, str):
             return operand in value
         if isinstance(value, list):
-            return any(type(each) is type(operand) and each == operand for each in value)
+            return any(_same(each, operand) for each in value)
         raise EvaluationError(f"args.{name} holds nothing to look for {operand!r} in")
     if not isinstance(operand, list):
         raise EvaluationError(f"args.{name} is compared with no list")
-    return any(_equal(name, value, each) for each in operand) is (op == "in")
+    alike = [each for each in operand if _kind(each) == _kind(value)] or operand
+    return any(_equal(name, value, each) for each in alike) is (op == "in")
 
 
 def _number(name: str, value: JsonValue) -> float:
@@ -180,6 +185,11 @@ def _equal(name: str, value: JsonValue, operand: JsonValue) -> bool:
     if _kind(value) != _kind(operand):
         raise EvaluationError(f"args.{name} cannot be compared with {operand!r}")
     return value == operand
+
+
+def _same(value: JsonValue, other: JsonValue) -> bool:
+    """Equal, and of one kind: 7 is 7.0, but 1 is not true."""
+    return _kind(value) == _kind(other) and value == other
 
 
 def _kind(value: JsonValue) -> str:

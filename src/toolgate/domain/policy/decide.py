@@ -4,14 +4,14 @@ An ask that says `match: otherwise` comes after the allows: it speaks for what n
 Whatever goes wrong while deciding is a deny with its own rule id; nothing is raised.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
 from toolgate.domain.policy.model import (
     DEFAULT_DENY,
     EVALUATION_ERROR,
     HOSTNAME_CHECK,
+    HTTP_FETCH,
     LIMIT_REACHED,
     NO,
     POLICY_NOT_FOUND,
@@ -28,7 +28,6 @@ from toolgate.domain.redaction import without_flagged
 from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
 from toolgate.domain.tools import Caller, Level, ToolRequest
 
-HTTP_FETCH: Final = "http.fetch"
 FindPolicy = Callable[[str], Policy | None]
 
 
@@ -182,8 +181,9 @@ def permits(rule: Rule, facts: Facts) -> bool:
 
 
 def has_known_env(rule: Rule, facts: Facts) -> bool:
-    """An environment changes what a command does, so a rule about commands must speak of it."""
-    return rule.accepts_env or not facts.args.get("env")
+    """An environment changes what a command does, so a rule about commands must speak of all of it."""
+    env = facts.args.get("env")
+    return not env or (isinstance(env, Mapping) and env.keys() <= rule.env_names)
 
 
 def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision:

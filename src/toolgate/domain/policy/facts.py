@@ -1,7 +1,7 @@
 """What a policy can ask about one call, worked out once and only when asked.
 
 The same argument names mean the same whichever the tool: `command`/`cmd` (with `params`), `cwd`,
-`path`/`paths`, `url`/`urls`/`startUrl` (also inside `inputs`), `method`.
+`path`/`paths`, `url`/`urls`/`startUrl` (also inside `inputs`, or in the words of a `goal`), `method`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +11,16 @@ from toolgate.domain.policy.paths import BadPath, components
 from toolgate.domain.policy.urls import BadUrl, Url, parse_url
 from toolgate.domain.shell import Command, ParseShell, Script, every_command
 from toolgate.domain.tools import JsonValue, Level, ToolRequest
+from toolgate.domain.urls import urls_in
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
 PATH_ARGUMENTS: Final = ("path", "paths")
 URL_ARGUMENTS: Final = ("url", "urls", "startUrl")
+GOAL: Final = "goal"  # a text that may name addresses, which a browser task then opens
 ARGV_TOOLS: Final = frozenset({"exec", "system.exec"})  # run without a shell (gateway contract)
 MAX_VALUES: Final = 1000  # URLs or paths in one call; a browser batch has at most 1,000
 
-_OTHER_URLS: Final = frozenset({*URL_ARGUMENTS, "inputs"} - {"url"})
+_OTHER_URLS: Final = frozenset({*URL_ARGUMENTS, "inputs", GOAL} - {"url"})
 _NOTHING: Final = Script((), None, "there is no command")
 
 
@@ -88,6 +90,9 @@ class Facts:
         inputs = self.args.get("inputs")
         if isinstance(inputs, Mapping):
             found.extend(_arguments(inputs, names))
+        goal = self.args.get(GOAL)
+        if isinstance(goal, str) and names is URL_ARGUMENTS:
+            found.extend(urls_in(goal))
         if len(found) > MAX_VALUES:
             raise LimitReached(f"more than {MAX_VALUES} values of {names[0]}")
         return found

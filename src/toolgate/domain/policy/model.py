@@ -16,6 +16,7 @@ from toolgate.domain.shell import Argv, Command
 from toolgate.domain.tools import Level, ToolRequest
 
 EGRESS: Final = "sandbox.egress"  # a connection out of a sandbox, to the policy a tool as others
+HTTP_FETCH: Final = "http.fetch"  # an allow list names its hosts (executor contract)
 ACTIVE_POLICY: Final = "policy.default"  # the ref of the policy in force (executor contract)
 
 DEFAULT_DENY: Final = "default_deny"
@@ -106,7 +107,7 @@ class Rule:
     decision: Decision
     otherwise: bool = False  # an ask for what no allow matches
     per_tool: bool = False  # the reason names the tool
-    accepts_env: bool = False
+    env_names: frozenset[str] = frozenset()  # the variables it speaks of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Final
 from toolgate.domain.globs import Glob, GlobRow
 
 MAX_PATH: Final = 4096
+SANDBOX_ROOT: Final = "workspace"  # /workspace is where a sandbox has its workspace
 
 
 class BadPath(ValueError):
@@ -39,7 +40,7 @@ def components(text: str) -> tuple[str, ...]:
 class PathPattern:
     """`notes/*.md`, `src/**`, `/etc/**`: `*` within a component, `**` for any number of them."""
 
-    __slots__ = ("_absolute", "_row", "text")
+    __slots__ = ("_absolute", "_anywhere", "_row", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,11 +48,16 @@ class PathPattern:
         self._absolute = parts[:1] == ("/",)
         globs = [None if part == "**" else Glob(part) for part in parts if part != "/"]
         self._row: GlobRow[str] = GlobRow(globs, open_end=False, fits=Glob.matches)
+        self._anywhere: GlobRow[str] = GlobRow([None, *globs], open_end=False, fits=Glob.matches)
 
     def matches(self, parts: Sequence[str]) -> bool:
         absolute = parts[:1] == ("/",)
         return absolute is self._absolute and self._row.matches(parts[1:] if absolute else parts)
 
     def may_match(self, parts: Sequence[str]) -> bool:
-        """Also where the workspace may be the root of the disk: `/a/b` counts as `a/b` as well."""
-        return self._row.matches(parts[1:] if parts[:1] == ("/",) else parts)
+        """Also where an absolute path may lie in the workspace: `/a/b` counts as `a/b` and `b`."""
+        if parts[:1] == ("/",):
+            return (self._row if self._absolute else self._anywhere).matches(parts[1:])
+        if self._row.matches(parts):  # the workspace may be the root of the disk
+            return True
+        return self._absolute and self._row.matches((SANDBOX_ROOT, *parts))

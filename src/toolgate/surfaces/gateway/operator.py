@@ -43,8 +43,8 @@ class PolicyInForce(Protocol):
     text: str
     current: Policy
 
-    async def replace(self, text: str) -> Policy:
-        """Raises InvalidPolicy, and then changes nothing."""
+    async def replace(self, text: str, *, over: str = "") -> Policy:
+        """Raises InvalidPolicy, Conflict where another than `over` is in force; changes nothing then."""
         ...
 
 
@@ -394,7 +394,7 @@ class PolicyRoutes:
 
     async def _put(self, call: Call) -> Result:
         wanted: wire.PolicyPut = call.body
-        policy = await self.policy.replace(wanted.text)
+        policy = await self.policy.replace(wanted.text, over=wanted.over)
         note = self.trail.note(
             "policy.changed",
             actor=call.caller.name,
