@@ -364,3 +364,40 @@ async def test_a_run_that_ended_in_a_gap_is_not_waited_for_and_one_that_did_not_
                 pass
         assert isinstance([event async for event in runs[1]][-1], wire.Done)
     await session.close()
+
+
+async def test_an_earlier_session_is_gone_on_with_and_nothing_of_it_is_done_again(
+    running: Running,
+) -> None:
+    tools = Toolbox()
+    runs: list[str] = []
+    questions: list[str] = []
+
+    @tools.tool("payments.transfer")
+    async def pay(args: dict[str, Any]) -> str:
+        runs.append(args["to"])
+        return "paid"
+
+    async def decide(asked: wire.ApprovalRequired) -> bool:
+        questions.append(asked.approval_id)
+        return True
+
+    me: dict[str, Any] = {"user_id": "u", "api_key": API_KEY, "decide": decide, "toolbox": tools}
+    async with connect(running.ws, **me) as first, asyncio.timeout(20):
+        said = await first.ask('[[tool:payments.transfer {"to": "A"}]]', agent_id="script")
+        assert said == "payments.transfer: paid\n"
+    again = Session(
+        running.ws, "u", API_KEY, toolbox=tools, decide=decide, session_id=first.session_id,
+        backoff=AT_ONCE,
+    )  # fmt: skip
+    async with asyncio.timeout(20):
+        await again.open()
+        assert again._socket is not None
+        assert again._socket._transport is not None
+        again._socket._transport.disconnect(False)  # nor where it comes back another time
+        assert await again.ask("go on", agent_id="echo") == "go on"
+        assert again.connections == 2
+        said = await again.ask('[[tool:payments.transfer {"to": "B"}]]', agent_id="script")
+        assert said == "payments.transfer: paid\n"
+        await again.close()
+    assert (runs, len(questions)) == (["A", "B"], 2)

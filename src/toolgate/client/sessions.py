@@ -198,7 +198,7 @@ class Session:
         if not isinstance(ack, wire.HelloAck):
             await socket.close()
             raise Disconnected("no answer to hello")
-        if not ack.resumed:
+        if not ack.resumed or not self._knows_its_place:
             self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
         self._socket = socket
@@ -232,9 +232,14 @@ class Session:
             api_key=self.api_key,
             client_meta=wire.ClientMeta(app="toolgate.client", tools=tools),
             session_id=self.session_id,
-            last_seq=self.last_seq if self.session_id else msgspec.UNSET,
+            last_seq=self.last_seq if self._knows_its_place else msgspec.UNSET,
             epoch=self.epoch,
         )
+
+    @property
+    def _knows_its_place(self) -> bool:
+        """Or else it asks for what waits now, not for all that was ever done in the session."""
+        return bool(self.connections or self.last_seq)
 
     async def _keep(self) -> None:
         """Read what comes; connect again when it ends."""
