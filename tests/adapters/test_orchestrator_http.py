@@ -82,6 +82,20 @@ async def test_two_first_events_of_a_run_are_both_told() -> None:
     assert await orchestrator.open_runs() == []
 
 
+async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
+    orchestrator, journal = an_orchestrator()
+    await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
+    request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    journal.holds = True
+    late = asyncio.create_task(orchestrator.hear("s", request))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", request)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    assert await told(journal) == ["delta", "tool_request"]
+
+
 async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
     orchestrator, journal = an_orchestrator()
     members: dict[str, Any] = {"code": "maintenance", "message": "back in an hour"}

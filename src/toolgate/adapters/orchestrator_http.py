@@ -36,6 +36,8 @@ RESUMES: Final = 5  # how often a stream that broke off is taken up again
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
+# What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
+BESIDE: Final = frozenset({deliveries.TOOL_REQUEST, deliveries.APPROVAL_REQUIRED, deliveries.STATE})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
@@ -226,7 +228,8 @@ class HttpOrchestrator:
                 return
         if run.session_id != session_id:
             raise NotFound("run", delivery.run_id)
-        if delivery.type == deliveries.RUN_STARTED or delivery.run_id in self._reading:
+        reads = delivery.run_id in self._reading
+        if delivery.type == deliveries.RUN_STARTED or (reads and delivery.type not in BESIDE):
             return  # the client has been told, or will be by the stream
         await self.runs.tell(delivery.run_id, run, [delivery])
 
