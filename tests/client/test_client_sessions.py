@@ -278,6 +278,63 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
             await Session(url, "u").open()
 
 
+async def test_what_an_agent_took_back_is_no_part_of_its_answer() -> None:
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        await socket.send(told("delta", 2, text="One. "))
+        await socket.send(told("delta", 3, text="Twice, in oth"))
+        again = {"resumed": True, "retracted_characters": 13}
+        await socket.send(told("state", 4, state="RUNNING", detail=again))
+        await socket.send(told("delta", 5, text="Two."))
+        await socket.send(told("done", 6, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        assert await session.ask("x", agent_id="assistant") == "One. Two."
+
+
+@pytest.mark.parametrize(
+    "result", [object(), "\ud800", ToolFailed("no \ud800")], ids=["no JSON", "no text", "no words"]
+)
+async def test_a_result_that_cannot_be_written_is_a_failure_and_the_session_goes_on(
+    running: Running, result: object
+) -> None:
+    tools = Toolbox()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> object:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, toolbox=tools) as session,
+    ):
+        said = await session.ask("[[tool:desk.look {}]]", agent_id="script")
+        assert said.startswith("desk.look: error tool_failed")
+
+
+async def test_a_message_that_cannot_be_written_is_refused_and_the_session_goes_on(
+    running: Running,
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, backoff=AT_ONCE) as session,
+    ):
+        with pytest.raises(UnicodeEncodeError):
+            await session.ask("\ud800", agent_id="echo")
+        assert session._socket is not None
+        assert session._socket._transport is not None
+        session._socket._transport.disconnect(False)
+        assert await session.ask("still here", agent_id="echo") == "still here"
+
+
 async def test_a_tool_at_work_is_not_run_again_because_a_snapshot_asks_for_it() -> None:
     tools, may = Toolbox(), asyncio.Event()
     runs: list[str] = []

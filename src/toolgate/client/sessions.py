@@ -129,6 +129,7 @@ class Session:
         request_id = request_id or f"req_{secrets.token_hex(8)}"
         message = wire.Message(role, content)
         run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
+        wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
         self._asked[request_id] = run
         self._say(run.invoke)
         try:
@@ -168,6 +169,7 @@ class Session:
 
     def _say_surely(self, key: str, message: Said) -> None:
         """Now, and by each next connection until its run goes on."""
+        wire.encode(message)
         self._unheard[key] = message
         self._say(message)
 
