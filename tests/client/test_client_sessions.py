@@ -15,6 +15,7 @@ from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
 from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, connect
 from toolgate.client.toolbox import Toolbox, ToolFailed
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.domain.deliveries import RETRACTED
 
 requirement = pytest.mark.requirement
 AT_ONCE = Backoff(initial_s=0.01, longest_s=0.05, retries=50)
@@ -284,7 +285,7 @@ async def test_what_an_agent_took_back_is_no_part_of_its_answer() -> None:
         await started(socket)
         await socket.send(told("delta", 2, text="One. "))
         await socket.send(told("delta", 3, text="Twice, in oth"))
-        again = {"resumed": True, "retracted_characters": 13}
+        again = {"resumed": True, RETRACTED: 13}
         await socket.send(told("state", 4, state="RUNNING", detail=again))
         await socket.send(told("delta", 5, text="Two."))
         await socket.send(told("done", 6, usage={}))

@@ -150,6 +150,8 @@ class Session:
         async for event in self.invoke(content, agent_id=agent_id):
             if isinstance(event, wire.Delta):
                 said.append(event.text)
+            elif isinstance(event, wire.State) and (back := _retracted(event)):
+                said = ["".join(said)[:-back]]
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
         return "".join(said)
@@ -353,6 +355,12 @@ class Session:
         self._over = self._over or why
         for run in self._asked.values():
             run.events.put_nowait(why)
+
+
+def _retracted(event: wire.State) -> int:
+    """How much of what was said last does not count: the agent was interrupted, and begins anew."""
+    back = event.detail.get(wire.RETRACTED) if isinstance(event.detail, dict) else None
+    return back if isinstance(back, int) and back > 0 else 0
 
 
 def _now() -> int:
