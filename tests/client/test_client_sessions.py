@@ -321,6 +321,30 @@ async def test_a_result_that_cannot_be_written_is_a_failure_and_the_session_goes
         assert said.startswith("desk.look: error tool_failed")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_result_that_is_too_large_is_a_failure_and_the_session_goes_on(
+    running: Running, *, fails: bool
+) -> None:
+    tools = Toolbox()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> str:
+        if fails:
+            raise ToolFailed("x" * 100_000)
+        return "x" * 100_000
+
+    async with (
+        asyncio.timeout(20),
+        connect(
+            running.ws, user_id="u", api_key=API_KEY, toolbox=tools, backoff=AT_ONCE
+        ) as session,
+    ):
+        said = await session.ask("[[tool:desk.look {}]]", agent_id="script")
+        assert said.startswith("desk.look: error result_too_large")
+        with pytest.raises(Disconnected, match="1009"):
+            await session.ask("x" * 100_000, agent_id="echo")
+
+
 async def test_a_message_that_cannot_be_written_is_refused_and_the_session_goes_on(
     running: Running,
 ) -> None:

@@ -38,6 +38,12 @@ HEARD: Final = 1000  # event ids that are remembered beside the number of the la
 FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
 
 
+TOO_LARGE: Final = {
+    "code": "result_too_large",
+    "message": "the tool's result is larger than a message to the server may be",
+}
+
+
 class Refused(Exception):
     """The server said no; `code` is its error code."""
 
@@ -250,7 +256,8 @@ class Session:
         try:
             while True:
                 why = await self._read()
-                if why.code in FINAL:
+                too_big = why.code == CloseCode.MESSAGE_TOO_BIG
+                if why.code in FINAL and not (too_big and self._give_up_a_result()):
                     raise Disconnected(str(why))
                 await self._reconnect(why)
         except (Disconnected, Refused) as over:
@@ -266,6 +273,21 @@ class Session:
         except UNREADABLE as unreadable:
             await self._socket.close()
             raise Disconnected(f"what came cannot be read: {unreadable}") from unreadable
+
+    def _give_up_a_result(self) -> bool:
+        """Whether it was a tool's result that is too big: its agent is told so in its place."""
+        unanswered = {key: run.invoke for key, run in self._asked.items() if not run.run_id}
+        sizes = {
+            key: len(wire.encode(said)) for key, said in {**unanswered, **self._unheard}.items()
+        }
+        key = max(sizes, key=sizes.__getitem__, default="")
+        said = self._unheard.get(key)
+        if not isinstance(said, wire.ToolResult) or said.error == TOO_LARGE:
+            return False
+        self._unheard[key] = msgspec.structs.replace(
+            said, ok=False, result=msgspec.UNSET, error=TOO_LARGE
+        )
+        return True
 
     async def _reconnect(self, why: Closed) -> None:
         for pause in self.backoff.pauses():
