@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import aiohttp
 import msgspec
@@ -60,6 +61,7 @@ class HttpOrchestrator:
     _http: aiohttp.ClientSession | None = None
     _asking: dict[tuple[str, str], asyncio.Task[str]] = field(default_factory=dict)
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
     _cancelling: set[str] = field(default_factory=set)
 
@@ -77,7 +79,8 @@ class HttpOrchestrator:
                 self._read_on(run_id, run, None, [])
 
     async def stop(self) -> None:
-        tasks = [*self._reading.values(), *self._asking.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._reading.values(), *self._asking.values()]
+        tasks += self._deciding.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,23 +239,31 @@ class HttpOrchestrator:
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
     ) -> None:
-        row, found = await self.runs.waiting(
-            rows.CALLS, call_id, session_id=session_id, run_id=run_id
-        )
-        if (await self.runs.find(found.run_id)).ended:
-            raise Conflict(f"run {found.run_id} has ended")
-        await self.runs.settle(row, found)
         status = "SUCCEEDED" if ok else "FAILED"
         body: dict[str, Any] = {"status": status}
         body |= {"result": result} if ok else {"error": error or "the tool failed"}
-        try:
-            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=call_id), body)
-        except Unavailable:
-            await self.runs.unsettle(row, due=row.due)
-            raise
-        stands = answer.get("status", status)
+        turn = self._turns.setdefault(call_id, asyncio.Lock())
+        async with turn:  # or two of ours would both be first
+            row, found = await self.runs.waiting(
+                rows.CALLS, call_id, session_id=session_id, run_id=run_id
+            )
+            if (await self.runs.find(found.run_id)).ended:
+                raise Conflict(f"run {found.run_id} has ended")
+            if found.settled:
+                raise Conflict(f"tool call {call_id} has been settled already")
+            stands = await self._submit(row, found, body)
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
+
+    async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
+        """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
+        try:
+            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=row.key), body)
+        except (NotFound, Conflict, Invalid):
+            await self.runs.settle(row, found)
+            raise
+        await self.runs.settle(row, found)
+        return str(answer.get("status", body["status"]))
 
     async def decide_approval(
         self,

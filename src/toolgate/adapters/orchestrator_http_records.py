@@ -186,12 +186,6 @@ class RemoteRuns:
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
         await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
 
-    async def unsettle(self, row: Row, *, due: int | None) -> None:
-        """It could not be handed over: it waits as before."""
-        await self.journal.commit(Put(row.collection, row.key, row.value, due=due))
-        if due is not None:
-            self.dispatcher.wake_at(due)
-
     async def postpone(self, row: Row, *, due: int | None) -> None:
         """Its deadline is another, or none; what was settled meanwhile stays so."""
         now = await self.journal.get(row.collection, row.key)
