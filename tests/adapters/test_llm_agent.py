@@ -37,6 +37,7 @@ class Provider:
     answers: list[tuple[int, list[dict[str, Any]] | dict[str, Any]]]
     asked: list[dict[str, Any]] = field(default_factory=list)
     retry_after: str = "0"
+    breaks_off: bool = False
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -51,7 +52,7 @@ class Provider:
             assert isinstance(event, dict)
             name = f"event: {event['type']}\n" if "type" in event else ""
             await response.write(f"{name}data: {json.dumps(event)}\n\n".encode())
-        if request.path == PATHS["openai"]:
+        if request.path == PATHS["openai"] and not self.breaks_off:
             await response.write(b"data: [DONE]\n\n")
         return response
 
@@ -142,11 +143,14 @@ def transcript(**members: Any) -> Transcript:
     return Transcript(**{**base, **members})
 
 
-async def steps(agent: LlmAgent, **members: Any) -> list[Step]:
+async def steps(agent: LlmAgent, heard: list[Step] | None = None, **members: Any) -> list[Step]:
+    heard = [] if heard is None else heard
     try:
-        return [step async for step in agent.turn(transcript(**members))]
+        async for step in agent.turn(transcript(**members)):
+            heard.append(step)
     finally:
         await agent.close()
+    return heard
 
 
 KINDS = ["openai", "anthropic", "compatible"]
@@ -218,6 +222,37 @@ async def test_an_error_that_stays_fails_the_run(status: int, requests: int) -> 
         with pytest.raises(AgentFailed, match="model failed"):
             await steps(agent_at("openai", model.url))
     assert len(model.asked) == requests
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_that_breaks_off_is_no_end_and_none_of_its_calls_is_made(kind: str) -> None:
+    whole = tool_answer(kind)
+    begun = {"openai": 1, "anthropic": 2, "compatible": 1}[kind]  # the call has its name
+    for upto in range(begun, begun + 3):
+        async with provider(*[(200, whole[:upto])] * 4) as model:
+            model.breaks_off = True
+            with pytest.raises(AgentFailed, match="broke off"):
+                await steps(agent_at(kind, model.url))
+    half = [one for one in text_answer(kind) if "delta" in str(one)][:2]
+    if kind == "anthropic":
+        half = text_answer(kind)[:3]
+    said: list[Step] = []
+    async with provider((200, half)) as model:
+        model.breaks_off = True
+        with pytest.raises(AgentFailed, match="broke off"):
+            await steps(agent_at(kind, model.url), heard=said)
+    assert said[0] == Say("Half ")
+    assert len(model.asked) == 1, "what was said cannot be taken back"
+
+
+async def test_arguments_that_are_no_json_object_are_not_handed_to_a_tool() -> None:
+    for arguments in ('{"zone": ', "[1]", '"UTC"'):
+        function = {"name": "clock__read", "arguments": arguments}
+        call = {"index": 0, "id": "t1", "type": "function", "function": function}
+        answer = openai_chunks({"tool_calls": [call]}, finish="tool_calls")
+        async with provider((200, answer)) as model:
+            with pytest.raises(AgentFailed, match="clock__read"):
+                await steps(agent_at("openai", model.url))
 
 
 async def test_what_is_missing_is_named() -> None:

@@ -1,9 +1,13 @@
 """What a lone ingress keeps of another's runs, when more than one speaks of a run at once."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from toolgate.adapters import orchestrator_http_records as rows
 from toolgate.adapters.bus_local import LocalBus
@@ -12,6 +16,7 @@ from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
+from toolgate.domain.errors import Conflict
 from toolgate.ports.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -80,6 +85,85 @@ async def test_two_first_events_of_a_run_are_both_told() -> None:
     assert await told(journal) == ["delta", "done"]
     assert (await orchestrator.runs.find("run_1")).ended
     assert await orchestrator.open_runs() == []
+
+
+async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
+    orchestrator, journal = an_orchestrator()
+    await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
+    request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    journal.holds = True
+    late = asyncio.create_task(orchestrator.hear("s", request))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", request)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    assert await told(journal) == ["delta", "tool_request"]
+
+
+@dataclass
+class Answering:
+    """An orchestrator: answers as it is told to, and remembers what it was asked."""
+
+    answer: Callable[[str], Awaitable[web.StreamResponse]]
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        await request.read()
+        self.asked.append(request.path)
+        return await self.answer(request.path)
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    answer: Callable[[str], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[Answering]:
+    one = Answering(answer)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", one.handle)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield one
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.requirement("001/tools/duplicate-answered")
+async def test_a_result_that_was_not_handed_over_before_a_kill_may_be_given_again() -> None:
+    heard, hangs = asyncio.Event(), True
+
+    async def answer(_: str) -> web.StreamResponse:
+        heard.set()
+        if hangs:
+            await asyncio.Event().wait()
+        return web.json_response({"status": "SUCCEEDED"})
+
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 9}
+    result: dict[str, Any] = {"session_id": "s", "run_id": "run_1", "ok": True, "error": None}
+    before, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        before.url = there.url
+        await before.start()
+        await before.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
+        given = asyncio.create_task(before.submit_result("tc_1", result="seen", **result))
+        await heard.wait()
+        given.cancel()  # as a kill would: nothing more is written
+        await asyncio.wait([given])
+        hangs = False
+        after = HttpOrchestrator(there.url, before.runs, CountingIds())
+        await after.start()
+        assert await journal.next_due() == 9, "or nobody would tell of its deadline"
+        await after.submit_result("tc_1", result="seen", **result)
+        with pytest.raises(Conflict):
+            await after.submit_result("tc_1", result="seen", **result)
+        assert await journal.next_due() is None
+        for one in (before, after):
+            await one.stop()
+    assert len(there.asked) == 2
 
 
 async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:

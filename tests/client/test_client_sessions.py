@@ -15,6 +15,7 @@ from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
 from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, connect
 from toolgate.client.toolbox import Toolbox, ToolFailed
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.domain.deliveries import RETRACTED
 
 requirement = pytest.mark.requirement
 AT_ONCE = Backoff(initial_s=0.01, longest_s=0.05, retries=50)
@@ -278,6 +279,87 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
             await Session(url, "u").open()
 
 
+async def test_what_an_agent_took_back_is_no_part_of_its_answer() -> None:
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        await socket.send(told("delta", 2, text="One. "))
+        await socket.send(told("delta", 3, text="Twice, in oth"))
+        again = {"resumed": True, RETRACTED: 13}
+        await socket.send(told("state", 4, state="RUNNING", detail=again))
+        await socket.send(told("delta", 5, text="Two."))
+        await socket.send(told("done", 6, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        assert await session.ask("x", agent_id="assistant") == "One. Two."
+
+
+@pytest.mark.parametrize(
+    "result", [object(), "\ud800", ToolFailed("no \ud800")], ids=["no JSON", "no text", "no words"]
+)
+async def test_a_result_that_cannot_be_written_is_a_failure_and_the_session_goes_on(
+    running: Running, result: object
+) -> None:
+    tools = Toolbox()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> object:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, toolbox=tools) as session,
+    ):
+        said = await session.ask("[[tool:desk.look {}]]", agent_id="script")
+        assert said.startswith("desk.look: error tool_failed")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_result_that_is_too_large_is_a_failure_and_the_session_goes_on(
+    running: Running, *, fails: bool
+) -> None:
+    tools = Toolbox()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> str:
+        if fails:
+            raise ToolFailed("x" * 100_000)
+        return "x" * 100_000
+
+    async with (
+        asyncio.timeout(20),
+        connect(
+            running.ws, user_id="u", api_key=API_KEY, toolbox=tools, backoff=AT_ONCE
+        ) as session,
+    ):
+        said = await session.ask("[[tool:desk.look {}]]", agent_id="script")
+        assert said.startswith("desk.look: error result_too_large")
+        with pytest.raises(Disconnected, match="1009"):
+            await session.ask("x" * 100_000, agent_id="echo")
+
+
+async def test_a_message_that_cannot_be_written_is_refused_and_the_session_goes_on(
+    running: Running,
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, backoff=AT_ONCE) as session,
+    ):
+        with pytest.raises(UnicodeEncodeError):
+            await session.ask("\ud800", agent_id="echo")
+        assert session._socket is not None
+        assert session._socket._transport is not None
+        session._socket._transport.disconnect(False)
+        assert await session.ask("still here", agent_id="echo") == "still here"
+
+
 async def test_a_tool_at_work_is_not_run_again_because_a_snapshot_asks_for_it() -> None:
     tools, may = Toolbox(), asyncio.Event()
     runs: list[str] = []
@@ -364,3 +446,40 @@ async def test_a_run_that_ended_in_a_gap_is_not_waited_for_and_one_that_did_not_
                 pass
         assert isinstance([event async for event in runs[1]][-1], wire.Done)
     await session.close()
+
+
+async def test_an_earlier_session_is_gone_on_with_and_nothing_of_it_is_done_again(
+    running: Running,
+) -> None:
+    tools = Toolbox()
+    runs: list[str] = []
+    questions: list[str] = []
+
+    @tools.tool("payments.transfer")
+    async def pay(args: dict[str, Any]) -> str:
+        runs.append(args["to"])
+        return "paid"
+
+    async def decide(asked: wire.ApprovalRequired) -> bool:
+        questions.append(asked.approval_id)
+        return True
+
+    me: dict[str, Any] = {"user_id": "u", "api_key": API_KEY, "decide": decide, "toolbox": tools}
+    async with connect(running.ws, **me) as first, asyncio.timeout(20):
+        said = await first.ask('[[tool:payments.transfer {"to": "A"}]]', agent_id="script")
+        assert said == "payments.transfer: paid\n"
+    again = Session(
+        running.ws, "u", API_KEY, toolbox=tools, decide=decide, session_id=first.session_id,
+        backoff=AT_ONCE,
+    )  # fmt: skip
+    async with asyncio.timeout(20):
+        await again.open()
+        assert again._socket is not None
+        assert again._socket._transport is not None
+        again._socket._transport.disconnect(False)  # nor where it comes back another time
+        assert await again.ask("go on", agent_id="echo") == "go on"
+        assert again.connections == 2
+        said = await again.ask('[[tool:payments.transfer {"to": "B"}]]', agent_id="script")
+        assert said == "payments.transfer: paid\n"
+        await again.close()
+    assert (runs, len(questions)) == (["A", "B"], 2)

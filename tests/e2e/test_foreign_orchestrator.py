@@ -186,6 +186,39 @@ async def test_its_json_answer_and_pushes_become_the_sessions_events(tmp_path: P
         await client.close()
 
 
+@requirement("001/dispatch/understands-both")
+async def test_a_tool_request_pushed_beside_the_stream_reaches_the_client_once(
+    tmp_path: Path,
+) -> None:
+    go_on = asyncio.Event()
+    approval = {"approval_id": "ap_001", "args_summary": "转账 ¥100", **TOOL}
+    del approval["args"]
+    asked = data("tool_request", **TOOL), data("approval_required", **approval)
+    pushed = (*asked, data("state", state="RUNNING"), data("delta", text="told by the stream"))
+    end = b"".join(asked) + data("delta", text="told by the stream") + data("done")
+    async with (
+        foreign(sse(PLAIN[0], then=go_on, after=end)) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path) as urls,
+        aiohttp.ClientSession() as http,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        heard = [await client.hear()]
+        for chunk in pushed:
+            body = {"session_id": client.session_id, "event": json.loads(chunk[5:])}
+            async with http.post(f"{urls['ingress_internal']}/internal/send", json=body) as said:
+                assert await said.json() == {"ok": True}
+        heard += [await client.hear() for _ in range(3)]
+        await client.say("tool_result", run_id="run_001", tool_call_id="tc_001", ok=True)
+        go_on.set()
+        heard += await client.hear_until("done", "error")
+        assert [one["type"] for one in heard] == [
+            "run_started", "tool_request", "approval_required", "state", "delta", "done",
+        ]  # fmt: skip
+        assert len(orchestrator.bodies("tc_001/submit")) == 1
+        await client.close()
+
+
 @requirement(
     "001/dispatch/submit-tool-result",
     "001/dispatch/submit-decision",

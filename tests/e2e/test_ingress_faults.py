@@ -147,6 +147,25 @@ async def test_who_is_back_within_the_window_gets_the_waiting_request(tmp_path: 
         assert "back in time" in await text_of_run(again)
 
 
+@pytest.mark.parametrize("way", ["together", "apart"])
+async def test_who_comes_back_and_knows_no_number_is_told_what_waits(
+    tmp_path: Path, way: str
+) -> None:
+    async with installed(way, tmp_path, RESUME_WINDOW_MS="20000") as running:
+        run_id, client = await leave_before_the_tool(running)
+
+        async def waits() -> bool:
+            return bool((await run_of(running, run_id))["status"] == "PAUSED_WAITING_TOOL")
+
+        await eventually(waits)
+        again = await running.connect(session_id=client.session_id)
+        again.last_seq = again.ack["seq"]
+        request = (await again.hear_until("tool_request"))[-1]
+        ids = {"run_id": run_id, "tool_call_id": request["tool_call_id"]}
+        await again.say("tool_result", **ids, ok=True, result="found again")
+        assert "found again" in await text_of_run(again)
+
+
 async def leave_before_the_tool(running: Running) -> tuple[str, Client]:
     """A client that goes as soon as its run has started, well before the tool is asked for."""
     client = await running.connect(client_meta=TOOLS)

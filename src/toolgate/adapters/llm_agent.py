@@ -137,6 +137,7 @@ class _PydanticAi:
 
         self._direct, self._messages, self._models, self._tools = direct, messages, models, tools
         self._closes: list[Callable[[], Awaitable[None]]] = []
+        self._broken = exceptions.UnexpectedModelBehavior
         self.errors = (exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior)
 
     async def close(self) -> None:
@@ -227,6 +228,9 @@ class _PydanticAi:
                 if text:
                     yield Say(text)
             response = stream.get()
+        # The library takes a stream that merely stops for a whole answer: a call in it may be half.
+        if not {"finish_reason", "refusal"} & (response.provider_details or {}).keys():
+            raise self._broken("it broke off before its end")
         ours = {safe: name for name, safe in names.items()}
         calls = [
             Call(ours.get(part.tool_name, part.tool_name), _arguments(part))
@@ -239,10 +243,10 @@ class _PydanticAi:
 
 def _arguments(part: Any) -> dict[str, Any]:
     try:
-        return dict(part.args_as_dict())
-    except ValueError as bad:
+        return dict(part.args_as_dict(raise_if_invalid=True))
+    except (ValueError, AssertionError) as bad:
         raise AgentFailed(
-            FAILED, f"the model's arguments for {part.tool_name} are no JSON"
+            FAILED, f"the model's arguments for {part.tool_name} are no JSON object"
         ) from bad
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import aiohttp
 import msgspec
@@ -36,6 +37,8 @@ RESUMES: Final = 5  # how often a stream that broke off is taken up again
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
+# What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
+BESIDE: Final = frozenset({deliveries.TOOL_REQUEST, deliveries.APPROVAL_REQUIRED, deliveries.STATE})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
@@ -58,6 +61,7 @@ class HttpOrchestrator:
     _http: aiohttp.ClientSession | None = None
     _asking: dict[tuple[str, str], asyncio.Task[str]] = field(default_factory=dict)
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
     _cancelling: set[str] = field(default_factory=set)
 
@@ -75,7 +79,8 @@ class HttpOrchestrator:
                 self._read_on(run_id, run, None, [])
 
     async def stop(self) -> None:
-        tasks = [*self._reading.values(), *self._asking.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._reading.values(), *self._asking.values()]
+        tasks += self._deciding.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -226,30 +231,39 @@ class HttpOrchestrator:
                 return
         if run.session_id != session_id:
             raise NotFound("run", delivery.run_id)
-        if delivery.type == deliveries.RUN_STARTED or delivery.run_id in self._reading:
+        reads = delivery.run_id in self._reading
+        if delivery.type == deliveries.RUN_STARTED or (reads and delivery.type not in BESIDE):
             return  # the client has been told, or will be by the stream
         await self.runs.tell(delivery.run_id, run, [delivery])
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
     ) -> None:
-        row, found = await self.runs.waiting(
-            rows.CALLS, call_id, session_id=session_id, run_id=run_id
-        )
-        if (await self.runs.find(found.run_id)).ended:
-            raise Conflict(f"run {found.run_id} has ended")
-        await self.runs.settle(row, found)
         status = "SUCCEEDED" if ok else "FAILED"
         body: dict[str, Any] = {"status": status}
         body |= {"result": result} if ok else {"error": error or "the tool failed"}
-        try:
-            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=call_id), body)
-        except Unavailable:
-            await self.runs.unsettle(row, due=row.due)
-            raise
-        stands = answer.get("status", status)
+        turn = self._turns.setdefault(call_id, asyncio.Lock())
+        async with turn:  # or two of ours would both be first
+            row, found = await self.runs.waiting(
+                rows.CALLS, call_id, session_id=session_id, run_id=run_id
+            )
+            if (await self.runs.find(found.run_id)).ended:
+                raise Conflict(f"run {found.run_id} has ended")
+            if found.settled:
+                raise Conflict(f"tool call {call_id} has been settled already")
+            stands = await self._submit(row, found, body)
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
+
+    async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
+        """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
+        try:
+            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=row.key), body)
+        except (NotFound, Conflict, Invalid):
+            await self.runs.settle(row, found)
+            raise
+        await self.runs.settle(row, found)
+        return str(answer.get("status", body["status"]))
 
     async def decide_approval(
         self,

@@ -24,6 +24,10 @@ RUNS: Final = "remote_runs"
 OPEN: Final = "remote_open"
 CALLS: Final = "remote_calls"
 APPROVALS: Final = "remote_approvals"
+ASKS: Final = {
+    deliveries.TOOL_REQUEST: (CALLS, "tool_call_id"),
+    deliveries.APPROVAL_REQUIRED: (APPROVALS, "approval_id"),
+}
 REQUEST_KEPT_MS: Final = 24 * 3_600_000
 
 
@@ -96,7 +100,11 @@ class RemoteRuns:
     async def tell(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
     ) -> RunRow:
-        """Give events of a run to its session; nothing follows its end, whoever told of that."""
+        """Give events of a run to its session; nothing follows its end, whoever told of that.
+
+        A tool or an approval is asked for once, where both its stream and a push do.
+        """
+        told = await self._news(run_id, told)
         ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
         if ends:
             told = told[: ends[0] + 1]
@@ -111,6 +119,7 @@ class RemoteRuns:
                 await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
             except Conflict:  # someone else told of it meanwhile
                 run = await self.find(run_id)
+                told = await self._news(run_id, told)
             else:
                 return msgspec.structs.replace(run, version=seen + 1)
         return run
@@ -142,13 +151,20 @@ class RemoteRuns:
                 self.dispatcher.wake_at(row.due)
 
     def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
+        collection, key = _asks_for(told)
+        if not collection:
+            return []
         waiting = encode(WaitingRow(run_id, run.session_id))
-        if told.type == deliveries.TOOL_REQUEST:
-            due = told.members.get("deadline_ts") or None
-            return [Put(CALLS, told.members["tool_call_id"], waiting, due=due)]
-        if told.type == deliveries.APPROVAL_REQUIRED:
-            return [Put(APPROVALS, told.members["approval_id"], waiting)]
-        return []
+        due = told.members.get("deadline_ts") or None if collection == CALLS else None
+        return [Put(collection, key, waiting, due=due)]
+
+    async def _news(self, run_id: str, told: Sequence[Delivery]) -> list[Delivery]:
+        return [one for one in told if not await self._was_asked(run_id, one)]
+
+    async def _was_asked(self, run_id: str, told: Delivery) -> bool:
+        collection, key = _asks_for(told)
+        row = await self.journal.get(collection, key) if collection else None
+        return row is not None and _decode_waiting(row.value).run_id == run_id
 
     async def waiting(
         self, collection: str, key: str, *, session_id: str, run_id: str
@@ -169,12 +185,6 @@ class RemoteRuns:
             raise Conflict(f"{row.key} has been settled already")
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
         await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
-
-    async def unsettle(self, row: Row, *, due: int | None) -> None:
-        """It could not be handed over: it waits as before."""
-        await self.journal.commit(Put(row.collection, row.key, row.value, due=due))
-        if due is not None:
-            self.dispatcher.wake_at(due)
 
     async def postpone(self, row: Row, *, due: int | None) -> None:
         """Its deadline is another, or none; what was settled meanwhile stays so."""
@@ -211,14 +221,16 @@ class RemoteRuns:
             name = records.decode_members(states[0].data)["state"] if states else "RUNNING"
             told.append(deliveries.state(run_id, name))
             for event in reversed(events):
-                collection, member = {
-                    deliveries.TOOL_REQUEST: (CALLS, "tool_call_id"),
-                    deliveries.APPROVAL_REQUIRED: (APPROVALS, "approval_id"),
-                }.get(event.type, ("", ""))
-                if not collection:
+                if event.type not in ASKS:
                     continue
-                members = records.decode_members(event.data)
-                row = await self.journal.get(collection, members[member])
+                asked = Delivery(event.type, run_id, records.decode_members(event.data))
+                row = await self.journal.get(*_asks_for(asked))
                 if row is not None and not _decode_waiting(row.value).settled:
-                    told.append(Delivery(event.type, run_id, members))
+                    told.append(asked)
         return told
+
+
+def _asks_for(told: Delivery) -> tuple[str, str]:
+    """The row of what waits for the client, by collection and key; none for most events."""
+    collection, member = ASKS.get(told.type, ("", ""))
+    return collection, str(told.members[member]) if collection else ""

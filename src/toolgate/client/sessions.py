@@ -38,6 +38,12 @@ HEARD: Final = 1000  # event ids that are remembered beside the number of the la
 FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
 
 
+TOO_LARGE: Final = {
+    "code": "result_too_large",
+    "message": "the tool's result is larger than a message to the server may be",
+}
+
+
 class Refused(Exception):
     """The server said no; `code` is its error code."""
 
@@ -129,6 +135,7 @@ class Session:
         request_id = request_id or f"req_{secrets.token_hex(8)}"
         message = wire.Message(role, content)
         run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
+        wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
         self._asked[request_id] = run
         self._say(run.invoke)
         try:
@@ -149,6 +156,8 @@ class Session:
         async for event in self.invoke(content, agent_id=agent_id):
             if isinstance(event, wire.Delta):
                 said.append(event.text)
+            elif isinstance(event, wire.State) and (back := _retracted(event)):
+                said = ["".join(said)[:-back]]
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
         return "".join(said)
@@ -168,6 +177,7 @@ class Session:
 
     def _say_surely(self, key: str, message: Said) -> None:
         """Now, and by each next connection until its run goes on."""
+        wire.encode(message)
         self._unheard[key] = message
         self._say(message)
 
@@ -198,7 +208,7 @@ class Session:
         if not isinstance(ack, wire.HelloAck):
             await socket.close()
             raise Disconnected("no answer to hello")
-        if not ack.resumed:
+        if not ack.resumed or not self._knows_its_place:
             self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
         self._socket = socket
@@ -232,16 +242,22 @@ class Session:
             api_key=self.api_key,
             client_meta=wire.ClientMeta(app="toolgate.client", tools=tools),
             session_id=self.session_id,
-            last_seq=self.last_seq if self.session_id else msgspec.UNSET,
+            last_seq=self.last_seq if self._knows_its_place else msgspec.UNSET,
             epoch=self.epoch,
         )
+
+    @property
+    def _knows_its_place(self) -> bool:
+        """Or else it asks for what waits now, not for all that was ever done in the session."""
+        return bool(self.connections or self.last_seq)
 
     async def _keep(self) -> None:
         """Read what comes; connect again when it ends."""
         try:
             while True:
                 why = await self._read()
-                if why.code in FINAL:
+                too_big = why.code == CloseCode.MESSAGE_TOO_BIG
+                if why.code in FINAL and not (too_big and self._give_up_a_result()):
                     raise Disconnected(str(why))
                 await self._reconnect(why)
         except (Disconnected, Refused) as over:
@@ -257,6 +273,21 @@ class Session:
         except UNREADABLE as unreadable:
             await self._socket.close()
             raise Disconnected(f"what came cannot be read: {unreadable}") from unreadable
+
+    def _give_up_a_result(self) -> bool:
+        """Whether it was a tool's result that is too big: its agent is told so in its place."""
+        unanswered = {key: run.invoke for key, run in self._asked.items() if not run.run_id}
+        sizes = {
+            key: len(wire.encode(said)) for key, said in {**unanswered, **self._unheard}.items()
+        }
+        key = max(sizes, key=sizes.__getitem__, default="")
+        said = self._unheard.get(key)
+        if not isinstance(said, wire.ToolResult) or said.error == TOO_LARGE:
+            return False
+        self._unheard[key] = msgspec.structs.replace(
+            said, ok=False, result=msgspec.UNSET, error=TOO_LARGE
+        )
+        return True
 
     async def _reconnect(self, why: Closed) -> None:
         for pause in self.backoff.pauses():
@@ -346,6 +377,12 @@ class Session:
         self._over = self._over or why
         for run in self._asked.values():
             run.events.put_nowait(why)
+
+
+def _retracted(event: wire.State) -> int:
+    """How much of what was said last does not count: the agent was interrupted, and begins anew."""
+    back = event.detail.get(wire.RETRACTED) if isinstance(event.detail, dict) else None
+    return back if isinstance(back, int) and back > 0 else 0
 
 
 def _now() -> int:

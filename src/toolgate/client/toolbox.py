@@ -52,7 +52,16 @@ class Toolbox:
         return name in self._tools
 
     async def run(self, request: wire.ToolRequest, *, now: int) -> wire.ToolResult:
-        """Whatever a tool does, it is a result."""
+        """Whatever a tool does, it is a result that can be sent."""
+        result = await self._run(request, now=now)
+        try:
+            wire.encode(result)
+        except Exception as unwritable:  # noqa: BLE001 - and it may return anything
+            error = f"the result cannot be sent: {unwritable!a}"
+            return wire.ToolResult(now, request.run_id, request.tool_call_id, ok=False, error=error)
+        return result
+
+    async def _run(self, request: wire.ToolRequest, *, now: int) -> wire.ToolResult:
         run_id, call_id = request.run_id, request.tool_call_id
         _, run = self._tools[request.tool_name]
         try:

@@ -358,6 +358,7 @@ class Reconnect(CamelWire):
 
 
 HEALTHY: Final = "healthy"
+RETRACTED: Final = "retracted_characters"  # in a state's detail: so many of the last do not count
 RECONNECT: Final = Reconnect(
     max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0
 )

@@ -25,6 +25,7 @@ ERROR: Final = "error"
 DONE: Final = "done"
 TYPES: Final = (RUN_STARTED, DELTA, STATE, TOOL_REQUEST, APPROVAL_REQUIRED, ERROR, DONE)
 ENDS: Final = frozenset({ERROR, DONE})
+RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
 
 
 @dataclass(frozen=True, slots=True)

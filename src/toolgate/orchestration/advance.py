@@ -23,7 +23,7 @@ from toolgate.domain.runs import (
 from toolgate.domain.toolcalls import CallState, CallStatus
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.orchestration import records
-from toolgate.orchestration.conversations import RETRACTED, Conversations
+from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import OUTPUT_LIMIT, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports import agents, pipeline
@@ -195,7 +195,7 @@ class Advance:
         if delivered and agent.repeats_itself:
             voice.skip = delivered
         elif delivered:
-            await voice.note(Note("RUNNING", {"resumed": True, RETRACTED: delivered}))
+            await voice.note(Note("RUNNING", {"resumed": True, deliveries.RETRACTED: delivered}))
 
     async def _listen(self, agent: Agent, transcript: Transcript, voice: Voice) -> agents.EndTurn:
         async with aclosing(agent.turn(transcript)) as steps:

@@ -6,14 +6,13 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.deliveries import DELTA, STATE
+from toolgate.domain.deliveries import DELTA, RETRACTED, STATE
 from toolgate.orchestration import records
 from toolgate.ports.agents import Said
 from toolgate.ports.journal import Journal
 
 HISTORY_CHARACTERS: Final = 24_000  # about 6,000 tokens of earlier conversation
 HISTORY_RUNS: Final = 50
-RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
 
 
 class _Text(msgspec.Struct):
@@ -67,7 +66,7 @@ class Conversations:
 
 def _retracted(state: bytes) -> int:
     match records.decode_members(state):
-        case {"detail": {"retracted_characters": int(characters)}}:
-            return characters
+        case {"detail": dict(detail)} if isinstance(detail.get(RETRACTED), int):
+            return int(detail[RETRACTED])
         case _:
             return 0

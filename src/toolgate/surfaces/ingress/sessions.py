@@ -53,8 +53,8 @@ class Sessions:
             raise NotFound("session", session_id)
         head = await self.journal.head(stream_of(session_id))
         foreign = bool(epoch) and epoch != self.journal.vouches_since
-        if last_seq is None:
-            return Opening(session_id, not foreign, head.last, head.last, snapshot=foreign)
+        if last_seq is None:  # it cannot say what it missed: it is told where the session stands
+            return Opening(session_id, not foreign, head.last, head.last, snapshot=True)
         gap = last_seq + 1 < head.first or last_seq > head.last
         if foreign or gap:
             return Opening(
