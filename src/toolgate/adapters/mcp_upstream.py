@@ -116,6 +116,8 @@ class McpUpstreams:
         named = [key for key in self._sessions if key.capability_id == capability_id]
         try:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
+            if session.calls:
+                return True  # what it works on tells of its health
             await self._heard(capability_id, session.check())
         except (Unavailable, ServerError):
             return False
