@@ -62,8 +62,8 @@ class McpUpstreams:
     def knows(self, capability_id: str) -> bool:
         return self._find(capability_id) is not None
 
-    def takes(self, tool: str) -> bool:
-        return bool(self._split(tool)[0])
+    def capability_of(self, tool: str) -> str:
+        return self._split(tool)[0]
 
     def describe(self, tool: str, _caller: Caller) -> Tool | None:
         capability_id, action = self._split(tool)

@@ -74,7 +74,7 @@ class Upstreams:
     def route(self) -> ToolRoute:
         sessions = self.sessions
         return ToolRoute(
-            find=lambda request: sessions if sessions.takes(request.tool) else None,
+            find=lambda request: sessions if sessions.capability_of(request.tool) else None,
             describe=sessions.describe,
         )
 

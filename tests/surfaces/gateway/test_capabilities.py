@@ -199,6 +199,31 @@ async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door)
 
 
 @pytest.mark.requirement("002/capabilities/playwright")
+@pytest.mark.parametrize(
+    "terms",
+    [{"status": "offline"}, {"expiresAt": 1}, {"rateLimit": 1}],
+    ids=["offline", "expired", "rate"],
+)
+async def test_the_terms_of_a_capability_hold_for_its_tools_by_any_command(
+    door: Door, terms: dict[str, Any]
+) -> None:
+    serve(door)
+    await register(door, **terms)
+    device = await door.pair(**ALL)
+    answers = [await device.tool("mcp.docs.look") for _ in range(2)]
+    assert answers[-1].code in (ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED)
+    assert len(door.pipeline.ran) == ("rateLimit" in terms)
+
+
+async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: Door) -> None:
+    serve(door)
+    await register(door)
+    device = await door.pair(tools="sign")
+    answer = await device.tool("mcp.docs.look")
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert door.pipeline.ran == []
+
+
 def test_the_playwright_capability_goes_by_the_seeds_names() -> None:
     assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
     assert (
