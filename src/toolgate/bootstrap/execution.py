@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
-from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.policy.model import InvalidPolicy
@@ -72,11 +72,21 @@ class Upstreams:
         self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
 
     def route(self) -> ToolRoute:
-        sessions = self.sessions
         return ToolRoute(
-            find=lambda request: sessions if sessions.capability_of(request.tool) else None,
-            describe=sessions.describe,
+            find=lambda request: self.sessions if self._capability(request.tool) else None,
+            describe=self._describe,
         )
+
+    def _describe(self, tool: str, caller: Caller) -> Tool | None:
+        """As its server says; but what is registered as signing signs, whatever its server says."""
+        known, capability = self.sessions.describe(tool, caller), self._capability(tool)
+        if capability is None or capability.level is not Level.SIGN:
+            return known
+        return replace(known or Tool(tool, "", Level.SIGN, {}, False), level=Level.SIGN)
+
+    def _capability(self, tool: str) -> Capability | None:
+        name = self.sessions.capability_of(tool)
+        return self.capabilities.get(name) if self.capabilities is not None and name else None
 
     def _server(self, capability_id: str) -> Server | None:
         found = self.capabilities.get(capability_id) if self.capabilities else None
