@@ -558,6 +558,18 @@ async def test_a_call_of_a_capability_that_signs_is_one_that_signs_for_the_polic
     assert [answer.status for answer in answers] == [202, 202]
 
 
+async def test_an_expired_capability_is_refused_to_agents_too(installed: Installed) -> None:
+    terms = {"capabilityId": "mcp.test", "scope": "mcp", "level": "write"}
+    expired = {**terms, "expiresAt": 1}
+    assert (await installed.operator("POST", "/capabilities/register", expired)).status == 200
+    asked = {"agentId": "script", "message": '[[tool:mcp.test.echo {"text": "too late"}]]'}
+    try:
+        answer = await installed.command("agent", asked)
+    finally:
+        await installed.operator("POST", "/capabilities/register", terms)
+    assert "capability mcp.test has expired" in answer.data["output"]
+
+
 @pytest.mark.requirement("002/mcp/browser")
 async def test_mcp_browser_is_our_own_browser_tasks(installed: Installed) -> None:
     answer = await installed.command("mcp", {"capabilityId": "mcp.browser", "action": "list_runs"})
