@@ -181,6 +181,14 @@ async def test_a_job_that_is_interrupted_again_under_another_line_is_still_gone_
     assert again.last_at(CRON) == times.clock.now_ms()
 
 
+async def test_a_clock_that_was_set_back_does_not_put_the_next_time_off() -> None:
+    times = Times()
+    await times.scheduler()
+    times.clock.advance(-24 * 3600 * 1000)
+    await times.scheduler()
+    assert await times.journal.next_due() == times.clock.now_ms() + 60_000
+
+
 async def test_a_job_that_crashes_is_told_as_failed() -> None:
     times = Times()
     times.crashes = True

@@ -85,7 +85,8 @@ class Scheduler:
             before = known.get(name)
             kept = _Kept(entry.kind, entry.line) if before is None else _decode(before.value)
             due = schedule.next_after(self.clock.now_ms())
-            if before is None or kept.line != entry.line:
+            late = before is not None and due is not None and (before.due or due) > due
+            if before is None or late or kept.line != entry.line:  # late: the clock was set back
                 # What was taken under another line is still to be gone on with.
                 named = msgspec.structs.replace(kept, kind=entry.kind, line=entry.line)
                 await self.journal.commit(Put(SCHEDULES, name, _encode(named), due=due))
