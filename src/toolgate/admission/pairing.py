@@ -12,7 +12,7 @@ from toolgate.admission.audit import Trail
 from toolgate.admission.refusals import AuthRequired
 from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
 from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
-from toolgate.domain.errors import Invalid, NotFound
+from toolgate.domain.errors import Invalid, NotFound, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Put, Row
 
@@ -100,11 +100,16 @@ class Pairing:
         """Take a device's right away, or turn down one that waits; raises NotFound."""
         note = self.trail.note("pairing.revoked", actor=by, resource=("device", device_id))
         waiting = self._waiting.pop(device_id, None)
-        known = self.registry.device(device_id)
-        if waiting is not None and (known is None or not known.active):
-            await self.journal.commit(Delete(PAIRINGS, device_id), *note)
-            return
-        await self.registry.revoke(device_id, also=[Delete(PAIRINGS, device_id), *note])
+        gone = [Delete(PAIRINGS, device_id), *note]
+        try:
+            if waiting is not None and not self.registry.may_revoke(device_id):
+                await self.journal.commit(*gone)
+            else:
+                await self.registry.revoke(device_id, also=gone)
+        except Unavailable:
+            if waiting is not None:  # so that it can be turned down again
+                self._waiting.setdefault(device_id, waiting)
+            raise
 
     async def on_due(self, row: Row) -> None:
         """A request that nobody answered."""
