@@ -384,3 +384,11 @@ async def test_an_event_that_comes_as_the_client_is_let_in_is_pushed(door: Door)
     (connected,) = [one for one in told if one.get("id") == "connect"]
     (heard,) = [one for one in told if one.get("event") == "gateway.event"]
     assert heard["cursor"] == connected["data"]["cursor"] + 1
+
+
+async def test_a_server_that_stops_says_so(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        door.parts.events.close()
+        await socket.receive()
+        assert socket.close_code == CloseCode.GOING_AWAY

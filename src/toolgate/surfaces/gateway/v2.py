@@ -262,6 +262,8 @@ class _Connection:
                         await self._out.put(wire.encode(pushed))
                 except TimeoutError:
                     raise _Closed(wire.CloseCode.SLOW_CONSUMER) from None
+        if not cut.is_set():  # it is told elsewhere that it was cut
+            raise _Closed(wire.CloseCode.GOING_AWAY)
 
     async def _write(self) -> None:
         while True:
