@@ -164,8 +164,11 @@ class Events:
                 async with asyncio.timeout(wait):
                     while not (self._last > since or cut.is_set() or self._closing.is_set()):
                         moving = asyncio.ensure_future(self._moved.wait())
-                        await asyncio.wait({moving, cutting}, return_when=asyncio.FIRST_COMPLETED)
-                        moving.cancel()
+                        try:
+                            either = {moving, cutting}
+                            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                        finally:
+                            moving.cancel()
             except TimeoutError:
                 return
             finally:
