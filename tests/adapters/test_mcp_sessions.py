@@ -217,3 +217,19 @@ async def test_a_list_of_tools_that_never_ends_is_ended(kept: Path) -> None:
     async with asyncio.timeout(20):
         assert await upstream.sessions.tools("mcp.test") == []
     await upstream.sessions.close()
+
+
+async def test_a_server_that_works_on_one_call_is_not_given_up_for_its_silence(
+    plain: Upstream, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plain.call("say")
+    monkeypatch.setattr(mcp_session, "CHECK_S", 0.1)
+    monkeypatch.setattr(mcp_upstream, "STALE_S", 0.0)
+    working = asyncio.create_task(plain.call("work"))
+    async with asyncio.timeout(10):
+        while len(messages(kept, "tools/call")) < 2:
+            await asyncio.sleep(0.01)
+    assert await plain.sessions.check("mcp.test")
+    assert (await plain.call("say")).stdout == "said"
+    assert (await working).stdout == "worked"
+    assert len(messages(kept, "initialize")) == 1

@@ -19,7 +19,7 @@ from toolgate.adapters.mcp_outputs import MAX_TEXT
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.errors import Misconfigured, Unavailable
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 
 SERVERS = Path(__file__).parent / "mcp_servers"
 STDIO = Server(command=sys.executable, args=(str(SERVERS / "server.py"), "stdio"))
@@ -182,6 +182,15 @@ async def test_an_unknown_tool_is_the_servers_own_no(stdio: Upstream) -> None:
     output = await stdio.call("nothing")
     assert not output.ok
     assert (await stdio.call("echo", text="x")).ok
+
+
+async def test_what_a_server_said_of_its_tools_is_not_said_of_anothers(stdio: Upstream) -> None:
+    await stdio.sessions.tools("mcp.test")
+    known = stdio.sessions.describe("mcp.test.echo", Caller())
+    assert known is not None
+    assert known.level is Level.READ
+    stdio.server = GARBAGE
+    assert stdio.sessions.describe("mcp.test.echo", Caller()) is None
 
 
 def test_servers_come_from_the_file_that_mcp_clients_share(tmp_path: Path) -> None:

@@ -165,6 +165,30 @@ async def test_a_job_that_was_gone_on_with_under_another_line_is_not_done_once_m
     assert len(times.ran) == 1
 
 
+async def test_a_job_that_is_interrupted_again_under_another_line_is_still_gone_on_with() -> None:
+    times = Times()
+    first = await times.scheduler()
+    times.clock.advance(60_000)
+    (row,) = await times.journal.due(until=times.clock.now_ms())
+    await first.on_due(row)
+    await first.stop()  # before the job began
+    changed = await times.scheduler("@every 120s")
+    await changed.stop()
+    assert times.ran == []
+    again = await times.scheduler("@every 120s")
+    await times.until(lambda: not again._tasks)
+    assert times.ran == [f"cron_tick_{times.clock.now_ms()}"]
+    assert again.last_at(CRON) == times.clock.now_ms()
+
+
+async def test_a_clock_that_was_set_back_does_not_put_the_next_time_off() -> None:
+    times = Times()
+    await times.scheduler()
+    times.clock.advance(-24 * 3600 * 1000)
+    await times.scheduler()
+    assert await times.journal.next_due() == times.clock.now_ms() + 60_000
+
+
 async def test_a_job_that_crashes_is_told_as_failed() -> None:
     times = Times()
     times.crashes = True

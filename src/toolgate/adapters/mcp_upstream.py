@@ -42,7 +42,8 @@ class _Key(NamedTuple):
 class _Listed(NamedTuple):
     at: float
     server: Server
-    tools: Sequence[Tool]
+    tools: dict[str, Tool]
+    checks: dict[str, Any]  # by tool: what its structured answer must fit
 
 
 class McpUpstreams:
@@ -57,35 +58,32 @@ class McpUpstreams:
         self._sessions: dict[_Key, Session] = {}
         self._failures: dict[str, int] = {}
         self._listed: dict[str, _Listed] = {}
-        self._described: dict[str, Tool] = {}
-        self._checks: dict[str, Any] = {}  # by tool: what its structured answer must fit
 
     def knows(self, capability_id: str) -> bool:
         return self._find(capability_id) is not None
 
-    def takes(self, tool: str) -> bool:
-        return bool(self._split(tool)[0])
+    def capability_of(self, tool: str) -> str:
+        return self._split(tool)[0]
 
     def describe(self, tool: str, _caller: Caller) -> Tool | None:
-        return self._described.get(tool)
+        capability_id, action = self._split(tool)
+        known = self._known(capability_id)
+        return None if known is None else known.tools.get(action)
 
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
-        known = self._listed.get(capability_id)
-        server = self._find(capability_id)
-        fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
-        if known is not None and fresh and known.server == server:
-            return known.tools
+        known = self._known(capability_id)
+        if known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S:
+            return list(known.tools.values())
         connection = await self._session(_Key(capability_id, session))
         try:
             listed = await self._heard(capability_id, _list_all(connection))
         except ServerError as no:
             raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
-        tools = [_tool(one) for one in listed]
-        self._listed[capability_id] = _Listed(self._clock.monotonic(), connection.server, tools)
-        for tool, one in zip(tools, listed, strict=True):
-            self._described[f"{capability_id}.{tool.name}"] = tool
-            self._checks[f"{capability_id}.{tool.name}"] = _check_of(one.output_schema)
-        return tools
+        tools = {one.name: _tool(one) for one in listed}
+        checks = {one.name: _check_of(one.output_schema) for one in listed}
+        now = self._clock.monotonic()
+        self._listed[capability_id] = _Listed(now, connection.server, tools, checks)
+        return list(tools.values())
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
@@ -103,7 +101,8 @@ class McpUpstreams:
             return failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
         except ServerError as no:
             return failed(f"{capability_id}: {no}"[:1000], Outcome.NOT_STARTED)
-        check = self._checks.get(request.tool)
+        known = self._known(capability_id)
+        check = None if known is None else known.checks.get(action)
         if check is not None and not result.is_error and not check(result.structured_content):
             return failed(
                 f"{capability_id}: the answer does not fit the schema that the server gave",
@@ -116,6 +115,8 @@ class McpUpstreams:
         named = [key for key in self._sessions if key.capability_id == capability_id]
         try:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
+            if session.calls:
+                return True  # what it works on tells of its health
             await self._heard(capability_id, session.check())
         except (Unavailable, ServerError):
             return False
@@ -206,6 +207,12 @@ class McpUpstreams:
     def _failed(self, capability_id: str) -> None:
         self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
         self._report(capability_id, health_after(self._failures[capability_id]))
+
+    def _known(self, capability_id: str) -> _Listed | None:
+        """What its server listed, if that is still its server: another's tools are others."""
+        listed = self._listed.get(capability_id)
+        same = listed is not None and listed.server == self._find(capability_id)
+        return listed if same else None
 
     def _split(self, tool: str) -> tuple[str, str]:
         """`mcp.docs.search` is `search` of `mcp.docs`, where there is such a capability."""

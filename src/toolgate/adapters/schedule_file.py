@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Invalid, Misconfigured
+from toolgate.domain.schedules import parse
 
+HEARTBEAT = "heartbeat"  # the schedule that is there without a file
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -38,4 +40,18 @@ def read_schedules(path: Path) -> list[CronEntry]:
     names = [entry.id for entry in entries]
     if len(set(names)) != len(names):
         raise Misconfigured(f"SCHEDULE_FILE {path}: an id is there twice")
+    for entry in entries:
+        if wrong_with := _problem(entry):
+            raise Misconfigured(f"SCHEDULE_FILE {path}: {entry.id}: {wrong_with}")
     return entries
+
+
+def _problem(entry: CronEntry) -> str:
+    """Why it would never run; empty where it would."""
+    if entry.id == HEARTBEAT:
+        return "this id is the heartbeat's own"
+    try:
+        never = parse(entry.cron).next_after(0) is None
+    except Invalid as wrong:
+        return str(wrong)
+    return f"{entry.cron!r} is never due" if never else ""

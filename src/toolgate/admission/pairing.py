@@ -12,9 +12,9 @@ from toolgate.admission.audit import Trail
 from toolgate.admission.refusals import AuthRequired
 from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
 from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
-from toolgate.domain.errors import Invalid, NotFound
+from toolgate.domain.errors import Invalid, NotFound, Unavailable
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Journal, Put, Row
+from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
 PAIRINGS: Final = "pairings"
 CODE_CHANCE: Final = 2**40
@@ -49,9 +49,10 @@ class Pairing:
         """
         if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
             raise Invalid("a device goes by a name of its own", field="deviceId")
-        if self.auto_approve and _is_local(contact.ip):
+        if self.auto_approve and self._is_new(contact) and _is_local(contact.ip):
+            note = self._approved(contact.device_id, Scope(), by="auto-approve")
             token = await self.registry.pair(
-                contact.device_id, Scope(), public_key=contact.public_key
+                contact.device_id, Scope(), public_key=contact.public_key, also=note
             )
             return AuthRequired("paired: use this token", token=token)
         now = self.clock.now_ms()
@@ -81,12 +82,7 @@ class Pairing:
         if waiting is None and (known is None or not known.active):
             raise NotFound("pairing request of device", device_id)
         granted = scope or (known.scope if known is not None and known.active else Scope())
-        note = self.trail.note(
-            "pairing.approved",
-            actor=by,
-            resource=("device", device_id),
-            metadata={"scope": msgspec.to_builtins(granted)},
-        )
+        note = self._approved(device_id, granted, by=by)
         token = await self.registry.pair(
             device_id,
             granted,
@@ -96,15 +92,32 @@ class Pairing:
         self._waiting.pop(device_id, None)
         return token, granted
 
+    def _is_new(self, contact: Contact) -> bool:
+        """A name alone takes no paired device's token, nor back what the operator took away."""
+        return self.registry.device(contact.device_id) is None
+
+    def _approved(self, device_id: str, scope: Scope, *, by: str) -> Sequence[Operation]:
+        return self.trail.note(
+            "pairing.approved",
+            actor=by,
+            resource=("device", device_id),
+            metadata={"scope": msgspec.to_builtins(scope)},
+        )
+
     async def revoke(self, device_id: str, *, by: str) -> None:
         """Take a device's right away, or turn down one that waits; raises NotFound."""
         note = self.trail.note("pairing.revoked", actor=by, resource=("device", device_id))
         waiting = self._waiting.pop(device_id, None)
-        known = self.registry.device(device_id)
-        if waiting is not None and (known is None or not known.active):
-            await self.journal.commit(Delete(PAIRINGS, device_id), *note)
-            return
-        await self.registry.revoke(device_id, also=[Delete(PAIRINGS, device_id), *note])
+        gone = [Delete(PAIRINGS, device_id), *note]
+        try:
+            if waiting is not None and not self.registry.may_revoke(device_id):
+                await self.journal.commit(*gone)
+            else:
+                await self.registry.revoke(device_id, also=gone)
+        except Unavailable:
+            if waiting is not None:  # so that it can be turned down again
+                self._waiting.setdefault(device_id, waiting)
+            raise
 
     async def on_due(self, row: Row) -> None:
         """A request that nobody answered."""

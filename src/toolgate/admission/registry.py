@@ -177,9 +177,14 @@ class Registry:
             await self._journal.commit(Put(DEVICES, device_id, encode(device)))
             self._keep_unless_revoked(device, known)
 
+    def may_revoke(self, device_id: str) -> bool:
+        """Whether it is paired, or may be so again after a restart."""
+        device = self._devices.get(device_id)
+        return device is not None and (device.active or device_id in self._unwritten)
+
     async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
         device = self._devices.get(device_id)
-        if device is None or not (device.active or device_id in self._unwritten):
+        if device is None or not self.may_revoke(device_id):
             raise NotFound("device", device_id)
         gone = replace(device, revoked_at=self._clock.now_ms(), public_key="")
         # First in memory: what comes in while the commit is under way is refused already.

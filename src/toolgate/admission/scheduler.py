@@ -81,15 +81,18 @@ class Scheduler:
                 self._last[kept.kind] = max(self._last.get(kept.kind, 0), kept.taken)
             if name not in self._plans:
                 await self.journal.commit(Delete(SCHEDULES, name))
-            elif kept.taken and kept.taken != kept.ended:
-                for taken in kept.going or (kept.taken,):
-                    self._go(name, kept.kind, taken)
         for name, (entry, schedule) in self._plans.items():
             before = known.get(name)
-            if before is None or _decode(before.value).line != entry.line:
-                due = schedule.next_after(self.clock.now_ms())
-                kept = _Kept(entry.kind, entry.line)
-                await self.journal.commit(Put(SCHEDULES, name, _encode(kept), due=due))
+            kept = _Kept(entry.kind, entry.line) if before is None else _decode(before.value)
+            due = schedule.next_after(self.clock.now_ms())
+            late = before is not None and due is not None and (before.due or due) > due
+            if before is None or late or kept.line != entry.line:  # late: the clock was set back
+                # What was taken under another line is still to be gone on with.
+                named = msgspec.structs.replace(kept, kind=entry.kind, line=entry.line)
+                await self.journal.commit(Put(SCHEDULES, name, _encode(named), due=due))
+            if kept.taken != kept.ended:
+                for taken in kept.going or (kept.taken,):
+                    self._go(name, kept.kind, taken)
 
     def last_at(self, kind: str) -> int | None:
         return self._last.get(kind)

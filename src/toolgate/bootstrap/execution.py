@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,14 +27,15 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
-from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.policy.model import InvalidPolicy
-from toolgate.domain.tools import Caller, Level, Tool
+from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
 from toolgate.domain.urls import parse_url
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditLog
+from toolgate.execution.builtin import failed
 from toolgate.execution.egress import EgressRecords, PolicyEgress
 from toolgate.execution.executor import LocalExecutor
 from toolgate.execution.file_artifacts import FileArtifacts
@@ -48,6 +49,7 @@ from toolgate.execution.target_health import TargetHealths
 from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
 from toolgate.execution.targets import TargetEngine, Targets
 from toolgate.execution.transfers import Transfers
+from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.sandbox import SessionKey
 from toolgate.settings import Settings
@@ -58,6 +60,17 @@ from toolgate.tasks.toolset import Toolset
 log = logging.getLogger(__name__)
 
 NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedUpstream:
+    """The engine of a capability that has expired or is offline, whoever calls it."""
+
+    reason: str
+    ref = McpUpstreams.ref
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return failed(self.reason)
 
 
 @dataclass(slots=True)
@@ -72,11 +85,28 @@ class Upstreams:
         self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
 
     def route(self) -> ToolRoute:
-        sessions = self.sessions
         return ToolRoute(
-            find=lambda request: sessions if sessions.takes(request.tool) else None,
-            describe=sessions.describe,
+            find=self._engine,
+            describe=self._describe,
         )
+
+    def _engine(self, request: ToolRequest) -> Engine | None:
+        capability = self._capability(request.tool)
+        if capability is None:
+            return None
+        refusal = capability.refusal(self.clock.now_ms())
+        return RefusedUpstream(refusal) if refusal else self.sessions
+
+    def _describe(self, tool: str, caller: Caller) -> Tool | None:
+        """As its server says; but what is registered as signing signs, whatever its server says."""
+        known, capability = self.sessions.describe(tool, caller), self._capability(tool)
+        if capability is None or capability.level is not Level.SIGN:
+            return known
+        return replace(known or Tool(tool, "", Level.SIGN, {}, False), level=Level.SIGN)
+
+    def _capability(self, tool: str) -> Capability | None:
+        name = self.sessions.capability_of(tool)
+        return self.capabilities.get(name) if self.capabilities is not None and name else None
 
     def _server(self, capability_id: str) -> Server | None:
         found = self.capabilities.get(capability_id) if self.capabilities else None

@@ -1,11 +1,15 @@
 """`toolgate events`: what happens, as it happens."""
 
 import json
+from collections.abc import Iterator
+from typing import Final
 
 import click
 
 from toolgate.cli.operator import Operator, as_operator
 from toolgate.cli.terminal import plain
+
+PAGE: Final = 1000
 
 
 @click.command()
@@ -15,14 +19,25 @@ from toolgate.cli.terminal import plain
 def command(operator: Operator, *, since: int | None, follow: bool, as_json: bool) -> None:
     """Show events, one a line."""
     if not follow:
-        page = operator.ask("GET", f"/events/poll?limit=1000&since={since or 0}")
-        for event in page["events"]:
+        for event in _kept(operator, since):
             _print(event, as_json=as_json)
         return
     path = "/events/stream" if since is None else f"/events/stream?since={since}"
     for line in operator.lines(path):
         if line.startswith("data: "):
             _print(json.loads(line.removeprefix("data: ")), as_json=as_json)
+
+
+def _kept(operator: Operator, since: int | None) -> Iterator[dict[str, object]]:
+    """The events that there are now, page by page."""
+    status = operator.ask("GET", "/status")
+    cursor = status["oldestCursor"] if since is None else since
+    while True:
+        page = operator.ask("GET", f"/events/poll?limit={PAGE}&since={cursor}")
+        yield from page["events"]
+        cursor = page["cursor"]
+        if not page["events"] or cursor >= status["cursor"]:
+            return
 
 
 def _print(event: dict[str, object], *, as_json: bool) -> None:

@@ -477,7 +477,8 @@ class Status(CamelWire):
     running: Running
     heartbeat: LastAt
     cron: LastAt
-    cursor: Count | UnsetType = UNSET
+    cursor: Count | UnsetType = UNSET  # where to go on with the events
+    oldest_cursor: Count | UnsetType = UNSET  # from where all that are kept can be read
     targets: list[TargetHealth] | UnsetType = UNSET
 
 

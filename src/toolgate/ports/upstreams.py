@@ -11,6 +11,10 @@ class Upstreams(Protocol):
         """Whether there is a server behind this capability."""
         ...
 
+    def capability_of(self, tool: str) -> str:
+        """Whose tool this is, by its name in the pipeline; empty where it is no server's."""
+        ...
+
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         """What the server offers, by its own names; raises Unavailable where it does not answer.
 

@@ -15,6 +15,9 @@ class FakeUpstreams:
     def knows(self, capability_id: str) -> bool:
         return capability_id in self.offered
 
+    def capability_of(self, tool: str) -> str:
+        return tool.rpartition(".")[0] if self.knows(tool.rpartition(".")[0]) else ""
+
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         if capability_id in self.silent:
             raise Unavailable(f"{capability_id} does not answer")

@@ -3,14 +3,16 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-NAMES = ("say", "pid", "wait", "wrong", "lie", "ask", "die")
+NAMES = ("say", "pid", "wait", "work", "wrong", "lie", "ask", "die")
 TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 TOOLS[NAMES.index("lie")]["outputSchema"] = {"type": "object", "required": ["sum"]}
 RESULTS: dict[str, Any] = {
     "say": {"content": [{"type": "text", "text": "said"}]},
+    "work": {"content": [{"type": "text", "text": "worked"}]},
     "pid": {"content": [{"type": "text", "text": str(os.getpid())}]},
     "wrong": {"content": "not a list"},
     "lie": {"content": [], "structuredContent": {"product": 6}},
@@ -37,6 +39,8 @@ def result_of(message: dict[str, Any]) -> Any:
         case "tools/call":
             if message["params"]["name"] == "die":
                 os._exit(3)
+            if message["params"]["name"] == "work":
+                time.sleep(0.8)  # it does one thing at a time, and hears nothing meanwhile
             return RESULTS.get(message["params"]["name"])
         case _:
             return None

@@ -98,3 +98,17 @@ def test_whoever_guesses_has_to_wait(clock: FakeClock, journal: MemoryJournal) -
         sign_in.open(token="the token")
     clock.advance(60_001)
     assert sign_in.open(token="the token")
+
+
+def test_whoever_guesses_does_not_lock_the_operator_out(
+    clock: FakeClock, journal: MemoryJournal
+) -> None:
+    sign_in = make(clock, journal)
+    code = sign_in.new_code()
+    for _ in range(FAILURES_A_MINUTE):
+        with pytest.raises(Refused):
+            sign_in.open(token="a guess", by="192.0.2.1")
+    with pytest.raises(TooManyAttempts):
+        sign_in.open(token="a guess", by="192.0.2.1")
+    assert sign_in.open(token="the token", by="127.0.0.1")
+    assert sign_in.open(code=code, by="192.0.2.1")  # nobody guesses a code

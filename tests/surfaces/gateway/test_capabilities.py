@@ -1,5 +1,6 @@
 """Capabilities: registering, and what becomes of calls to them; /command/mcp without a server."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from toolgate.contracts.gateway_v1 import Level as WireLevel
 from toolgate.domain.capabilities import Health
 from toolgate.domain.devices import Scope
 from toolgate.domain.tools import Level, Tool
+from toolgate.surfaces.gateway.command_states import OPEN, RETRY_MS
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 
@@ -199,6 +201,56 @@ async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door)
 
 
 @pytest.mark.requirement("002/capabilities/playwright")
+async def test_a_command_that_was_approved_while_its_server_was_silent_goes_on_later(
+    frozen: Door,
+) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    await register(frozen)
+    serve(frozen)
+    frozen.pipeline.asks.add("mcp.docs.look")
+    device = await frozen.pair(**ALL)
+    waiting = await device.post("/command/mcp", {**command(), "requestId": "r"}, key="k")
+    frozen.upstreams.silent.add("mcp.docs")
+    before = (await frozen.journal.scan(OPEN))[0]
+    await frozen.pipeline.decide_approval(
+        waiting.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    async with asyncio.timeout(10):
+        while (row := (await frozen.journal.scan(OPEN))[0]).version == before.version:
+            await asyncio.sleep(0.01)
+    assert row.due == frozen.clock.now_ms() + RETRY_MS
+    frozen.upstreams.silent.clear()
+    await frozen.parts.states.on_open_due(row)
+    ended = await device.get("/command/r?wait=10")
+    assert ended.data["answer"]["ok"] is True
+    assert len(frozen.pipeline.ran) == 1
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"status": "offline"}, {"expiresAt": 1}, {"rateLimit": 1}],
+    ids=["offline", "expired", "rate"],
+)
+async def test_the_terms_of_a_capability_hold_for_its_tools_by_any_command(
+    door: Door, terms: dict[str, Any]
+) -> None:
+    serve(door)
+    await register(door, **terms)
+    device = await door.pair(**ALL)
+    answers = [await device.tool("mcp.docs.look") for _ in range(2)]
+    assert answers[-1].code in (ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED)
+    assert len(door.pipeline.ran) == ("rateLimit" in terms)
+
+
+async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: Door) -> None:
+    serve(door)
+    await register(door)
+    device = await door.pair(tools="sign")
+    answer = await device.tool("mcp.docs.look")
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert door.pipeline.ran == []
+
+
 def test_the_playwright_capability_goes_by_the_seeds_names() -> None:
     assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
     assert (

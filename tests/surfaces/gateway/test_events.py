@@ -152,6 +152,15 @@ async def test_a_long_poll_without_events_answers_the_cursor_it_was_given(door: 
     assert page == {"cursor": 2, "events": []}
 
 
+async def test_a_long_poll_that_ends_without_an_event_leaves_nothing_behind(door: Door) -> None:
+    device = await door.pair()
+    await device.get("/events/poll?since=0&wait=0.01")
+    before = len(asyncio.all_tasks())
+    for _ in range(10):
+        await device.get("/events/poll?since=0&wait=0.01")
+    assert len(asyncio.all_tasks()) - before < 5
+
+
 @pytest.mark.requirement("002/events/long-poll-bound")
 async def test_nobody_waits_longer_than_thirty_seconds(door: Door) -> None:
     assert seconds({"wait": "3600"}) == MAX_WAIT_S == 30

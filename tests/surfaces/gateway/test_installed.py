@@ -37,6 +37,7 @@ rules:
   - {id: web, allow: [web.fetch, http.fetch], match: any, reason: The guard decides}
   - {id: small, allow: [echo, math.add, text.upper, web.search, "browser.*"], match: any, reason: Reads}
   - {id: writes, ask: [kv.set], match: any, reason: It writes}
+  - {id: signs, ask: "*", match: {level: sign}, reason: It signs}
   - {id: mcp, allow: "mcp.*", match: any, reason: Its own tools}
   - {id: targets, allow: [bash.exec], match: any, reason: Its own tools}
 """
@@ -555,6 +556,33 @@ async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
     assert died.json["error"]["outcome"] == "may_have_executed"
     healed = await installed.command("mcp", payload)
     assert healed.data["content"] == answer.data["content"]
+
+
+async def test_a_call_of_a_capability_that_signs_is_one_that_signs_for_the_policy(
+    installed: Installed,
+) -> None:
+    terms = {"capabilityId": "mcp.test", "scope": "mcp", "level": "sign"}
+    assert (await installed.operator("POST", "/capabilities/register", terms)).status == 200
+    payload = {"capabilityId": "mcp.test", "action": "echo", "args": {"text": "pay"}}
+    tool = {"name": "mcp.test.echo", "args": {"text": "pay"}}
+    try:
+        answers = [await installed.command("mcp", payload), await installed.command("tool", tool)]
+    finally:
+        back = {**terms, "level": "write"}
+        await installed.operator("POST", "/capabilities/register", back)
+    assert [answer.status for answer in answers] == [202, 202]
+
+
+async def test_an_expired_capability_is_refused_to_agents_too(installed: Installed) -> None:
+    terms = {"capabilityId": "mcp.test", "scope": "mcp", "level": "write"}
+    expired = {**terms, "expiresAt": 1}
+    assert (await installed.operator("POST", "/capabilities/register", expired)).status == 200
+    asked = {"agentId": "script", "message": '[[tool:mcp.test.echo {"text": "too late"}]]'}
+    try:
+        answer = await installed.command("agent", asked)
+    finally:
+        await installed.operator("POST", "/capabilities/register", terms)
+    assert "capability mcp.test has expired" in answer.data["output"]
 
 
 @pytest.mark.requirement("002/mcp/browser")

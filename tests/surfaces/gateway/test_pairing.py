@@ -208,6 +208,19 @@ async def test_auto_approve_is_off_unless_turned_on(door: Door) -> None:
         assert (await device.get("/status")).status == 200
 
 
+async def test_auto_approve_lets_in_whom_it_does_not_know_and_writes_it_down() -> None:
+    async with open_door(auto_approve=True) as door:
+        answer = await door.ask("GET", "/status", headers={"X-Device-Id": "phone"})
+        device = Paired(door, "phone", answer.headers["X-Device-Token"])
+        (row,) = await door.audit_rows(action="pairing.approved")
+        assert row.resource_id == "phone"
+        # A name alone takes no device's token away, nor back what the operator took.
+        assert (await knock(door))["pairing"] == "pending"
+        assert (await device.get("/status")).status == 200
+        await door.ask("POST", "/pairing/revoke", body={"deviceId": "phone"}, operator=True)
+        assert (await knock(door))["pairing"] == "pending"
+
+
 @pytest.mark.requirement("002/headers/device-id-required")
 @pytest.mark.requirement("002/headers/device-token-required")
 async def test_no_id_or_no_token_is_auth_required(door: Door) -> None:

@@ -13,10 +13,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
 from toolgate.asgi import Message
-from toolgate.contracts.gateway_v1 import V2_METHODS, CloseCode, ErrorCode
+from toolgate.contracts.gateway_v1 import (
+    V2_METHODS,
+    CloseCode,
+    ErrorCode,
+    EventStatus,
+    EventType,
+)
 from toolgate.domain.tools import Level
 from toolgate.ports.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
+from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.testing.pipeline import echo
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -346,3 +353,42 @@ async def test_a_client_that_reads_too_slowly_for_an_answer_is_cut_off(
     async with asyncio.timeout(5):
         await door.parts.gateway.socket(scope, receive, send)
     assert sent[-1] == {"type": "websocket.close", "code": CloseCode.SLOW_CONSUMER}
+
+
+async def test_an_event_that_comes_as_the_client_is_let_in_is_pushed(door: Door) -> None:
+    device = await door.pair()
+    hello = {"deviceId": device.device_id, "clientType": "test", "capabilities": []}
+    frame = {"type": "connect", **hello, "auth": {"token": device.token}}
+    told: list[Any] = []
+    pushed = asyncio.Event()
+    event = gateway_event(EventType.HEALTH, EventStatus.SUCCEEDED, "all is well")
+    happens: list[asyncio.Task[list[Event]]] = []
+
+    async def receive() -> Message:
+        if not told:
+            return {"type": "websocket.connect"}
+        if not happens:  # before whatever follows from this frame
+            happens.append(asyncio.create_task(door.journal.commit(event)))
+            return {"type": "websocket.receive", "text": json.dumps(frame)}
+        await pushed.wait()
+        return {"type": "websocket.disconnect", "code": 1000}
+
+    async def send(message: Message) -> None:
+        told.append(json.loads(message.get("text", "{}")))
+        if told[-1].get("event") == "gateway.event":
+            pushed.set()
+
+    scope = {"type": "websocket", "path": "/v2/ws", "headers": [(b"host", b"localhost")]}
+    async with asyncio.timeout(5):
+        await door.parts.gateway.socket(scope, receive, send)
+    (connected,) = [one for one in told if one.get("id") == "connect"]
+    (heard,) = [one for one in told if one.get("event") == "gateway.event"]
+    assert heard["cursor"] == connected["data"]["cursor"] + 1
+
+
+async def test_a_server_that_stops_says_so(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        door.parts.events.close()
+        await socket.receive()
+        assert socket.close_code == CloseCode.GOING_AWAY

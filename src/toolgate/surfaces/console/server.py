@@ -121,7 +121,8 @@ class Console:
 
     async def _sign_in(self, request: Request) -> Answer:
         proof = await body_of(request, Proof)
-        cookie = self.sign_in.open(token=proof.token, code=proof.code)
+        by = request.client.host if request.client is not None else ""
+        cookie = self.sign_in.open(token=proof.token, code=proof.code, by=by)
         await self.parts.note("console.signed_in", ("console", ""))
         answer = asgi.Json({"ok": True}, headers={"Cache-Control": "no-store"})
         answer.set_cookie(

@@ -34,7 +34,7 @@ class SignIn:
     journal: Journal
     _codes: dict[str, int] = field(default_factory=dict, repr=False)
     _ended: set[str] = field(default_factory=set)
-    _failures: list[int] = field(default_factory=list)
+    _failures: list[tuple[int, str]] = field(default_factory=list)  # when, and by which address
 
     async def load(self) -> None:
         """The sessions that were ended before their time."""
@@ -55,14 +55,19 @@ class SignIn:
         self._codes = {**live, _hashed(code): now + CODE_MS}
         return code
 
-    def open(self, *, token: str = "", code: str = "") -> str:
-        """A cookie for whoever proves to be the operator; raises Refused, TooManyAttempts."""
+    def open(self, *, token: str = "", code: str = "", by: str = "") -> str:
+        """A cookie for whoever proves to be the operator; raises Refused, TooManyAttempts.
+
+        An address that guesses tokens is held back, and no other; a code cannot be guessed.
+        """
         now = self.clock.now_ms()
-        self._failures = [at for at in self._failures if at > now - 60_000]
-        if len(self._failures) >= FAILURES_A_MINUTE:
+        self._failures = [one for one in self._failures if one[0] > now - 60_000]
+        failures = sum(address == by for _, address in self._failures)
+        if failures >= FAILURES_A_MINUTE and not code:
             raise TooManyAttempts("too many attempts; wait a minute")
         if not self._proves(token, code, now):
-            self._failures.append(now)
+            if not code:
+                self._failures.append((now, by))
             raise Refused("that is not the operator's token, or the link was used already")
         nonce = secrets.token_urlsafe(18)
         return self._signed(f"{now + SESSION_MS}.{nonce}")

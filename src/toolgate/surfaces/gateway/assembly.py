@@ -167,7 +167,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
-            Kind.TOOL: ToolPlanner(on.pipeline, on.level_of),
+            Kind.TOOL: ToolPlanner(on.pipeline, on.level_of, on.upstreams.capability_of),
             Kind.SYSTEM: SystemPlanner(
                 on.pipeline, lambda name: on.level_of(name) is not None, on.clock
             ),

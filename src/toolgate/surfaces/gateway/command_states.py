@@ -14,7 +14,7 @@ import msgspec
 
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
-from toolgate.domain.errors import Conflict, NotFound
+from toolgate.domain.errors import Conflict, NotFound, ToolgateError
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 OPEN: Final = "open_commands"  # those that wait for a person or for a run
 STATES: Final = "commands"  # what GET /command/{requestId} answers
 STATE_KEPT_MS: Final = 24 * 3600 * 1000
+RETRY_MS: Final = 30_000  # after a command that waits could not be gone on with
 _DONE: Final = wire.CommandStatus.DONE
 _PENDING: Final = wire.CommandStatus.PENDING
 
@@ -212,16 +213,26 @@ class States:
                 self._tell_end(command_id)
         except Exception:
             log.exception("command_not_resumed command_id=%s", command_id)
+            await self._try_later(command_id)
         finally:
             self._going_on.discard(command_id)
         self._go_on_again(command_id)
+
+    async def _try_later(self, command_id: str) -> None:
+        try:
+            row = await self.journal.get(OPEN, command_id)
+            if row is not None:
+                due = self.clock.now_ms() + RETRY_MS
+                await self.journal.commit(Put(OPEN, row.key, row.value, due, row.version))
+        except ToolgateError as failed:
+            log.error("command_not_put_off command_id=%s error=%s", command_id, failed)
 
     def _tell_end(self, command_id: str) -> None:
         if (moved := self._ends.pop(command_id, None)) is not None:
             moved.set()
 
     async def on_open_due(self, row: Row) -> None:
-        """An approval's time is over: the pipeline says what becomes of the call."""
+        """An approval's time is over, or it is to be tried again: the pipeline says what follows."""
         try:
             await self.journal.commit(Put(OPEN, row.key, row.value, expected=row.version))
         except Conflict:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.domain.devices import Identity
+from toolgate.domain.devices import Identity, Kind
 from toolgate.domain.tools import JsonValue, Level, ToolOutput, ToolRequest
 from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, Problem
@@ -26,6 +26,7 @@ from toolgate.surfaces.gateway.plans import (
 )
 
 LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
+CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty for one of ours
 
 MAX_CALLS: Final = 64  # ours: in one command
 
@@ -34,6 +35,7 @@ MAX_CALLS: Final = 64  # ours: in one command
 class ToolPlanner:
     pipeline: ToolPipeline
     level_of: LevelOf
+    capability_of: CapabilityOf
 
     def decode(self, raw: bytes) -> wire.ToolCommand:
         return wire.decode_tool_command(raw)
@@ -46,6 +48,9 @@ class ToolPlanner:
             if level is None:
                 raise Forbidden(f"there is no tool {call.name[:80]}")
             levels.append(level)
+        servers = [server for call in calls if (server := self.capability_of(call.name))]
+        if servers and (outside := identity.scope.refusal(Kind.MCP, Level.READ)):
+            raise Forbidden(outside)
         session = given(command.session_key, "")
 
         async def run(ticket: Ticket) -> Done | Waiting:
@@ -66,7 +71,7 @@ class ToolPlanner:
         return Plan(
             level=max(levels, key=lambda level: level.rank),
             name=", ".join(call.name for call in calls[:3]),
-            capabilities=tuple(dict.fromkeys(call.name for call in calls)),
+            capabilities=tuple(dict.fromkeys([*servers, *(call.name for call in calls)])),
             run=run,
         )
 

@@ -245,6 +245,8 @@ class Commands:
                 raise Forbidden(outside)
         except EXPECTED as refusal:
             problem = problem_with(entered, refusal)
+            if problem.code is Code.INTERNAL:
+                raise  # that may pass: the command goes on waiting
 
             async def refuse(_: Ticket) -> Done:
                 return Done(problem.data, problem)

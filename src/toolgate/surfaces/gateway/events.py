@@ -107,6 +107,11 @@ class Events:
     def cursor(self) -> int:
         return self._last
 
+    @property
+    def oldest_cursor(self) -> int:
+        """The smallest that is not dead: all events that are kept come after it."""
+        return self._first - 1
+
     def routes(self) -> Sequence[Route]:
         return (
             Route(
@@ -164,8 +169,11 @@ class Events:
                 async with asyncio.timeout(wait):
                     while not (self._last > since or cut.is_set() or self._closing.is_set()):
                         moving = asyncio.ensure_future(self._moved.wait())
-                        await asyncio.wait({moving, cutting}, return_when=asyncio.FIRST_COMPLETED)
-                        moving.cancel()
+                        try:
+                            either = {moving, cutting}
+                            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                        finally:
+                            moving.cancel()
             except TimeoutError:
                 return
             finally:
@@ -179,7 +187,7 @@ class Events:
             return self._last
         sound = given.isascii() and given.isdigit() and len(given) <= 18
         since = int(given) if sound else -1
-        if not self._first - 1 <= since <= self._last:
+        if not self.oldest_cursor <= since <= self._last:
             raise Problem(
                 Code.INVALID_REQUEST,
                 "the cursor is expired or was never given out; read /status and go on from there",

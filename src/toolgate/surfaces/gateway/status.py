@@ -82,6 +82,7 @@ class StatusRoutes:
             heartbeat=wire.LastAt(last_at=self.last_at("heartbeat")),
             cron=wire.LastAt(last_at=self.last_at("cron")),
             cursor=self.events.cursor,
+            oldest_cursor=self.events.oldest_cursor,
             targets=targets or msgspec.UNSET,
         )
         return Result(status, Extra(bare=True))

@@ -104,10 +104,11 @@ class _Connection:
         parts: list[asyncio.Future[None]] = [writing, self._broken]
         try:
             identity = await self._connect()
+            since = self.door.events.cursor  # as the client was just told
             with self.door.registry.watch(identity.name) as cut:
                 parts += [
                     asyncio.create_task(self._read(identity)),
-                    asyncio.create_task(self._push(cut)),
+                    asyncio.create_task(self._push(cut, since)),
                     asyncio.create_task(_until(cut)),
                 ]
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -252,8 +253,7 @@ class _Connection:
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
-    async def _push(self, cut: asyncio.Event) -> None:
-        since = self.door.events.cursor
+    async def _push(self, cut: asyncio.Event, since: int) -> None:
         async for events in self.door.events.follow(cut, since):
             for event in events:
                 pushed = wire.Pushed(event=wire.GATEWAY_EVENT, data=event, cursor=event.id)
@@ -262,6 +262,8 @@ class _Connection:
                         await self._out.put(wire.encode(pushed))
                 except TimeoutError:
                     raise _Closed(wire.CloseCode.SLOW_CONSUMER) from None
+        if not cut.is_set():  # it is told elsewhere that it was cut
+            raise _Closed(wire.CloseCode.GOING_AWAY)
 
     async def _write(self) -> None:
         while True:

@@ -1,0 +1,83 @@
+"""Pairing on a disk that refuses: what could not be written can be asked for again."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission.pairing import PAIRINGS, Pairing
+from toolgate.admission.refusals import InvalidToken
+from toolgate.admission.registry import Credentials, Registry
+from toolgate.domain.devices import Contact, Scope
+from toolgate.domain.errors import NotFound, Unavailable
+from toolgate.domain.tools import JsonValue
+from toolgate.ports.journal import Event, Operation
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+LAPTOP = Contact("laptop", "192.0.2.1")
+
+
+class Silent:
+    def note(
+        self,
+        action: str,
+        *,
+        actor: str,
+        resource: tuple[str, str] = ("", ""),
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Sequence[Operation]:
+        return ()
+
+
+class Full(MemoryJournal):
+    """A disk that refuses everything while it is full."""
+
+    is_full = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.is_full:
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.fixture
+def journal() -> Full:
+    return Full(clock=FakeClock(), bus=LocalBus())
+
+
+def make(journal: Full) -> Pairing:
+    registry = Registry(journal, FakeClock(), operator_token="op")
+    return Pairing(journal, FakeClock(), registry, Silent())
+
+
+async def test_a_request_that_could_not_be_turned_down_waits_on(journal: Full) -> None:
+    pairing = make(journal)
+    await pairing.knock(LAPTOP)
+    journal.is_full = True
+    with pytest.raises(Unavailable):
+        await pairing.revoke("laptop", by="operator")
+    journal.is_full = False
+    assert [one.device_id for one in pairing.pending()] == ["laptop"]
+    await pairing.revoke("laptop", by="operator")
+    assert pairing.pending() == []
+    assert await journal.scan(PAIRINGS) == []
+    with pytest.raises(NotFound):
+        await pairing.revoke("laptop", by="operator")
+
+
+async def test_a_device_that_knocks_after_its_revocation_was_refused_is_revoked_for_good(
+    journal: Full,
+) -> None:
+    pairing = make(journal)
+    token = await pairing.registry.pair("laptop", Scope(), public_key="")
+    journal.is_full = True
+    with pytest.raises(Unavailable):
+        await pairing.revoke("laptop", by="operator")
+    journal.is_full = False
+    await pairing.knock(LAPTOP)
+    await pairing.revoke("laptop", by="operator")
+    after_a_restart = make(journal).registry
+    await after_a_restart.load()
+    with pytest.raises(InvalidToken):
+        after_a_restart.device_of(Credentials("laptop", token))
