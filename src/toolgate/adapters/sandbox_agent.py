@@ -29,6 +29,7 @@ TIMED_OUT, FLOODED, KILLED = 1, 2, 4
 CHUNK = 65536
 LARGEST_ARGUMENT = 100_000  # the kernel refuses one argument of 128 KiB and more
 SCRIPT_FD = 197
+RUN_SCRIPT = "exec(compile(open('/proc/self/fd/197', 'rb').read(), '<string>', 'exec'))"
 STATE_FD = 198
 PRELUDE_FD = 199
 LARGEST_STATE = 65536
@@ -330,7 +331,8 @@ class Agent:
         else:
             script = order.hold(order.text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))
-            argv.append(f"/proc/self/fd/{SCRIPT_FD}")
+            # As `-c` has it, and not as a file: a file's modules are looked for beside it.
+            argv += ["-c", RUN_SCRIPT] if order.python else [f"/proc/self/fd/{SCRIPT_FD}"]
         if argv[0] == "/bin/bash" and any(word in order.text for word in CHANGES_STATE):
             env["BASH_ENV"] = f"/proc/self/fd/{PRELUDE_FD}"
             order.state = order.hold(b"")

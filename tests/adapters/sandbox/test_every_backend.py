@@ -163,6 +163,13 @@ async def test_a_command_of_200_kilobytes_runs(session: Session) -> None:
     assert (await session.exec(Command(text))).stdout == b"end\n"
 
 
+async def test_a_long_python_program_finds_the_modules_of_its_workspace(session: Session) -> None:
+    await session.files.write("ours.py", "word = 'grün'".encode())
+    text = "# " + "x" * 200_000 + "\nimport sys, ours\nprint(ours.word, sys.argv, __name__)"
+    done = await session.exec(Command(text, Interpreter.PYTHON))
+    assert done.stdout.decode() == "grün ['-c'] __main__\n", done.stderr
+
+
 async def test_output_that_is_no_text_arrives_as_it_is(session: Session) -> None:
     done = await session.exec(Command(r"printf '\0\377\376a'"))
     assert done.stdout == b"\0\xff\xfea"
