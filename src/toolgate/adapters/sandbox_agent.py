@@ -176,17 +176,21 @@ class Workspace:
         queue = [self.relative(path)]
         while queue and len(found) < limit:
             folder = queue.pop(0)
-            fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                for name in sorted(os.listdir(fd))[: limit - len(found)]:
-                    where = name if folder == "." else folder + "/" + name
-                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    kind = kind_of(info.st_mode)
-                    found.append(f"{kind}\0{info.st_size}\0{where}\0")
-                    if recursive and kind == "dir":
-                        queue.append(where)
-            finally:
-                os.close(fd)
+                fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    for name in sorted(os.listdir(fd))[: limit - len(found)]:
+                        where = name if folder == "." else folder + "/" + name
+                        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        kind = kind_of(info.st_mode)
+                        found.append(f"{kind}\0{info.st_size}\0{where}\0")
+                        if recursive and kind == "dir":
+                            queue.append(where)
+                finally:
+                    os.close(fd)
+            except OSError:  # below the one that was asked for, it hides what is in it, and no more
+                if not found:
+                    raise
         return "".join(found).encode("utf-8", "surrogateescape")
 
 

@@ -170,6 +170,17 @@ async def test_a_long_python_program_finds_the_modules_of_its_workspace(session:
     assert done.stdout.decode() == "grün ['-c'] __main__\n", done.stderr
 
 
+async def test_a_directory_that_nobody_may_read_is_listed_and_not_looked_into(
+    isolating: Sandbox,
+) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "shut")))
+    await session.exec(Command("mkdir -p a b/c; chmod 000 a; echo 1 > b/c/d"))
+    found = await session.files.list("", recursive=True, limit=10)
+    assert [each.path for each in found] == ["a", "b", "b/c", "b/c/d"]
+    with pytest.raises(FileRefused, match="Permission denied"):
+        await session.files.list("a", recursive=True, limit=10)
+
+
 async def test_output_that_is_no_text_arrives_as_it_is(session: Session) -> None:
     done = await session.exec(Command(r"printf '\0\377\376a'"))
     assert done.stdout == b"\0\xff\xfea"
