@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +276,34 @@ async def test_a_backend_whose_program_fails_says_why_and_never_opens() -> None:
             await sandbox.check()
         with pytest.raises(NotStarted):
             await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+    finally:
+        await sandbox.close()
+
+
+async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("bwrap")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = BwrapSandbox()
+    try:
+        with monkeypatch.context() as writing:
+            writing.setattr(Path, "write_bytes", full)
+            with pytest.raises(Unavailable, match="No space left"):
+                await sandbox.check()
+        assert list(tmp_path.iterdir()) == []
+        await sandbox.check()
+        assert sandbox._groups is not None
+        with monkeypatch.context() as opening:
+            opening.setattr(os, "memfd_create", full)
+            with pytest.raises(NotStarted, match="No space left"):
+                await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        for parent in sandbox._groups.parents:
+            assert [each for each in parent.iterdir() if each.is_dir()] == []
     finally:
         await sandbox.close()
 
