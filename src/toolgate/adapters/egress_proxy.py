@@ -27,6 +27,7 @@ from toolgate.ports.web import Blocked
 log = logging.getLogger(__name__)
 
 CHUNK: Final = 65536
+UNREACHABLE: Final = "unreachable"  # the reason of a decision that came to nothing
 _REQUEST_LINE: Final = re.compile(r"([A-Z]{3,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.[01]")
 _HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\x20-\x7e\t]*)?\r\n")
@@ -258,7 +259,7 @@ class EgressProxy:
             await self._tell(replace(decision, allowed=False, reason=blocked.reason))
             raise _Answer(403, str(blocked)) from None
         except (Unavailable, TimeoutError) as unavailable:
-            await self._tell(replace(decision, reason="unreachable"))
+            await self._tell(replace(decision, reason=UNREACHABLE))
             raise _Answer(502, str(unavailable) or f"{host.name}:{port} is too slow") from None
         try:
             await self._tell(decision)
