@@ -266,6 +266,7 @@ class Agent:
         # The same shell, without the dynamic linker: it starts in two thirds of the time.
         self.static = STATIC_BASH if os.path.exists(STATIC_BASH) else ""
         self.oom: int | None = None
+        self.own_score = 0
         self.flags = 0
 
     def serve(self) -> None:
@@ -343,14 +344,14 @@ class Agent:
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
             actions.append((os.POSIX_SPAWN_DUP2, order.hold(PRELUDE), PRELUDE_FD))
         self.enter(order.cwd)
-        self.set_oom(b"500")
+        self.set_oom(min(self.own_score + 500, 1000))
         try:
             program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
             return os.posix_spawn(
                 program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGPIPE]
             )
         finally:
-            self.set_oom(b"0")
+            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
 
     def enter(self, cwd: str) -> None:
         if cwd:
@@ -464,11 +465,11 @@ class Agent:
             if pid == started:
                 status = os.waitstatus_to_exitcode(raw)
 
-    def set_oom(self, score: bytes) -> None:
+    def set_oom(self, score: int) -> None:
         """Where memory runs out the kernel should take the command, not the agent."""
         if self.oom is not None:
             try:
-                os.pwrite(self.oom, score, 0)
+                os.pwrite(self.oom, b"%d" % score, 0)
             except OSError:
                 pass
 
@@ -549,7 +550,8 @@ def main() -> None:
     agent = Agent(channel, Workspace(sys.argv[1]))
     if agent.contained:
         try:
-            agent.oom = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            agent.oom = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+            agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
         # Without this a command could write the agent's memory through /proc/1/mem.

@@ -386,6 +386,34 @@ async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     assert await session.files.read("kept", limit=100) == b"still here"
 
 
+@pytest.mark.parametrize("own", [0, 300, 800])
+async def test_where_we_are_offered_to_the_kernel_first_a_command_is_before_its_agent(
+    own: int,
+) -> None:
+    """As a service's OOMScoreAdjust or a container's has it; nobody may go below what it was given."""
+    need("bwrap")
+    if os.geteuid() != 0:
+        pytest.skip("only root may take its own score back")
+    ours = Path("/proc/self/oom_score_adj")
+    before = ours.read_text()
+    sandbox = BwrapSandbox()
+    try:
+        ours.write_text(str(own))
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        done = await session.exec(Command("cat /proc/self/oom_score_adj"))
+        agent = next(
+            pid
+            for pid in session.group.pids()
+            if b"/run/agent\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            and b"bwrap" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        assert int(Path(f"/proc/{agent}/oom_score_adj").read_text()) == own
+        assert int(done.stdout) == min(own + 500, 1000)
+    finally:
+        ours.write_text(before)
+        await sandbox.close()
+
+
 @pytest.mark.requirement("000/workspace/per-session")
 async def test_two_sessions_see_nothing_of_each_other(isolating: Sandbox) -> None:
     one = await isolating.open(SessionSpec(SessionKey("t", "w", "1")))
