@@ -484,6 +484,8 @@ class Agent:
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:
                 del env[name]
+                if name in self.env:
+                    env[name] = self.env[name]
         if cwd.startswith("/") and not order.cwd:
             self.cwd = cwd
         if env:

@@ -73,6 +73,18 @@ async def test_what_is_said_for_one_command_does_not_last(session: Session) -> N
     assert second.stdout.splitlines()[0] != b"once"
 
 
+async def test_what_is_said_for_one_command_gives_way_to_what_was_there_before(
+    session: Session,
+) -> None:
+    await session.exec(Command("export COLOUR=blue"))
+    shown = Command('echo "$COLOUR $HOME $PATH"; X=1')
+    before = await session.exec(shown)
+    for_one = {"COLOUR": "red", "HOME": "/tmp", "PATH": "/usr/bin:/bin"}
+    during = await session.exec(dataclasses.replace(shown, env=for_one))
+    assert during.stdout == b"red /tmp /usr/bin:/bin\n"
+    assert (await session.exec(shown)).stdout == before.stdout
+
+
 @pytest.mark.requirement("000/tools/bash-timeout")
 async def test_a_command_past_its_deadline_is_killed_and_the_session_goes_on(
     session: Session,
