@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tests.e2e.harness import running
 from toolgate.cli.main import main
+from toolgate.cli.operator import Operator
 
 
 def run(*args: str) -> str:
@@ -60,6 +61,13 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
             listed = json.loads(run("capabilities", "list", *at, "--json"))
             assert "mcp.docs" in [one["capabilityId"] for one in listed]
+            config = {"endpoint": "http://lab:18081/execute", "timeoutMs": 1000}
+            made_by_hand = {"tenantId": "t_default", "kind": "docker-runner", "config": config}
+            Operator(url, token.strip()).data("PUT", "/execution-targets/lab", made_by_hand)
+            (changed,) = json.loads(
+                run("targets", "set", "lab", "--timeout-ms", "5", *at, "--json")
+            )
+            assert changed["config"] == config | {"timeoutMs": 5}
             refused = CliRunner().invoke(main, ["devices", "--revoke", "nobody", *at])
             assert refused.exit_code == 1
             assert "nobody" in refused.stderr

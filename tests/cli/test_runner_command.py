@@ -1,6 +1,7 @@
 """`toolgate runner` and `toolgate doctor` as processes of their own."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.engines import need
-from toolgate.cli.doctor import hint_for
+from toolgate.cli.doctor import check_disk, check_policy, hint_for
+from toolgate.settings import Settings
 
 TOKEN = "token-of-the-test"
 
@@ -155,3 +157,22 @@ def test_the_hint_says_install_where_it_is_missing_and_start_where_it_is_not(
         (tmp_path / program).chmod(0o755)
     for backend in ("bwrap", "docker"):
         assert "it is installed" in hint_for(backend)
+
+
+def test_a_home_that_may_not_be_looked_into_is_a_finding_and_not_the_doctor_s_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "shut" / "home"
+    stat = Path.stat
+
+    def refuse(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self.is_relative_to(home):
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return stat(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    settings = Settings(home=home)
+    for found in (check_disk(settings), check_policy(settings)):
+        assert not found.ok
+        assert "Permission denied" in found.detail
+        assert "TOOLGATE_HOME" in found.hint

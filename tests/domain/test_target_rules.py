@@ -170,3 +170,12 @@ def test_the_breaker_opens_after_five_failures_and_lets_one_try() -> None:
     assert breaker.allows(10.2)
     breaker.failed(11)
     assert breaker.allows(11)
+
+
+def test_a_workspace_that_is_taken_away_leaves_the_target_to_the_whole_tenant() -> None:
+    """As a body says it with `workspaceId: null`, for a new target or one that had a workspace."""
+    new = upsert("a", None, Change("t_1", "", "docker-runner"), now_ms=1)
+    had = upsert("a", target("a", "w_1"), Change(workspace=""), now_ms=1)
+    for each in (new, had):
+        assert each.workspace is None
+        assert chosen(each, workspace="w_2", explicit="a") == "a"

@@ -20,7 +20,7 @@ from toolgate.bootstrap.execution import policed_egress
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.policy.model import Policy
 from toolgate.execution.audit import AuditQuery
-from toolgate.execution.egress import MOST_REFUSED, EgressRecords, PolicyEgress
+from toolgate.execution.egress import MOST_KEPT, MOST_REFUSED, EgressRecords, PolicyEgress
 from toolgate.ports.sandbox import Command, Interpreter, Sandbox, Session, SessionKey
 from toolgate.testing.pipelines import Rig, open_rig
 from toolgate.testing.runner import FakeRunner, whole
@@ -237,3 +237,59 @@ async def test_a_session_that_tries_hosts_without_end_leaves_a_bounded_number_of
         await records.note(OTHER, "h1.test", 443, "not granted")  # another has its own bound
         page = await rig.audit.query(AuditQuery(action="sandbox.egress", limit=500))
         assert len(page.items) == MOST_REFUSED + 1
+
+
+async def test_a_session_that_tries_names_nobody_has_leaves_a_bounded_number_of_rows(
+    bwrapped: Outside,
+) -> None:
+    """A grant for *.sub.test grants every name that can be made up below it."""
+    names = MOST_REFUSED + 30
+
+    async def nobody(_name: str, _port: int) -> Sequence[str]:
+        raise OSError("no such name")
+
+    egress = policed_egress(
+        Guard(resolve=nobody),
+        lambda _: bwrapped.policy,
+        evidence=bwrapped.rig.evidence,
+        audit=bwrapped.rig.audit,
+    )
+    door = await egress.open(GRANTED)
+    assert door is not None
+    try:
+        for number in range(names):
+            reader, writer = await asyncio.open_unix_connection(door)
+            writer.write(b"CONNECT n%d.sub.test:%d HTTP/1.1\r\n\r\n" % (number, bwrapped.port))
+            assert b" 502 " in await reader.readline()
+            writer.close()
+    finally:
+        await egress.close(GRANTED)
+    page = await bwrapped.rig.audit.query(AuditQuery(action="sandbox.egress", limit=500))
+    assert len(page.items) == MOST_REFUSED
+
+
+async def test_a_session_that_reaches_hosts_without_end_is_on_record_and_not_all_in_memory() -> (
+    None
+):
+    written: list[str] = []
+
+    class Written:
+        async def record(self, _kind: str, body: dict[str, Any], **_: Any) -> int:
+            written.append(body["host"])
+            return len(written)
+
+    class NoRows:
+        def prepare(self, _: Any) -> list[Any]:
+            return []
+
+    granted = PolicyEgress(lambda _: None)
+    evidence: Any = Written()
+    audit: Any = NoRows()
+    records = EgressRecords(evidence, audit, granted.decide)
+    for number in range(MOST_KEPT + 50):
+        for _ in range(2):
+            await records.note(GRANTED, f"h{number}.test", 443, "")
+    assert written == [f"h{number}.test" for number in range(MOST_KEPT + 50)]
+    assert len(records._noted[GRANTED].hosts) == MOST_KEPT
+    records.forget(GRANTED)
+    assert GRANTED not in records._noted

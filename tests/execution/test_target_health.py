@@ -137,3 +137,32 @@ async def test_only_who_asks_first_waits_and_later_ones_get_what_is_known() -> N
             await asyncio.sleep(0)
     assert len(asked) == 2
     await healths.stop()
+
+
+async def test_a_clock_that_is_set_back_does_not_keep_an_old_answer() -> None:
+    class Corrected(FakeClock):
+        def set_back(self, ms: int) -> None:
+            self._now -= ms
+            self._start -= ms
+
+    asked: list[str] = []
+
+    async def targets() -> Sequence[Target]:
+        return [BUILT_IN]
+
+    async def ask(target: Target) -> Mapping[str, JsonValue]:
+        asked.append(target.id)
+        return {"ok": True}
+
+    clock = Corrected()
+    healths = TargetHealths(
+        targets, clock=clock, local=ask, remote=ask, is_held_back=lambda _: False
+    )
+    await healths.now()
+    clock.set_back(3_600_000)
+    clock.advance(FRESH_MS)
+    await healths.now()
+    async with asyncio.timeout(5):
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+    await healths.stop()

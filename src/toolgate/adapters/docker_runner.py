@@ -131,13 +131,7 @@ class DockerRunners:
                 )
                 if isinstance(body, dict):
                     shown |= {name: body[name] for name in ("backend", "usage") if name in body}
-        except (
-            aiohttp.ClientError,
-            OSError,
-            ValueError,
-            TimeoutError,
-            msgspec.DecodeError,
-        ) as failed:
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError, *UNREADABLE) as failed:
             shown |= {"ok": False, "reason": type(failed).__name__}
         return shown
 

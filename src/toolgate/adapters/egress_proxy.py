@@ -27,6 +27,7 @@ from toolgate.ports.web import Blocked
 log = logging.getLogger(__name__)
 
 CHUNK: Final = 65536
+UNREACHABLE: Final = "unreachable"  # the reason of a decision that came to nothing
 _REQUEST_LINE: Final = re.compile(r"([A-Z]{3,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.[01]")
 _HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\x20-\x7e\t]*)?\r\n")
@@ -95,7 +96,7 @@ class _Answer(Exception):
 
 
 class _Activity:
-    """When bytes last moved in either direction of a tunnel."""
+    """When bytes last moved in either direction."""
 
     def __init__(self) -> None:
         self._last = asyncio.get_running_loop().time()
@@ -111,8 +112,11 @@ class _Activity:
                 await asyncio.wait([task], timeout=left)
         finally:
             task.cancel()
-        self._last = loop.time()
+        self.moved()
         return task.result()
+
+    def moved(self) -> None:
+        self._last = asyncio.get_running_loop().time()
 
 
 class EgressProxy:
@@ -201,9 +205,10 @@ class EgressProxy:
                 await self._tunnel(reader, writer, upstream_reader, upstream)
             else:
                 upstream.write(onward)
+                activity = _Activity()
                 async with asyncio.TaskGroup() as both:
-                    sending = both.create_task(self._send_body(head, reader, upstream))
-                    await self._pump(upstream_reader, writer, _Activity())
+                    sending = both.create_task(self._send_body(head, reader, upstream, activity))
+                    await self._pump(upstream_reader, writer, activity)
                     sending.cancel()
         except* (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as gone:
             log.debug("egress_ended errors=%d", len(gone.exceptions))
@@ -258,7 +263,7 @@ class EgressProxy:
             await self._tell(replace(decision, allowed=False, reason=blocked.reason))
             raise _Answer(403, str(blocked)) from None
         except (Unavailable, TimeoutError) as unavailable:
-            await self._tell(replace(decision, reason="unreachable"))
+            await self._tell(replace(decision, reason=UNREACHABLE))
             raise _Answer(502, str(unavailable) or f"{host.name}:{port} is too slow") from None
         try:
             await self._tell(decision)
@@ -306,11 +311,15 @@ class EgressProxy:
                 sink.write_eof()
 
     async def _send_body(
-        self, head: _Head, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
+        self,
+        head: _Head,
+        reader: asyncio.StreamReader,
+        upstream: asyncio.StreamWriter,
+        activity: _Activity,
     ) -> None:
         """Exactly the body of this request, and not a byte of a next one."""
         if head.all("transfer-encoding"):
-            await self._send_chunks(reader, upstream)
+            await self._send_chunks(reader, upstream, activity)
             return
         room = int((head.all("content-length") or ["0"])[0])
         while room > 0:
@@ -320,10 +329,11 @@ class EgressProxy:
                 raise ConnectionAbortedError("the body is incomplete")
             upstream.write(chunk)
             await upstream.drain()
+            activity.moved()
             room -= len(chunk)
 
     async def _send_chunks(
-        self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
+        self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, activity: _Activity
     ) -> None:
         size = sent = 1
         while size:
@@ -344,6 +354,7 @@ class EgressProxy:
                         raise ConnectionAbortedError("the body is incomplete")
                     upstream.write(piece)
                     await upstream.drain()
+                    activity.moved()
                     left -= len(piece)
                 if await reader.readexactly(2) != b"\r\n":  # trailers aren't passed on
                     raise ConnectionAbortedError("not the end of a chunk")

@@ -6,6 +6,7 @@ A failure is an output with `data.error` and an outcome; nothing a caller sends 
 import asyncio
 import base64
 import codecs
+import contextlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,9 @@ from toolgate.ports.web import Web, WebRequest, WebResponse
 
 VERSION: Final = version("toolgate")
 TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
+LONGEST_MS: Final = (
+    24 * 3600 * 1000
+)  # longer than anything may take, and a number that can be divided
 ASKED_FOR: Final = {GET: "file.read", PUT: "file.write"}  # what the caller has called
 
 T = TypeVar("T")
@@ -281,7 +285,7 @@ def _decoded(update: Update) -> Piece:
 
 
 def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+    return None if milliseconds is None else min(milliseconds, LONGEST_MS) / 1000
 
 
 async def _echo(request: ToolRequest, _update: Update) -> ToolOutput:
@@ -294,10 +298,8 @@ async def _upper(request: ToolRequest, _update: Update) -> ToolOutput:
 
 async def _add(request: ToolRequest, _update: Update) -> ToolOutput:
     args = msgspec.convert(request.args, MathAdd)
-    try:
+    with contextlib.suppress(OverflowError):
         total = args.a + args.b
-    except OverflowError:
-        total = math.inf
-    if not math.isfinite(total):
-        return failed("math.add: the sum is too large")
-    return ToolOutput(0, stdout=json.dumps(total))
+        if math.isfinite(total):
+            return ToolOutput(0, stdout=json.dumps(total))
+    return failed("math.add: the sum is too large")

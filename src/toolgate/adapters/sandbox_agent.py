@@ -29,6 +29,7 @@ TIMED_OUT, FLOODED, KILLED = 1, 2, 4
 CHUNK = 65536
 LARGEST_ARGUMENT = 100_000  # the kernel refuses one argument of 128 KiB and more
 SCRIPT_FD = 197
+RUN_SCRIPT = "exec(compile(open('/proc/self/fd/197', 'rb').read(), '<string>', 'exec'))"
 STATE_FD = 198
 PRELUDE_FD = 199
 LARGEST_STATE = 65536
@@ -175,17 +176,21 @@ class Workspace:
         queue = [self.relative(path)]
         while queue and len(found) < limit:
             folder = queue.pop(0)
-            fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                for name in sorted(os.listdir(fd))[: limit - len(found)]:
-                    where = name if folder == "." else folder + "/" + name
-                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    kind = kind_of(info.st_mode)
-                    found.append(f"{kind}\0{info.st_size}\0{where}\0")
-                    if recursive and kind == "dir":
-                        queue.append(where)
-            finally:
-                os.close(fd)
+                fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    for name in sorted(os.listdir(fd))[: limit - len(found)]:
+                        where = name if folder == "." else folder + "/" + name
+                        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        kind = kind_of(info.st_mode)
+                        found.append(f"{kind}\0{info.st_size}\0{where}\0")
+                        if recursive and kind == "dir":
+                            queue.append(where)
+                finally:
+                    os.close(fd)
+            except OSError:  # below the one that was asked for, it hides what is in it, and no more
+                if not found:
+                    raise
         return "".join(found).encode("utf-8", "surrogateescape")
 
 
@@ -261,6 +266,7 @@ class Agent:
         # The same shell, without the dynamic linker: it starts in two thirds of the time.
         self.static = STATIC_BASH if os.path.exists(STATIC_BASH) else ""
         self.oom: int | None = None
+        self.own_score = 0
         self.flags = 0
 
     def serve(self) -> None:
@@ -330,21 +336,22 @@ class Agent:
         else:
             script = order.hold(order.text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))
-            argv.append(f"/proc/self/fd/{SCRIPT_FD}")
+            # As `-c` has it, and not as a file: a file's modules are looked for beside it.
+            argv += ["-c", RUN_SCRIPT] if order.python else [f"/proc/self/fd/{SCRIPT_FD}"]
         if argv[0] == "/bin/bash" and any(word in order.text for word in CHANGES_STATE):
             env["BASH_ENV"] = f"/proc/self/fd/{PRELUDE_FD}"
             order.state = order.hold(b"")
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
             actions.append((os.POSIX_SPAWN_DUP2, order.hold(PRELUDE), PRELUDE_FD))
         self.enter(order.cwd)
-        self.set_oom(b"500")
+        self.set_oom(min(self.own_score + 500, 1000))
         try:
             program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
             return os.posix_spawn(
                 program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGPIPE]
             )
         finally:
-            self.set_oom(b"0")
+            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
 
     def enter(self, cwd: str) -> None:
         if cwd:
@@ -458,11 +465,11 @@ class Agent:
             if pid == started:
                 status = os.waitstatus_to_exitcode(raw)
 
-    def set_oom(self, score: bytes) -> None:
+    def set_oom(self, score: int) -> None:
         """Where memory runs out the kernel should take the command, not the agent."""
         if self.oom is not None:
             try:
-                os.pwrite(self.oom, score, 0)
+                os.pwrite(self.oom, b"%d" % score, 0)
             except OSError:
                 pass
 
@@ -477,6 +484,8 @@ class Agent:
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:
                 del env[name]
+                if name in self.env:
+                    env[name] = self.env[name]
         if cwd.startswith("/") and not order.cwd:
             self.cwd = cwd
         if env:
@@ -543,7 +552,8 @@ def main() -> None:
     agent = Agent(channel, Workspace(sys.argv[1]))
     if agent.contained:
         try:
-            agent.oom = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            agent.oom = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+            agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
         # Without this a command could write the agent's memory through /proc/1/mem.

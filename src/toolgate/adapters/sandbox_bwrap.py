@@ -100,6 +100,12 @@ class BwrapSandbox:
             await session.close()
 
     async def open(self, spec: SessionSpec) -> "BwrapSession":
+        try:
+            return await self._open(spec)
+        except OSError as refused:  # a full disk, or one file too many
+            raise NotStarted(f"the sandbox did not start: {refused}") from refused
+
+    async def _open(self, spec: SessionSpec) -> "BwrapSession":
         self._prepare()
         assert self._groups is not None
         self._opened += 1
@@ -107,7 +113,11 @@ class BwrapSandbox:
             f"{spec.key.digest}-{self._opened}",
             cgroups.Ceiling(self.limits.memory_bytes, self.limits.pids, self.limits.cpus),
         )
-        session = BwrapSession(limits=self.limits, group=group, uid=self._take_uid())
+        try:
+            session = BwrapSession(limits=self.limits, group=group, uid=self._take_uid())
+        except OSError:
+            group.remove()
+            raise
         self._sessions.add(session)
         session.on_end = lambda: self._forget(session)
         try:
@@ -148,10 +158,14 @@ class BwrapSandbox:
         self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
         _remove_abandoned()
         folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
-        (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
-        (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
-        for name, content in ETC.items():
-            (folder / name).write_text(content)
+        try:
+            (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
+            (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
+            for name, content in ETC.items():
+                (folder / name).write_text(content)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         self._folder = folder
 
     def _arguments(

@@ -260,8 +260,9 @@ def seccomp_profile() -> str:
         where = [_masked(0, 0xFFFFFFFF, family)]
         rules.append(_rule("socket", where=where, errno=seccomp.EAFNOSUPPORT))
     for family in (seccomp.AF_INET, seccomp.AF_INET6):
-        raw = _masked(1, seccomp.SOCK_TYPE_MASK, seccomp.SOCK_RAW)
-        rules.append(_rule("socket", where=[_masked(0, 0xFFFFFFFF, family), raw]))
+        for kind in seccomp.RAW_TYPES:
+            raw = _masked(1, seccomp.SOCK_TYPE_MASK, kind)
+            rules.append(_rule("socket", where=[_masked(0, 0xFFFFFFFF, family), raw]))
     other_netlink = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
     rules.append(_rule("socket", where=[_masked(0, 0xFFFFFFFF, seccomp.AF_NETLINK), other_netlink]))
     return json.dumps(

@@ -103,11 +103,12 @@ REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
 }
 
 NEWEST_KNOWN: Final = 456  # futex_requeue; later ones were not looked at
+FIRST_SHARED: Final = 424  # from here on a number means the same on every machine
 NEW_NAMESPACES: Final = 0x7E020080  # every CLONE_NEW* flag
 TTY_INJECTION: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE: Final = 0
-SOCK_RAW: Final = 3
+RAW_TYPES: Final = (3, 10)  # SOCK_RAW, and SOCK_PACKET, by which AF_INET becomes AF_PACKET
 SOCK_TYPE_MASK: Final = 0xF
 
 
@@ -115,6 +116,9 @@ SOCK_TYPE_MASK: Final = 0xF
 class Machine:
     audit_arch: int
     column: int
+    last_own: (
+        int  # between it and the shared ones there was nothing; newer kernels have uprobes there
+    )
     clone: int
     clone3: int
     ioctl: int
@@ -123,8 +127,12 @@ class Machine:
 
 
 MACHINES: Final = {
-    "x86_64": Machine(0xC000003E, 0, clone=56, clone3=435, ioctl=16, socket=41, personality=135),
-    "aarch64": Machine(0xC00000B7, 1, clone=220, clone3=435, ioctl=29, socket=198, personality=92),
+    "x86_64": Machine(
+        0xC000003E, 0, 334, clone=56, clone3=435, ioctl=16, socket=41, personality=135
+    ),
+    "aarch64": Machine(
+        0xC00000B7, 1, 294, clone=220, clone3=435, ioctl=29, socket=198, personality=92
+    ),
 }
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
@@ -141,8 +149,10 @@ def program(machine: Machine) -> list[Instruction]:
         (JUMP_EQUAL, 1, 0, machine.audit_arch),
         (RETURN, 0, 0, KILL_PROCESS),
         (LOAD, 0, 0, OFFSET_NUMBER),
-        # Above the table, and the x32 calls with their bit 30: not here.
-        (JUMP_GREATER, 0, 1, NEWEST_KNOWN),
+        # Above the table, in its gap, and the x32 calls with their bit 30: not here.
+        (JUMP_GREATER, 2, 0, NEWEST_KNOWN),
+        (JUMP_GREATER, 2, 0, FIRST_SHARED - 1),
+        (JUMP_GREATER, 0, 1, machine.last_own),
         _errno(ENOSYS),
     ]
     for numbers in REFUSED.values():
@@ -189,8 +199,7 @@ def _sockets() -> list[Instruction]:
         _errno(EAFNOSUPPORT),
         _argument(1),
         (AND, 0, 0, SOCK_TYPE_MASK),
-        (JUMP_EQUAL, 0, 1, SOCK_RAW),
-        _errno(EPERM),
+        *(step for kind in RAW_TYPES for step in ((JUMP_EQUAL, 0, 1, kind), _errno(EPERM))),
     ]
 
 

@@ -151,7 +151,6 @@ class AgentSession:
         self._ready.answer.add_done_callback(_seen)
         self._gone = False
         self._closing: asyncio.Task[None] | None = None
-        self._aborts: set[asyncio.Task[None]] = set()
 
     @property
     def alive(self) -> bool:
@@ -236,9 +235,9 @@ class AgentSession:
                 await self.close()
 
         task = asyncio.create_task(see_it_end())
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
-        await asyncio.shield(task)
+        while not task.done():  # the turn is not over: an agent hears nothing else meanwhile
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(task)
 
     async def check(self) -> None:
         """See from inside that the isolation is there; raises Unavailable with what is not."""

@@ -141,7 +141,7 @@ class Sessions:
             session = await self._sandbox.open(SessionSpec(key, egress=way_out))
         except BaseException as failed:
             await self._close_egress(key)
-            if isinstance(failed, Unavailable):
+            if isinstance(failed, Unavailable | OSError):
                 raise NotStarted(str(failed)) from failed
             raise
         finally:

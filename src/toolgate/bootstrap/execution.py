@@ -9,7 +9,7 @@ from typing import Final
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.docker_runner import DockerRunners
-from toolgate.adapters.egress_proxy import EgressDecision
+from toolgate.adapters.egress_proxy import UNREACHABLE, EgressDecision
 from toolgate.adapters.engine_builtin import BuiltInEngine
 from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.evidence_log import EvidenceLog
@@ -252,7 +252,8 @@ def policed_egress(
 
     async def note(key: SessionKey, decision: EgressDecision) -> None:
         refusal = "" if decision.allowed else decision.reason
-        await records.note(key, decision.host, decision.port, refusal)
+        reached = decision.reason != UNREACHABLE
+        await records.note(key, decision.host, decision.port, refusal, reached=reached)
 
     return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
 

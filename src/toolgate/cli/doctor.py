@@ -27,6 +27,7 @@ from toolgate.settings import Settings
 
 INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"
 OLDEST_PYTHON: Final = (3, 11)
+OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
 PORTS: Final = {
     "WS_PORT": "ws_port",
@@ -104,11 +105,11 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
 
 def check_disk(settings: Settings) -> Finding:
     home = settings.home.absolute()
-    there = next(path for path in (home, *home.parents) if path.exists())
     try:
+        there = next(path for path in (home, *home.parents) if path.exists())
         free = shutil.disk_usage(there).free
     except OSError as refused:
-        return Finding("disk", ok=False, detail=f"{there}: {refused.strerror}", hint="set --home")
+        return Finding("disk", ok=False, detail=f"{home}: {refused.strerror}", hint=OTHER_HOME)
     ok = free >= LEAST_DISK_BYTES
     hint = "" if ok else "make room, or set TOOLGATE_HOME to another disk"
     return Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
@@ -116,7 +117,12 @@ def check_disk(settings: Settings) -> Finding:
 
 def check_policy(settings: Settings) -> Finding:
     kept = settings.home / "policy.yaml"
-    path = Path(settings.policy_file) if settings.policy_file else kept if kept.exists() else None
+    try:
+        found = kept if kept.exists() else None
+    except OSError as refused:
+        detail = f"{kept}: {refused.strerror}"
+        return Finding("policy", ok=False, detail=detail, hint=OTHER_HOME)
+    path = Path(settings.policy_file) if settings.policy_file else found
     try:
         text = default_policy_text() if path is None else path.read_text("utf-8")
         policy = load_policy(text, parse_shell=TreeSitterShellParser())

@@ -58,9 +58,11 @@ def set_one(
 ) -> None:
     """Make TARGET_ID, or change what is given and keep the rest."""
     path = f"/execution-targets/{quote(target_id, safe='')}"
-    known = [one["targetId"] for one in operator.data("GET", "/execution-targets")["items"]]
-    if target_id not in known:
+    listed = operator.data("GET", "/execution-targets")["items"]
+    before = next((one for one in listed if one["targetId"] == target_id), None)
+    if before is None:
         tenant, kind = tenant or "t_default", kind or "docker-runner"
+    config = {} if before is None else before["config"]  # the gateway takes it as a whole
     change: dict[str, Any] = {
         "tenantId": tenant,
         "workspaceId": workspace,
@@ -69,7 +71,7 @@ def set_one(
         "authToken": token_file.read().strip() if token_file is not None else None,
         "isDefault": is_default,
         "enabled": enabled,
-        "config": {"timeoutMs": timeout_ms} if timeout_ms is not None else None,
+        "config": {**config, "timeoutMs": timeout_ms} if timeout_ms is not None else None,
     }
     given = {name: value for name, value in change.items() if value is not None}
     target = operator.data("PUT", path, given)

@@ -74,7 +74,7 @@ class Change:
     """What an upsert says; None is what it leaves out."""
 
     tenant: str | None = None
-    workspace: str | None = None
+    workspace: str | None = None  # empty: the whole tenant's
     kind: str | None = None
     endpoint: str | None = None
     auth_token: str | None = field(default=None, repr=False)  # empty: take it away
@@ -101,12 +101,12 @@ def upsert(target_id: str, before: Target | None, change: Change, *, now_ms: int
         if not change.tenant:
             raise Invalid("a new execution target needs a tenantId", field="tenantId")
         kind = _kind(change.kind or "")
-        before = Target(target_id, change.tenant, change.workspace, kind, version=0)
+        before = Target(target_id, change.tenant, None, kind, version=0)
     elif change.tenant not in (None, before.tenant):
         raise Refused(f"execution target {target_id} belongs to another tenant")
     return replace(
         before,
-        workspace=before.workspace if change.workspace is None else change.workspace,
+        workspace=before.workspace if change.workspace is None else change.workspace or None,
         kind=before.kind if change.kind is None else _kind(change.kind),
         endpoint=before.endpoint if change.endpoint is None else change.endpoint.strip(),
         auth_token=before.auth_token if change.auth_token is None else change.auth_token,

@@ -20,7 +20,8 @@ from toolgate.ports.sandbox import SessionKey
 
 log = logging.getLogger(__name__)
 
-MOST_REFUSED: Final = 256  # different hosts of one session
+MOST_REFUSED: Final = 256  # different hosts of one session that it did not reach
+MOST_KEPT: Final = 1024  # of one session's hosts; an older one counts as new when it comes again
 
 Allows = Callable[[str, int], bool]
 
@@ -55,31 +56,47 @@ class PolicyEgress:
 
 
 @dataclass(slots=True)
+class Noted:
+    """What is on record of one session: host, port and whether it was granted."""
+
+    hosts: dict[tuple[str, int, bool], "asyncio.Task[None]"] = field(default_factory=dict)
+    unreached: int = 0
+
+
+@dataclass(slots=True)
 class EgressRecords:
     """Evidence and an audit row for each host that a session reaches, or tries to, the first time."""
 
     evidence: Evidence
     audit: AuditLog
     decide: Callable[[SessionKey, str, int], Decision]
-    _noted: dict[SessionKey, dict[tuple[str, int, bool], "asyncio.Task[None]"]] = field(
-        default_factory=dict
-    )
+    _noted: dict[SessionKey, Noted] = field(default_factory=dict)
 
-    async def note(self, key: SessionKey, host: str, port: int, refusal: str) -> None:
+    async def note(
+        self, key: SessionKey, host: str, port: int, refusal: str, *, reached: bool = True
+    ) -> None:
         """Before a byte goes there; raises Unavailable where it cannot be written.
 
-        A session is refused as many hosts as it likes to try: the first of them are written down.
+        A session is refused, or does not reach, as many hosts as it likes to try, also below a name
+        that it was granted whole: the first of them are written down.
         """
-        noted = self._noted.setdefault(key, {})
+        noted = self._noted.setdefault(key, Noted())
         told = (host, port, not refusal)
-        if told not in noted:
-            if refusal and sum(not allowed for _, _, allowed in noted) >= MOST_REFUSED:
+        in_vain = bool(refusal) or not reached
+        writing = noted.hosts.get(told)
+        if writing is None:
+            if in_vain and noted.unreached >= MOST_REFUSED:
                 return
-            noted[told] = asyncio.create_task(self._record(key, host, port, refusal))
+            noted.unreached += in_vain
+            if len(noted.hosts) >= MOST_KEPT:
+                del noted.hosts[next(iter(noted.hosts))]
+            writing = asyncio.create_task(self._record(key, host, port, refusal))
+            noted.hosts[told] = writing
         try:
-            await asyncio.shield(noted[told])  # all who wait for it, wait for one write
+            await asyncio.shield(writing)  # all who wait for it, wait for one write
         except ToolgateError:
-            noted.pop(told, None)  # the next one is to be written, then
+            if noted.hosts.pop(told, None) is not None:  # the next one is to be written, then
+                noted.unreached -= in_vain
             raise
 
     async def _record(self, key: SessionKey, host: str, port: int, refusal: str) -> None:

@@ -5,6 +5,7 @@ are not looked at: nobody is sent there.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,14 +55,14 @@ class TargetHealths:
         self._remote = remote
         self._is_held_back = is_held_back
         self._answers: dict[str, tuple[Mapping[str, JsonValue], int]] = {}  # and when
-        self._looked_at = 0
+        self._looked_at = -math.inf  # by the clock that nobody sets
         self._looking: asyncio.Task[None] | None = None
 
     async def now(self) -> Sequence[TargetHealth]:
         """The enabled targets as they were at the last look; the circuit is as it is now."""
         enabled = [target for target in await self._targets() if target.enabled]
         unknown = any(target.id not in self._answers for target in enabled)
-        is_old = self._clock.now_ms() - self._looked_at >= FRESH_MS
+        is_old = (self._clock.monotonic() - self._looked_at) * 1000 >= FRESH_MS
         if self._looking is None and (unknown or is_old):
             self._looking = asyncio.create_task(self._look(enabled))
         if unknown and self._looking is not None:
@@ -81,7 +82,7 @@ class TargetHealths:
         """Ask every one of them, all at once."""
         try:
             answers = await asyncio.gather(*map(self._ask, targets))
-            now = self._looked_at = self._clock.now_ms()
+            now, self._looked_at = self._clock.now_ms(), self._clock.monotonic()
             self._answers = {
                 target.id: (answer, now) for target, answer in zip(targets, answers, strict=True)
             }

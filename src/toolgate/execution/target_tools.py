@@ -13,6 +13,7 @@ from toolgate.domain.tools import JsonValue, Level, Tool
 LARGEST_LISTING: Final = 10_000
 LARGEST_READ: Final = 256 * 1024  # of one file.read, inline (DESIGN, "The sandbox")
 PIECE_BYTES: Final = 3 * 1024 * 1024  # of a file, so that in base64 it fits the runner's body limit
+LARGEST_OFFSET: Final = 2**63 - 1  # that a file can have
 GET: Final = "file.get"
 PUT: Final = "file.put"
 INTERNAL: Final = frozenset({GET, PUT})
@@ -71,7 +72,7 @@ class FileList(Arguments, frozen=True):
 
 class FileGet(Arguments, frozen=True):
     path: str
-    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    offset: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_OFFSET)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=PIECE_BYTES)] = PIECE_BYTES
 
 

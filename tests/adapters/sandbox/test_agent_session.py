@@ -148,6 +148,27 @@ async def test_an_agent_that_does_not_die_when_told_is_destroyed(inside: Inside)
     assert inside.destroyed == 1
 
 
+async def test_a_command_that_is_cancelled_twice_is_dead_before_the_next_begins(
+    inside: Inside,
+) -> None:
+    task = await inside.start()
+    number = inside.asked[-1]["id"]
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    following = asyncio.create_task(inside.session.exec(Command("y")))
+    await asyncio.sleep(0)
+    assert inside.asked[-1]["op"] == "kill"
+    inside.heard.clear()
+    inside.say(agent.ENDED, end(137, agent.KILLED), number=number)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await inside.heard.wait()
+    inside.say(agent.ENDED, end())
+    assert (await following).exit_code == 0
+    assert inside.destroyed == 0
+
+
 async def test_a_file_answer_larger_than_asked_for_ends_the_session(inside: Inside) -> None:
     inside.heard.clear()
     task = asyncio.create_task(inside.session.files.read("x", limit=10))

@@ -116,6 +116,8 @@ async def test_the_small_tools_need_no_sandbox() -> None:
         ("math.add", {"a": "1", "b": 2}),
         ("math.add", {"a": True, "b": 2}),
         ("math.add", {"a": 10**400, "b": 0.5}),
+        ("math.add", {"a": 10**400, "b": 1}),
+        ("file.get", {"path": "x", "offset": 2**63}),
         ("http.request", {"url": "http://example.org"}),
     ],
 )
@@ -126,6 +128,15 @@ async def test_wrong_arguments_fail_before_anything_starts(tool: str, args: dict
     assert error_code(done) == "TOOL_EXEC_FAILED"
     assert done.outcome is Outcome.NOT_STARTED
     assert sandbox.opened == []
+
+
+async def test_a_deadline_that_no_clock_can_hold_is_as_long_as_any_may_be() -> None:
+    sandbox, web = FakeSandbox(), FakeWeb(WebResponse("http://e/", 200, (), b"body", False))
+    engine = SandboxEngine(Sessions(sandbox, clock=FakeClock()), http=guarded_http(web))
+    forever = 10**400
+    assert (await engine.run(call("bash.exec", cmd="x", timeoutMs=forever))).ok
+    assert (await engine.run(call("python.exec", code="x", timeoutMs=forever))).ok
+    assert (await engine.run(call("http.request", url="http://e/", timeoutMs=forever))).ok
 
 
 async def test_a_sandbox_that_cannot_open_is_a_failure_that_did_not_start() -> None:

@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,18 @@ async def test_what_is_said_for_one_command_does_not_last(session: Session) -> N
     assert first.stdout == b"once\nhere\n"
     assert second.stdout.splitlines()[1] == b"1"
     assert second.stdout.splitlines()[0] != b"once"
+
+
+async def test_what_is_said_for_one_command_gives_way_to_what_was_there_before(
+    session: Session,
+) -> None:
+    await session.exec(Command("export COLOUR=blue"))
+    shown = Command('echo "$COLOUR $HOME $PATH"; X=1')
+    before = await session.exec(shown)
+    for_one = {"COLOUR": "red", "HOME": "/tmp", "PATH": "/usr/bin:/bin"}
+    during = await session.exec(dataclasses.replace(shown, env=for_one))
+    assert during.stdout == b"red /tmp /usr/bin:/bin\n"
+    assert (await session.exec(shown)).stdout == before.stdout
 
 
 @pytest.mark.requirement("000/tools/bash-timeout")
@@ -161,6 +176,24 @@ async def test_python_runs_where_the_shell_does(session: Session) -> None:
 async def test_a_command_of_200_kilobytes_runs(session: Session) -> None:
     text = "\n".join(["# " + "x" * 1000] * 200) + "\necho end"
     assert (await session.exec(Command(text))).stdout == b"end\n"
+
+
+async def test_a_long_python_program_finds_the_modules_of_its_workspace(session: Session) -> None:
+    await session.files.write("ours.py", "word = 'grün'".encode())
+    text = "# " + "x" * 200_000 + "\nimport sys, ours\nprint(ours.word, sys.argv, __name__)"
+    done = await session.exec(Command(text, Interpreter.PYTHON))
+    assert done.stdout.decode() == "grün ['-c'] __main__\n", done.stderr
+
+
+async def test_a_directory_that_nobody_may_read_is_listed_and_not_looked_into(
+    isolating: Sandbox,
+) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "shut")))
+    await session.exec(Command("mkdir -p a b/c; chmod 000 a; echo 1 > b/c/d"))
+    found = await session.files.list("", recursive=True, limit=10)
+    assert [each.path for each in found] == ["a", "b", "b/c", "b/c/d"]
+    with pytest.raises(FileRefused, match="Permission denied"):
+        await session.files.list("a", recursive=True, limit=10)
 
 
 async def test_output_that_is_no_text_arrives_as_it_is(session: Session) -> None:
@@ -259,6 +292,34 @@ async def test_a_backend_whose_program_fails_says_why_and_never_opens() -> None:
         await sandbox.close()
 
 
+async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("bwrap")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = BwrapSandbox()
+    try:
+        with monkeypatch.context() as writing:
+            writing.setattr(Path, "write_bytes", full)
+            with pytest.raises(Unavailable, match="No space left"):
+                await sandbox.check()
+        assert list(tmp_path.iterdir()) == []
+        await sandbox.check()
+        assert sandbox._groups is not None
+        with monkeypatch.context() as opening:
+            opening.setattr(os, "memfd_create", full)
+            with pytest.raises(NotStarted, match="No space left"):
+                await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        for parent in sandbox._groups.parents:
+            assert [each for each in parent.iterdir() if each.is_dir()] == []
+    finally:
+        await sandbox.close()
+
+
 async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
     for seconds in (0.005, 0.02, 0.05):
         with contextlib.suppress(TimeoutError):
@@ -335,6 +396,34 @@ async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     done = await session.exec(Command("b = bytearray(b'x' * (400 << 20))", Interpreter.PYTHON))
     assert done.exit_code == 128 + 9
     assert await session.files.read("kept", limit=100) == b"still here"
+
+
+@pytest.mark.parametrize("own", [0, 300, 800])
+async def test_where_we_are_offered_to_the_kernel_first_a_command_is_before_its_agent(
+    own: int,
+) -> None:
+    """As a service's OOMScoreAdjust or a container's has it; nobody may go below what it was given."""
+    need("bwrap")
+    if os.geteuid() != 0:
+        pytest.skip("only root may take its own score back")
+    ours = Path("/proc/self/oom_score_adj")
+    before = ours.read_text()
+    sandbox = BwrapSandbox()
+    try:
+        ours.write_text(str(own))
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        done = await session.exec(Command("cat /proc/self/oom_score_adj"))
+        agent = next(
+            pid
+            for pid in session.group.pids()
+            if b"/run/agent\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            and b"bwrap" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        assert int(Path(f"/proc/{agent}/oom_score_adj").read_text()) == own
+        assert int(done.stdout) == min(own + 500, 1000)
+    finally:
+        ours.write_text(before)
+        await sandbox.close()
 
 
 @pytest.mark.requirement("000/workspace/per-session")

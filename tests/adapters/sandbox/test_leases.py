@@ -1,6 +1,7 @@
 """Which session a call gets, and when it loses it; on a sandbox that runs nothing."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,21 @@ async def test_the_way_out_is_opened_and_closed_with_its_session() -> None:
     await sessions.close()
     assert door.open_for == set()
     assert sandbox.closed
+
+
+async def test_a_way_out_that_cannot_be_made_starts_nothing_and_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leased = Leased(most=1)
+
+    async def full(_: SessionKey) -> Path | None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as opening:
+        opening.setattr(leased.door, "open", full)
+        with pytest.raises(NotStarted, match="No space left"):
+            await leased.sessions.open(key("a"))
+    await leased.sessions.open(key("a"))
 
 
 async def test_opening_many_at_once_never_passes_the_limit() -> None:

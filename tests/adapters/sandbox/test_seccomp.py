@@ -66,6 +66,16 @@ def test_a_call_of_another_machine_kills(machine: str) -> None:
 def test_calls_newer_than_the_table_do_not_exist(machine: str) -> None:
     for number in (seccomp.NEWEST_KNOWN + 1, 467, 1000, 0x40000000, 0x40000001):
         assert run(machine, number) == refused(seccomp.ENOSYS)
+    # Where the numbers of all machines begin, and what newer kernels fill the gap before them with.
+    assert run(machine, 424) == seccomp.ALLOW
+    for number in (335, 336, 400, 423):
+        assert run(machine, number) == refused(seccomp.ENOSYS)
+
+
+def test_the_last_call_before_the_gap_is_there() -> None:
+    assert run("x86_64", 334) == seccomp.ALLOW  # rseq
+    assert run("aarch64", 293) == seccomp.ALLOW  # rseq
+    assert run("aarch64", 294) == refused(seccomp.EPERM)  # kexec_file_load
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -90,12 +100,13 @@ def test_processes_may_be_made_but_no_namespaces(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_sockets_are_local_or_of_the_internet_and_never_raw(machine: str) -> None:
     call = seccomp.MACHINES[machine].socket
-    stream, datagram, raw, closed_on_exec = 1, 2, 3, 0x80000
+    stream, datagram, raw, packet, closed_on_exec = 1, 2, 3, 10, 0x80000
     for family in (seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6):
         for kind in (stream, datagram, stream | closed_on_exec):
             assert run(machine, call, family, kind, 0) == seccomp.ALLOW
     for family in (seccomp.AF_INET, seccomp.AF_INET6):
-        assert run(machine, call, family, raw | closed_on_exec, 0) == refused(seccomp.EPERM)
+        for kind in (raw, packet):
+            assert run(machine, call, family, kind | closed_on_exec, 0) == refused(seccomp.EPERM)
     for family in (0, 3, 17, 21, 29, 38, 40, 44):
         assert run(machine, call, family, stream, 0) == refused(seccomp.EAFNOSUPPORT)
     assert run(machine, call, seccomp.AF_NETLINK, raw, 0) == seccomp.ALLOW

@@ -255,6 +255,37 @@ async def test_silence_and_floods_end_a_tunnel(inside: Inside) -> None:
         assert len(flood) <= limits.bytes_each_way
 
 
+async def test_a_body_that_takes_its_time_is_no_silence() -> None:
+    async def after_the_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"last")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(after_the_body, "127.0.0.1", 0)
+    target = server.sockets[0].getsockname()[1]
+    guard = Guard(allow_private=frozenset({f"127.0.0.1:{target}"}))
+    idle_s = 0.7
+    async with EgressProxy(guard, limits=ProxyLimits(idle_s=idle_s)) as proxy:
+        own = await proxy.listen_tcp()
+        for framing, frame in (
+            ("Content-Length: 404", b"%s"),
+            ("Transfer-Encoding: chunked", b"4\r\n%s\r\n"),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", own)
+            head = f"POST http://127.0.0.1:{target}/ HTTP/1.1\r\n{framing}\r\n\r\n"
+            writer.write(head.encode())
+            began = asyncio.get_running_loop().time()
+            while asyncio.get_running_loop().time() < began + 1.2 * idle_s:
+                writer.write(frame % b"more")
+                await asyncio.sleep(idle_s / 20)
+            writer.write(frame % b"last")
+            async with asyncio.timeout(5):
+                assert status(await reader.read()) == 204
+            writer.close()
+    server.close()
+    await server.wait_closed()
+
+
 async def test_a_page_of_its_own_is_answered_here_and_nothing_is_looked_up(
     inside: Inside, liar: Liar, decisions: list[EgressDecision]
 ) -> None:
