@@ -544,3 +544,18 @@ async def test_a_run_whose_result_is_lost_is_listed_with_the_others(
         }
         with pytest.raises(ToolgateError):
             await toolset.call("get_task_run", {"runId": lost["runId"]}, LOCAL)
+
+
+@pytest.mark.requirement("004/idempotency/expired")
+async def test_a_key_that_was_taken_anew_is_not_forgotten_with_its_first_run(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    async with a_toolset(tmp_path, instant(), clock=clock) as toolset:
+        await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        clock.advance(RUN_TTL_MS)
+        anew = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert anew["deduplicated"] is False
+        await toolset.runtime.sweep()
+        again = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert (again["runId"], again["deduplicated"]) == (anew["runId"], True)

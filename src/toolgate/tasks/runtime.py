@@ -231,7 +231,9 @@ class TaskRuntime:
         now = self._clock.now_ms()
         for run_id, live in list(self._runs.items()):
             if not live.run.is_kept(now):
-                await self._journal.commit(*records.forget(live.run))
+                async with self._submitting:  # or its key may be taken anew meanwhile
+                    operations = await records.forget(self._journal, live.run)
+                    await self._journal.commit(*operations)
                 del self._runs[run_id]
                 self._results.pop(run_id, None)
         await self.artifacts.sweep()
