@@ -559,3 +559,22 @@ async def test_a_key_that_was_taken_anew_is_not_forgotten_with_its_first_run(
         await toolset.runtime.sweep()
         again = await run(toolset, "instant", mode="sync", idempotencyKey="k")
         assert (again["runId"], again["deduplicated"]) == (anew["runId"], True)
+
+
+async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    gate, clock = Gate(), FakeClock()
+    async with a_toolset(tmp_path, gate.template, clock=clock) as toolset:
+        names = ["0", "1", "2", "3", "4", "unwanted", "next"]
+        ids = {
+            name: (await run(toolset, "gated", {"name": name}, mode="async"))["runId"]
+            for name in names
+        }
+        await toolset.runtime.cancel(ids["unwanted"])
+        clock.advance(RUN_TTL_MS)
+        await toolset.runtime.sweep()
+        gate.let("0")
+        ended = await toolset.runtime.wait(ids["0"], timeout_s=5)
+        assert ended.status is TaskStatus.SUCCEEDED
+        await until(lambda: "next" in gate.started)

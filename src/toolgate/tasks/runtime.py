@@ -307,8 +307,8 @@ class TaskRuntime:
         """Start what is next in line while there is room."""
         while self._queue and len(self._running) < self.max_running and not self._closing:
             run_id = self._queue.popleft()
-            live = self._runs[run_id]
-            if live.run.status is TaskStatus.QUEUED:
+            live = self._runs.get(run_id)  # None: canceled long ago, and forgotten since
+            if live is not None and live.run.status is TaskStatus.QUEUED:
                 self._running.add(run_id)
                 live.worker = self._spawn(self._work(live))
 
