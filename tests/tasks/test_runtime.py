@@ -578,3 +578,54 @@ async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
         ended = await toolset.runtime.wait(ids["0"], timeout_s=5)
         assert ended.status is TaskStatus.SUCCEEDED
         await until(lambda: "next" in gate.started)
+
+
+class SlowJournal(MemoryJournal):
+    """Takes its time to say that a commit with an event of this type is on disk."""
+
+    slow = ""
+
+    def __init__(self) -> None:
+        super().__init__(clock=SystemClock(), bus=LocalBus())
+        self.written = asyncio.Event()
+        self.told = asyncio.Event()
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        events = await super().commit(*operations, durable=durable)
+        if self.slow in {event.type for event in events}:
+            self.written.set()
+            await self.told.wait()
+        return events
+
+
+async def test_a_caller_that_goes_away_while_it_cancels_has_canceled_and_freed_the_slot(
+    tmp_path: Path,
+) -> None:
+    gate, journal = Gate(), SlowJournal()
+    async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
+        answer = await run(toolset, "gated", {"name": "a"}, mode="async")
+        await until(lambda: gate.started == ["a"])
+        journal.slow = "task_ended"
+        canceling = asyncio.ensure_future(toolset.runtime.cancel(answer["runId"]))
+        await journal.written.wait()
+        canceling.cancel()
+        await asyncio.wait([canceling])
+        journal.told.set()
+        ended = await toolset.runtime.wait(answer["runId"], timeout_s=2)
+        assert ended.status is TaskStatus.CANCELED
+        assert toolset.runtime.running == 0
+        await until(lambda: gate.stopped == ["a"])
+
+
+async def test_a_caller_that_goes_away_while_it_submits_leaves_a_run_like_any_other(
+    tmp_path: Path,
+) -> None:
+    journal = SlowJournal()
+    async with a_toolset(tmp_path, instant(), journal=journal) as toolset:
+        journal.slow = "task_queued"
+        submitting = asyncio.ensure_future(run(toolset, "instant", mode="async"))
+        await journal.written.wait()
+        submitting.cancel()
+        await asyncio.wait([submitting])
+        journal.told.set()
+        await until(lambda: [one.is_over for one in toolset.runtime.listed()] == [True])

@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -57,6 +57,7 @@ WRITING_PAUSES_S: Final = (0.2, 1.0, 5.0)
 MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
 
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class TaskRuntime:
         self._running: set[str] = set()
         self._results: dict[str, bytes] = {}  # the last few, for those who poll
         self._submitting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
 
     async def start(self) -> None:
@@ -150,6 +151,9 @@ class TaskRuntime:
 
     async def submit(self, submission: Submission) -> tuple[TaskRun, bool]:
         """The run, queued or already running, and whether it was there before."""
+        return await asyncio.shield(self._spawn(self._submit(submission)))
+
+    async def _submit(self, submission: Submission) -> tuple[TaskRun, bool]:
         async with self._submitting:  # so that equal keys at the same time make one run
             known = await self._known(submission)
             if known is not None:
@@ -313,7 +317,16 @@ class TaskRuntime:
                 live.worker = self._spawn(self._work(live))
 
     async def _command(self, live: _Live, command: TaskCommand) -> None:
-        """Decide, commit, and only then believe; raises Conflict where another was first."""
+        """Decide, commit, and only then believe; raises Conflict where another was first.
+
+        Whoever asked may go away meanwhile: what was committed is believed all the same.
+        """
+        asking = asyncio.current_task()
+        await asyncio.shield(self._spawn(self._carried(live, command, asking)))
+
+    async def _carried(
+        self, live: _Live, command: TaskCommand, asking: "asyncio.Task[Any] | None"
+    ) -> None:
         async with live.ending:
             before = live.stored
             now = self._clock.now_ms()
@@ -326,15 +339,16 @@ class TaskRuntime:
             await self._journal.commit(*operations)
             live.stored = records.Stored(after, before.version + 1)
         if after.is_over:
-            self._over(live)
+            self._over(live, asking)
 
-    def _over(self, live: _Live) -> None:
+    def _over(self, live: _Live, asking: "asyncio.Task[Any] | None") -> None:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
-        self._stop_worker(live)
+        if asking is not live.worker:
+            self._stop_worker(live)
         live.inputs = None
         live.over.set()
         log.info(
@@ -496,8 +510,8 @@ class TaskRuntime:
             except ToolgateError as failed:
                 log.warning("sweep_failed error=%s", type(failed).__name__)
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
