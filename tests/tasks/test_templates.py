@@ -13,7 +13,8 @@ from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import ExtractOptions
+from toolgate.ports.browser import Extract, ExtractOptions
+from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -284,6 +285,17 @@ async def test_pages_are_compared_field_by_field(toolset: Toolset, site: Site) -
     assert tolerant["result"]["diffs"] == []
     same = await run(toolset, "multi_tab_compare", {"urls": [urls[0]]})
     assert same["result"]["diffs"] == []
+
+
+@pytest.mark.timeout(10)
+async def test_a_comparison_of_more_sections_than_any_page_has_ends_with_those_there_are() -> None:
+    pages = [
+        (url, Extract(url, "", "page", 0, sections, None, None))
+        for url, sections in [("http://a", ("same", "one")), ("http://b", ("same", "two", "more"))]
+    ]
+    how = wire.Compare(fields=[wire.CompareField.TOP_SECTIONS], top_sections=2**62)
+    (difference,) = compare(pages, how)
+    assert difference["changedPositions"] == [1, 2]
 
 
 @pytest.mark.requirement("004/templates/search-flow")
