@@ -149,9 +149,22 @@ class TaskRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sessions.shut()
 
-    async def submit(self, submission: Submission) -> tuple[TaskRun, bool]:
-        """The run, queued or already running, and whether it was there before."""
-        return await asyncio.shield(self._spawn(self._submit(submission)))
+    async def submit(
+        self, submission: Submission, *, began: Callable[[str], None] = lambda _run_id: None
+    ) -> tuple[TaskRun, bool]:
+        """The run, queued or already running, and whether it was there before.
+
+        A caller that goes away meanwhile still hears which run it `began`, and may cancel it.
+        """
+        submitting = self._spawn(self._submit(submission))
+        try:
+            await asyncio.shield(submitting)
+        finally:
+            if not submitting.done():
+                await asyncio.wait([submitting])  # for as long as a commit takes
+            if not submitting.cancelled() and submitting.exception() is None:
+                began(submitting.result()[0].run_id)
+        return submitting.result()
 
     async def _submit(self, submission: Submission) -> tuple[TaskRun, bool]:
         async with self._submitting:  # so that equal keys at the same time make one run
