@@ -48,6 +48,8 @@ PAGES = {
         ("All of them", {"startUrl": "http://a", "pagination": {}}, "paginated_extract"),
         ("Order it", {"startUrl": "http://a", "fields": []}, "submit_and_verify"),
         ("Make me happy", {}, None),
+        ("Read these", {"urls": 5}, "batch_extract_pages"),
+        ("Read this", {"url": {"a": 1}}, "batch_extract_pages"),
     ],
 )
 async def test_the_inputs_or_else_the_words_choose_the_template(
@@ -55,6 +57,17 @@ async def test_the_inputs_or_else_the_words_choose_the_template(
 ) -> None:
     plan = plan_by_rules(goal, inputs)
     assert (plan.template_id if plan else None) == template
+
+
+async def test_an_address_in_a_sentence_ends_before_the_sentences_own_marks() -> None:
+    goal = "Read https://a.example/x, then (http://b.example/y?z=1.5); is it http://c.example/?"
+    plan = plan_by_rules(goal, {})
+    assert plan is not None
+    assert plan.inputs["urls"] == [
+        "https://a.example/x",
+        "http://b.example/y?z=1.5",
+        "http://c.example/",
+    ]
 
 
 @pytest.mark.requirement("004/run/output-schema-agent")

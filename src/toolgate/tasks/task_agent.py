@@ -15,7 +15,8 @@ from toolgate.domain.task_runs import TaskCode, TaskFailed
 from toolgate.tasks.toolset import Answer, Call, Toolset
 
 REPAIRS: Final = 2  # how often a model may try, browser spec "repaired within budget"
-_URL: Final = re.compile(r"https?://[^\s<>\"')\]]+")
+# The marks of the sentence around an address are no part of it.
+_URL: Final = re.compile(r"https?://[^\s<>\"')\]]*[^\s<>\"')\].,;:!?]")
 
 Check = Callable[[Any, Mapping[str, Any]], Sequence[str]]
 
@@ -125,6 +126,8 @@ def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> Plan | None:
     """The template that the inputs, or else the words of the goal, point to."""
     words = goal.lower()
     urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else _URL.findall(goal))
+    if not isinstance(urls, list):
+        return Plan("batch_extract_pages", inputs)  # which says what is wrong with it
     start = inputs.get("startUrl")
     if "credentials" in inputs and start:
         return Plan("login_keep_session", inputs)
