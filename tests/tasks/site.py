@@ -54,6 +54,12 @@ PAGES = {
     "requestAnimationFrame(()=>{a.textContent='by frame'}));requestIdleCallback(()=>"
     "{b.textContent='when idle'});new IntersectionObserver(seen=>{if(seen[0].isIntersecting)"
     "c.textContent='when seen'}).observe(c)</script>",
+    "/prototype": "<title>Old</title><script>Array.prototype.toJSON=function(){return "
+    "'['+this.length+']'}</script><p>Its arrays say themselves <a href=/>Home</a>",
+    "/liar": "<title>Liar</title><script>JSON.stringify=()=>'no JSON'</script><p>Text",
+    "/liar-too": "<title>Liar</title><script>JSON.stringify=()=>5</script><p>Text",
+    "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
+    "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
     "this</span>",
 }

@@ -19,7 +19,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.ports.browser import ExtractOptions
+from toolgate.ports.browser import ExtractOptions, PageError
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -182,6 +182,35 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
     assert broken["success"] is True
     assert (latin["title"], text_of(latin)) == ("Café", "naïve")
     assert "kept" in text_of(mangled)
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize("path", ["/liar", "/liar-too"])
+async def test_a_page_that_cannot_be_understood_is_a_failure_of_that_page(
+    browser: SystemBrowser, site: Site, path: str, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    async with session.reader(run_id="run_1") as reader:
+        with pytest.raises(PageError):
+            await reader.read(site.url(path), ExtractOptions())
+    await session.close()
+
+
+async def test_pages_that_cannot_be_understood_fail_their_items_alone(
+    toolset: Toolset, site: Site
+) -> None:
+    liar, fine = await items(toolset, site.url("/liar"), site.url("/n/1"), concurrency=1)
+    assert liar["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert fine["title"] == "Page 1"
+
+
+async def test_pages_with_old_libraries_and_half_letters_are_read(
+    toolset: Toolset, site: Site
+) -> None:
+    old, half = await items(toolset, site.url("/prototype"), site.url("/half-letters"))
+    assert text_of(old) == "Its arrays say themselves Home"
+    assert old["pageInfo"]["elements"][0]["role"] == "link"
+    assert text_of(half) == "Text Role"
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ class _FrameTree(msgspec.Struct, rename="camel"):
 
 
 class _Value(msgspec.Struct):
-    value: str = ""
+    value: Any = ""  # a text, unless the page sees to it that it is not
 
 
 class _Thrown(msgspec.Struct):

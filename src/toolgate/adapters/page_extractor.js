@@ -102,7 +102,7 @@ async (options) => {
     range: "slider", number: "spinbutton", search: "searchbox" };
   const roleOf = (element) => {
     const given = (element.getAttribute("role") || "").trim().split(/\s+/)[0];
-    if (given) return given;
+    if (given) return whole(cut(given, 100));
     if (element.tagName === "SELECT") return element.multiple || element.size > 1 ? "listbox" : "combobox";
     if (element.tagName === "INPUT") return element.list ? "combobox" : INPUTS[element.type] || "textbox";
     return IMPLICIT[element.tagName] || (element.isContentEditable ? "textbox" : "generic");
@@ -200,6 +200,18 @@ async (options) => {
     return found ? whole(cut(tidy(found.content || ""), 500)) : "";
   };
 
+  // An old library teaches arrays to say themselves in another way: JSON.stringify would listen to it.
+  const written = (value) => {
+    const taught = [Object, Array, String, Number, Boolean].map((kind) => kind.prototype)
+      .filter((kind) => Object.hasOwn(kind, "toJSON")).map((kind) => [kind, Object.getOwnPropertyDescriptor(kind, "toJSON")]);
+    try {
+      for (const [kind] of taught) delete kind.toJSON;
+      return JSON.stringify(value);
+    } finally {
+      for (const [kind, as] of taught) Object.defineProperty(kind, "toJSON", as);
+    }
+  };
+
   if (options.quietMs) await parsed();
   if (options.still && watch.framed) return "framed";
   await quiet();
@@ -230,9 +242,9 @@ async (options) => {
       const value = meta(name);
       if (value) metadata[name] = value;
     }
-    if (document.documentElement.lang) metadata.lang = document.documentElement.lang;
+    if (document.documentElement.lang) metadata.lang = whole(cut(document.documentElement.lang, 100));
     const canonical = document.querySelector("link[rel=canonical]");
-    if (canonical) metadata.canonical = canonical.href;
+    if (canonical) metadata.canonical = whole(cut(String(canonical.href), 1000));
     const links = [];
     for (const link of document.links) {
       if (links.length >= 100) break;
@@ -247,5 +259,5 @@ async (options) => {
     }
     answer.content = { title, sections: text, links, images, metadata };
   }
-  return JSON.stringify(answer);
+  return written(answer);
 }

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.ports.browser import Degraded, Extract, ExtractOptions
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.ports.browser import Degraded, Extract, ExtractOptions, PageError
 
 WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
 EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
@@ -23,7 +24,15 @@ class Looked(msgspec.Struct, rename="camel"):
     content: msgspec.Raw = msgspec.Raw()
 
 
-decode_looked: Final = msgspec.json.Decoder(Looked).decode
+_decode: Final = msgspec.json.Decoder(Looked).decode
+
+
+def decode_looked(said: Any) -> Looked:
+    """What the page's side answered: a page can make that into anything."""
+    try:
+        return _decode(said)
+    except (*UNREADABLE, TypeError) as wrong:
+        raise PageError("the page cannot be understood") from wrong
 
 
 def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
