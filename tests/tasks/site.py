@@ -132,6 +132,8 @@ class Site:
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
         elif path == "/huge":
             self._huge(request)
+        elif path == "/headed":
+            _send(request, f"<title>Headed</title><h1>{'h' * 20_000}</h1>" + "<p>x</p>" * 2_000)
         elif path == "/latin":
             _send(
                 request,

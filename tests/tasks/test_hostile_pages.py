@@ -213,6 +213,15 @@ async def test_pages_with_old_libraries_and_half_letters_are_read(
     assert text_of(half) == "Text Role"
 
 
+async def test_a_long_heading_is_not_said_again_for_each_line_below_it(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/headed"), extract={"maxContentLength": 50_000})
+    sections = item["content"]["sections"]
+    assert len(sections) == 2_001
+    assert max(len(section.get("heading", "")) for section in sections) == 200
+
+
 @pytest.fixture
 def bad_tls(tmp_path: Path) -> Iterator[str]:
     """A server whose certificate nobody vouches for."""

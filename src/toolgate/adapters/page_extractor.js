@@ -63,7 +63,7 @@ async (options) => {
       const kept = whole(cut(text, left));
       left -= kept.length;
       const section = { tag, text: kept };
-      if (HEADING.test(tag.toUpperCase())) heading = kept;
+      if (HEADING.test(tag.toUpperCase())) heading = whole(cut(kept, 200));
       else if (heading) section.heading = heading;
       found.push(section);
     };
