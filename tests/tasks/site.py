@@ -23,6 +23,8 @@ PAGES = {
     "onbeforeunload=()=>'stay'</script><p>After the dialogs",
     "/popups": "<title>Popups</title><script>for(let i=0;i<5;i++)window.open('/n/'+i)</script>"
     "<p>After the pop-ups",
+    "/popup-chain": "<title>Popups</title><script>window.open('/popups')</script><p>After them",
+    "/gives-a-file": "<title>Gives</title><p>Text<a id=a href=/file>File</a><script>a.click()</script>",
     "/broken": "<title>Broken</ttle><p>One<div></p><table><td>Two</span><b>Three",
     "/form": "<title>Form</title><form method=post action=/sent><label>Your name "
     "<input name=name></label><label>Colour <select name=colour><option>red<option>blue</select>"

@@ -131,6 +131,17 @@ async def test_dialogs_and_pop_ups_are_dismissed(
     await session.close()
 
 
+async def test_a_pop_up_of_a_pop_up_is_closed_too(site: Site, browser: SystemBrowser) -> None:
+    site.hits.clear()
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        looked = await tab.read(site.url("/popup-chain"), ExtractOptions())
+        assert looked.top_sections == ("After them",)
+        await until(lambda: site.hits["/popups"] == 1)
+        await until(lambda: len(session.context.pages) == 1)
+    await session.close()
+
+
 async def test_pages_that_are_read_may_show_dialogs_and_open_pop_ups(
     toolset: Toolset, site: Site
 ) -> None:
