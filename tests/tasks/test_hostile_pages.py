@@ -172,6 +172,18 @@ async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
     await until(lambda: not list(place.iterdir()))
 
 
+async def test_files_that_pages_give_unasked_are_not_left_lying(
+    toolset: Toolset, site: Site, browser: SystemBrowser
+) -> None:
+    site.hits.clear()
+    urls = [site.url(f"/gives-a-file?{n}") for n in range(4)]
+    assert [item["title"] for item in await items(toolset, *urls, concurrency=2)] == ["Gives"] * 4
+    assert site.hits["/file"] > 0
+    place = browser.reading.downloads
+    assert place is not None
+    await until(lambda: not list(place.iterdir()))
+
+
 async def test_a_page_of_fifty_megabytes_is_read_within_its_limits(
     tmp_path: Path, site: Site
 ) -> None:
