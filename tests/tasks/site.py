@@ -159,6 +159,12 @@ class Site:
                 f"<a href=/n/{n}>link {n}</a><p>{'word ' * 50}" for n in range(count)))  # fmt: skip
         elif path == "/list":
             self._listed(request, int(query.get("page", ["1"])[0]))
+        elif path == "/catalogue":
+            page = int(query.get("page", ["1"])[0])
+            following = f"<a rel=next href='/catalogue?page={page + 1}'>Next page</a>"
+            _send(request, "<title>Catalogue</title><ul>"
+                  + "".join(f"<li>Department {n}</li>" for n in range(60))
+                  + f"</ul><p>Article {page}</p>{following if page < 3 else ''}")  # fmt: skip
         elif path == "/results":
             words = html.escape(query.get("q", [""])[0])
             _send(request, f"<title>Results</title><h1>Results for {words}</h1>"

@@ -348,6 +348,7 @@ async def test_a_search_is_submitted_and_its_result_opened(toolset: Toolset, sit
         ),
         ("/list", by("a[rel=next]"), 2, ["List 1", "List 2"], "max_pages"),
         ("/stuck", called("next"), 5, ["Stuck"], "repeated_page"),
+        ("/catalogue", called("next page"), 5, ["Catalogue"] * 3, "next_unavailable"),
         ("/no-next", called("next"), 5, ["One page"], "next_unavailable"),
     ],
 )
@@ -368,6 +369,20 @@ async def test_a_list_is_read_until_it_ends_repeats_or_is_enough(
     assert [page["title"] for page in answer["result"]["pages"]] == titles
     assert answer["result"]["stoppedReason"] == reason
     msgspec.convert(answer["result"], wire.PaginatedResult)
+
+
+async def test_a_list_is_read_to_its_end_whatever_little_of_it_is_asked_for(
+    toolset: Toolset, site: Site
+) -> None:
+    inputs = {
+        "startUrl": site.url("/catalogue"),
+        "pagination": {"next": by("a[rel=next]"), "maxPages": 5},
+        "extract": {"content": True, "maxContentLength": 10},
+    }
+    answer = await run(toolset, "paginated_extract", inputs)
+    assert answer["result"]["stoppedReason"] == "next_unavailable"
+    texts = [page["content"]["sections"][0]["text"] for page in answer["result"]["pages"]]
+    assert texts == ["Department"] * 3
 
 
 @pytest.mark.requirement("004/templates/submit-flow")

@@ -220,10 +220,19 @@ async (options) => {
   const title = whole(cut(tidy(document.title || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
+  const digest = (words) => {
+    let [one, other] = [0x811c9dc5, 0x41c6ce57];
+    for (let at = 0; at < words.length; at++) {
+      one = Math.imul(one ^ words.charCodeAt(at), 0x01000193);
+      other = Math.imul(other ^ words.charCodeAt(at), 0x5f356495);
+    }
+    return `${words.length}-${one >>> 0}-${other >>> 0}`;
+  };
   // Whether this page could go elsewhere by itself.
   const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
   const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  if (options.digest) answer.digest = digest(sections(1e6).map((section) => section.text).join("\n"));
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {

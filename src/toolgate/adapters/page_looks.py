@@ -1,5 +1,6 @@
 """What the extractor says of a page, read from the JSON it answers with."""
 
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ class Looked(msgspec.Struct, rename="camel"):
     top_sections: tuple[str, ...]
     restless: bool
     status: int = 0
+    digest: str = ""
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
@@ -40,6 +42,7 @@ def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
         "pageInfo": options.page_info,
         "content": options.content,
         "sections": True,
+        "digest": options.digest,
         "maxElements": options.max_elements,
         "maxContentLength": options.max_content_length,
         "quietMs": quiet_ms,
@@ -55,17 +58,9 @@ def extract_of(looked: Looked) -> Extract:
         top_sections=looked.top_sections,
         page_info=bytes(looked.page_info) or None,
         content=bytes(looked.content) or None,
+        digest=looked.digest,
     )
 
 
 def marked(extract: Extract, degraded: Degraded) -> Extract:
-    return Extract(
-        extract.url,
-        extract.title,
-        extract.page_type,
-        extract.element_count,
-        extract.top_sections,
-        extract.page_info,
-        extract.content,
-        degraded,
-    )
+    return replace(extract, degraded=degraded)
