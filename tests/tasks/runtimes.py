@@ -15,7 +15,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.domain.task_runs import Trust
 from toolgate.ports.browser import Browser
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
+from toolgate.ports.journal import Event, Journal, Operation
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
@@ -69,6 +69,24 @@ def instant(template_id: str = "instant", outcome: Outcome | None = None) -> Tem
 
 def memory_journal(clock: Clock) -> MemoryJournal:
     return MemoryJournal(clock=clock, bus=LocalBus())
+
+
+class SlowJournal(MemoryJournal):
+    """Takes its time to say that a commit with an event of this type is on disk."""
+
+    slow = ""
+
+    def __init__(self) -> None:
+        super().__init__(clock=SystemClock(), bus=LocalBus())
+        self.written = asyncio.Event()
+        self.told = asyncio.Event()
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        events = await super().commit(*operations, durable=durable)
+        if self.slow in {event.type for event in events}:
+            self.written.set()
+            await self.told.wait()
+        return events
 
 
 @asynccontextmanager

@@ -23,6 +23,8 @@ PAGES = {
     "onbeforeunload=()=>'stay'</script><p>After the dialogs",
     "/popups": "<title>Popups</title><script>for(let i=0;i<5;i++)window.open('/n/'+i)</script>"
     "<p>After the pop-ups",
+    "/popup-chain": "<title>Popups</title><script>window.open('/popups')</script><p>After them",
+    "/gives-a-file": "<title>Gives</title><p>Text<a id=a href=/file>File</a><script>a.click()</script>",
     "/broken": "<title>Broken</ttle><p>One<div></p><table><td>Two</span><b>Three",
     "/form": "<title>Form</title><form method=post action=/sent><label>Your name "
     "<input name=name></label><label>Colour <select name=colour><option>red<option>blue</select>"
@@ -54,6 +56,12 @@ PAGES = {
     "requestAnimationFrame(()=>{a.textContent='by frame'}));requestIdleCallback(()=>"
     "{b.textContent='when idle'});new IntersectionObserver(seen=>{if(seen[0].isIntersecting)"
     "c.textContent='when seen'}).observe(c)</script>",
+    "/prototype": "<title>Old</title><script>Array.prototype.toJSON=function(){return "
+    "'['+this.length+']'}</script><p>Its arrays say themselves <a href=/>Home</a>",
+    "/liar": "<title>Liar</title><script>JSON.stringify=()=>'no JSON'</script><p>Text",
+    "/liar-too": "<title>Liar</title><script>JSON.stringify=()=>5</script><p>Text",
+    "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
+    "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
     "this</span>",
 }
@@ -126,6 +134,8 @@ class Site:
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
         elif path == "/huge":
             self._huge(request)
+        elif path == "/headed":
+            _send(request, f"<title>Headed</title><h1>{'h' * 20_000}</h1>" + "<p>x</p>" * 2_000)
         elif path == "/latin":
             _send(
                 request,
@@ -149,6 +159,12 @@ class Site:
                 f"<a href=/n/{n}>link {n}</a><p>{'word ' * 50}" for n in range(count)))  # fmt: skip
         elif path == "/list":
             self._listed(request, int(query.get("page", ["1"])[0]))
+        elif path == "/catalogue":
+            page = int(query.get("page", ["1"])[0])
+            following = f"<a rel=next href='/catalogue?page={page + 1}'>Next page</a>"
+            _send(request, "<title>Catalogue</title><ul>"
+                  + "".join(f"<li>Department {n}</li>" for n in range(60))
+                  + f"</ul><p>Article {page}</p>{following if page < 3 else ''}")  # fmt: skip
         elif path == "/results":
             words = html.escape(query.get("q", [""])[0])
             _send(request, f"<title>Results</title><h1>Results for {words}</h1>"

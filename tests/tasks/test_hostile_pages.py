@@ -19,7 +19,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.ports.browser import ExtractOptions
+from toolgate.ports.browser import ExtractOptions, PageError
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -131,6 +131,17 @@ async def test_dialogs_and_pop_ups_are_dismissed(
     await session.close()
 
 
+async def test_a_pop_up_of_a_pop_up_is_closed_too(site: Site, browser: SystemBrowser) -> None:
+    site.hits.clear()
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        looked = await tab.read(site.url("/popup-chain"), ExtractOptions())
+        assert looked.top_sections == ("After them",)
+        await until(lambda: site.hits["/popups"] == 1)
+        await until(lambda: len(session.context.pages) == 1)
+    await session.close()
+
+
 async def test_pages_that_are_read_may_show_dialogs_and_open_pop_ups(
     toolset: Toolset, site: Site
 ) -> None:
@@ -161,6 +172,18 @@ async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
     await until(lambda: not list(place.iterdir()))
 
 
+async def test_files_that_pages_give_unasked_are_not_left_lying(
+    toolset: Toolset, site: Site, browser: SystemBrowser
+) -> None:
+    site.hits.clear()
+    urls = [site.url(f"/gives-a-file?{n}") for n in range(4)]
+    assert [item["title"] for item in await items(toolset, *urls, concurrency=2)] == ["Gives"] * 4
+    assert site.hits["/file"] > 0
+    place = browser.reading.downloads
+    assert place is not None
+    await until(lambda: not list(place.iterdir()))
+
+
 async def test_a_page_of_fifty_megabytes_is_read_within_its_limits(
     tmp_path: Path, site: Site
 ) -> None:
@@ -182,6 +205,44 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
     assert broken["success"] is True
     assert (latin["title"], text_of(latin)) == ("Café", "naïve")
     assert "kept" in text_of(mangled)
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize("path", ["/liar", "/liar-too"])
+async def test_a_page_that_cannot_be_understood_is_a_failure_of_that_page(
+    browser: SystemBrowser, site: Site, path: str, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    async with session.reader(run_id="run_1") as reader:
+        with pytest.raises(PageError):
+            await reader.read(site.url(path), ExtractOptions())
+    await session.close()
+
+
+async def test_pages_that_cannot_be_understood_fail_their_items_alone(
+    toolset: Toolset, site: Site
+) -> None:
+    liar, fine = await items(toolset, site.url("/liar"), site.url("/n/1"), concurrency=1)
+    assert liar["error"]["errorCode"] == "EXECUTION_ERROR"
+    assert fine["title"] == "Page 1"
+
+
+async def test_pages_with_old_libraries_and_half_letters_are_read(
+    toolset: Toolset, site: Site
+) -> None:
+    old, half = await items(toolset, site.url("/prototype"), site.url("/half-letters"))
+    assert text_of(old) == "Its arrays say themselves Home"
+    assert old["pageInfo"]["elements"][0]["role"] == "link"
+    assert text_of(half) == "Text Role"
+
+
+async def test_a_long_heading_is_not_said_again_for_each_line_below_it(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/headed"), extract={"maxContentLength": 50_000})
+    sections = item["content"]["sections"]
+    assert len(sections) == 2_001
+    assert max(len(section.get("heading", "")) for section in sections) == 200
 
 
 @pytest.fixture

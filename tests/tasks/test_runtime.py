@@ -11,6 +11,7 @@ from tests.tasks.runtimes import (
     LOCAL,
     Gate,
     Inputs,
+    SlowJournal,
     a_toolset,
     get,
     instant,
@@ -544,3 +545,69 @@ async def test_a_run_whose_result_is_lost_is_listed_with_the_others(
         }
         with pytest.raises(ToolgateError):
             await toolset.call("get_task_run", {"runId": lost["runId"]}, LOCAL)
+
+
+@pytest.mark.requirement("004/idempotency/expired")
+async def test_a_key_that_was_taken_anew_is_not_forgotten_with_its_first_run(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    async with a_toolset(tmp_path, instant(), clock=clock) as toolset:
+        await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        clock.advance(RUN_TTL_MS)
+        anew = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert anew["deduplicated"] is False
+        await toolset.runtime.sweep()
+        again = await run(toolset, "instant", mode="sync", idempotencyKey="k")
+        assert (again["runId"], again["deduplicated"]) == (anew["runId"], True)
+
+
+async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    gate, clock = Gate(), FakeClock()
+    async with a_toolset(tmp_path, gate.template, clock=clock) as toolset:
+        names = ["0", "1", "2", "3", "4", "unwanted", "next"]
+        ids = {
+            name: (await run(toolset, "gated", {"name": name}, mode="async"))["runId"]
+            for name in names
+        }
+        await toolset.runtime.cancel(ids["unwanted"])
+        clock.advance(RUN_TTL_MS)
+        await toolset.runtime.sweep()
+        gate.let("0")
+        ended = await toolset.runtime.wait(ids["0"], timeout_s=5)
+        assert ended.status is TaskStatus.SUCCEEDED
+        await until(lambda: "next" in gate.started)
+
+
+async def test_a_caller_that_goes_away_while_it_cancels_has_canceled_and_freed_the_slot(
+    tmp_path: Path,
+) -> None:
+    gate, journal = Gate(), SlowJournal()
+    async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
+        answer = await run(toolset, "gated", {"name": "a"}, mode="async")
+        await until(lambda: gate.started == ["a"])
+        journal.slow = "task_ended"
+        canceling = asyncio.ensure_future(toolset.runtime.cancel(answer["runId"]))
+        await journal.written.wait()
+        canceling.cancel()
+        await asyncio.wait([canceling])
+        journal.told.set()
+        ended = await toolset.runtime.wait(answer["runId"], timeout_s=2)
+        assert ended.status is TaskStatus.CANCELED
+        assert toolset.runtime.running == 0
+        await until(lambda: gate.stopped == ["a"])
+
+
+async def test_a_caller_that_goes_away_while_it_submits_leaves_a_run_like_any_other(
+    tmp_path: Path,
+) -> None:
+    journal = SlowJournal()
+    async with a_toolset(tmp_path, instant(), journal=journal) as toolset:
+        journal.slow = "task_queued"
+        submitting = asyncio.ensure_future(run(toolset, "instant", mode="async"))
+        await journal.written.wait()
+        submitting.cancel()
+        journal.told.set()
+        await until(lambda: [one.is_over for one in toolset.runtime.listed()] == [True])

@@ -1,14 +1,15 @@
 """From a goal to a result that fits, by rules first, and tools of an agent on top of it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tasks.runtimes import LOCAL, a_toolset, instant
+from tests.tasks.runtimes import LOCAL, Gate, SlowJournal, a_toolset, instant, until
 from tests.tasks.site import Site
 from toolgate.adapters.json_schema import schema_errors
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.domain.tools import Level, Outcome, ToolRequest
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.catalog import load_templates
@@ -47,6 +48,8 @@ PAGES = {
         ("All of them", {"startUrl": "http://a", "pagination": {}}, "paginated_extract"),
         ("Order it", {"startUrl": "http://a", "fields": []}, "submit_and_verify"),
         ("Make me happy", {}, None),
+        ("Read these", {"urls": 5}, "batch_extract_pages"),
+        ("Read this", {"url": {"a": 1}}, "batch_extract_pages"),
     ],
 )
 async def test_the_inputs_or_else_the_words_choose_the_template(
@@ -54,6 +57,17 @@ async def test_the_inputs_or_else_the_words_choose_the_template(
 ) -> None:
     plan = plan_by_rules(goal, inputs)
     assert (plan.template_id if plan else None) == template
+
+
+async def test_an_address_in_a_sentence_ends_before_the_sentences_own_marks() -> None:
+    goal = "Read https://a.example/x, then (http://b.example/y?z=1.5); is it http://c.example/?"
+    plan = plan_by_rules(goal, {})
+    assert plan is not None
+    assert plan.inputs["urls"] == [
+        "https://a.example/x",
+        "http://b.example/y?z=1.5",
+        "http://c.example/",
+    ]
 
 
 @pytest.mark.requirement("004/run/output-schema-agent")
@@ -132,3 +146,25 @@ async def test_a_remote_agent_is_not_offered_what_it_may_not_run(tmp_path: Path)
     async with a_toolset(tmp_path, catalog=load_templates()) as toolset:
         engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors))
         assert "browser.login_keep_session" not in {tool.name for tool in engine.tools()}
+
+
+@pytest.mark.parametrize("while_submitting", [False, True])
+async def test_an_agent_that_is_stopped_takes_its_browser_task_with_it(
+    tmp_path: Path, while_submitting: bool
+) -> None:
+    gate, journal = Gate(), SlowJournal()
+    async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
+        engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors), trust=Trust.LOCAL)
+        if while_submitting:
+            journal.slow = "task_queued"
+        asking = asyncio.ensure_future(
+            engine.run(ToolRequest("req_1", "browser.gated", {"name": "a"}))
+        )
+        await (journal.written.wait() if while_submitting else until(lambda: gate.started))
+        asking.cancel()
+        journal.told.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        (canceled,) = toolset.runtime.listed()
+        assert canceled.status is TaskStatus.CANCELED
+        assert toolset.runtime.running == 0

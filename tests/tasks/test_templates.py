@@ -13,7 +13,8 @@ from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import ExtractOptions
+from toolgate.ports.browser import Extract, ExtractOptions
+from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -286,6 +287,17 @@ async def test_pages_are_compared_field_by_field(toolset: Toolset, site: Site) -
     assert same["result"]["diffs"] == []
 
 
+@pytest.mark.timeout(10)
+async def test_a_comparison_of_more_sections_than_any_page_has_ends_with_those_there_are() -> None:
+    pages = [
+        (url, Extract(url, "", "page", 0, sections, None, None))
+        for url, sections in [("http://a", ("same", "one")), ("http://b", ("same", "two", "more"))]
+    ]
+    how = wire.Compare(fields=[wire.CompareField.TOP_SECTIONS], top_sections=2**62)
+    (difference,) = compare(pages, how)
+    assert difference["changedPositions"] == [1, 2]
+
+
 @pytest.mark.requirement("004/templates/search-flow")
 @pytest.mark.requirement("004/templates/search-open-result")
 @pytest.mark.requirement("004/templates/search-waits")
@@ -336,6 +348,7 @@ async def test_a_search_is_submitted_and_its_result_opened(toolset: Toolset, sit
         ),
         ("/list", by("a[rel=next]"), 2, ["List 1", "List 2"], "max_pages"),
         ("/stuck", called("next"), 5, ["Stuck"], "repeated_page"),
+        ("/catalogue", called("next page"), 5, ["Catalogue"] * 3, "next_unavailable"),
         ("/no-next", called("next"), 5, ["One page"], "next_unavailable"),
     ],
 )
@@ -356,6 +369,20 @@ async def test_a_list_is_read_until_it_ends_repeats_or_is_enough(
     assert [page["title"] for page in answer["result"]["pages"]] == titles
     assert answer["result"]["stoppedReason"] == reason
     msgspec.convert(answer["result"], wire.PaginatedResult)
+
+
+async def test_a_list_is_read_to_its_end_whatever_little_of_it_is_asked_for(
+    toolset: Toolset, site: Site
+) -> None:
+    inputs = {
+        "startUrl": site.url("/catalogue"),
+        "pagination": {"next": by("a[rel=next]"), "maxPages": 5},
+        "extract": {"content": True, "maxContentLength": 10},
+    }
+    answer = await run(toolset, "paginated_extract", inputs)
+    assert answer["result"]["stoppedReason"] == "next_unavailable"
+    texts = [page["content"]["sections"][0]["text"] for page in answer["result"]["pages"]]
+    assert texts == ["Department"] * 3
 
 
 @pytest.mark.requirement("004/templates/submit-flow")

@@ -464,6 +464,25 @@ URL = "http://127.0.0.1/"
                 "pagination": {"next": {"mode": "semantic", "query": "n"}, "maxPages": 51},
             },
         ),
+        *(
+            ("submit_and_verify", {"startUrl": URL, "fields": [], "successIndicator": indicator})
+            for indicator in (
+                {"type": "urlContains"},
+                {"type": "textIncludes", "value": ""},
+                {"type": "selector"},
+            )
+        ),
+        (
+            "paginated_extract",
+            {
+                "startUrl": URL,
+                "pagination": {
+                    "next": {"mode": "semantic", "query": "n"},
+                    "maxPages": 2,
+                    "waitFor": {"type": "textIncludes"},
+                },
+            },
+        ),
     ],
 )
 async def test_inputs_that_do_not_fit_their_template_are_refused(

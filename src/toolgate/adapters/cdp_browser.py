@@ -94,6 +94,7 @@ class _Life:
         self._profile = self.home / "profile"
         self._pid: int | None = None
         self._files: dict[str, tuple[CdpTab, str]] = {}
+        self._unwanted: set[str] = set()
 
     @property
     def is_alive(self) -> bool:
@@ -163,13 +164,17 @@ class _Life:
     def _download_began(self, begun: _DownloadBegan) -> None:
         tab = self.tabs.get(begun.frame_id)
         if tab is None or tab.file.done() or any(tab is one for one, _ in self._files.values()):
-            self._owner.spawn(self._cancel(begun.guid))  # nobody's, or the second of a visit
+            self._unwanted.add(begun.guid)  # nobody's, or the second of a visit
+            self._owner.spawn(self._cancel(begun.guid))
         else:
             self._files[begun.guid] = (tab, begun.suggested_filename)
             self._owner.spawn(self._give_up(begun.guid))
 
     def _download_moved(self, moved: _DownloadMoved) -> None:
         known = self._files.get(moved.guid)
+        if moved.guid in self._unwanted and moved.state != "inProgress":
+            self._unwanted.discard(moved.guid)
+            self._owner.spawn(self._cancel(moved.guid))  # it may have been quicker than the first
         if known is None:
             return
         tab, name = known

@@ -103,7 +103,7 @@ class _FrameTree(msgspec.Struct, rename="camel"):
 
 
 class _Value(msgspec.Struct):
-    value: str = ""
+    value: Any = ""  # a text, unless the page sees to it that it is not
 
 
 class _Thrown(msgspec.Struct):
@@ -155,6 +155,7 @@ class CdpTab:
 
     def discard(self) -> None:
         """Close the page without waiting: a page that hangs takes its time."""
+        self._refuse_file()
         self._home.leave(self)
         self._home.connection.forget(self._session_id)
         self._home.spawn(self._close(self.target_id))
@@ -200,6 +201,7 @@ class CdpTab:
         if answer.is_download:
             self._spent = True
             return True
+        self._refuse_file()
         if answer.error_text:
             self._spent = True  # its error page is still to come
             if answer.error_text == ABORTED:
@@ -323,6 +325,13 @@ class CdpTab:
         file = Download(name, "application/octet-stream", content)
         return Extract(url, file.name, "download", 0, (), None, None, download=file)
 
+    def _refuse_file(self) -> None:
+        """What this visit was for is no file: one that the page gives by itself is nobody's."""
+        came = self.file.done() and not self.file.cancelled() and self.file.exception() is None
+        if came:
+            self._home.spawn(_unlink(self.file.result()[1]))
+        self.file.cancel()
+
     def _unless_the_proxys(self, url: str, looked: Looked) -> Extract:
         complaint = self._home.complaint
         if looked.status in PROXY_STATUS and (wrong := complaint(url) or complaint(looked.url)):
@@ -345,3 +354,7 @@ class CdpTab:
         with contextlib.suppress(PageError, TimeoutError, BrowserGone):
             async with asyncio.timeout(10):
                 await self._home.connection.send("Target.closeTarget", targetId=target_id)
+
+
+async def _unlink(file: Path) -> None:
+    await asyncio.to_thread(file.unlink, missing_ok=True)

@@ -63,7 +63,7 @@ async (options) => {
       const kept = whole(cut(text, left));
       left -= kept.length;
       const section = { tag, text: kept };
-      if (HEADING.test(tag.toUpperCase())) heading = kept;
+      if (HEADING.test(tag.toUpperCase())) heading = whole(cut(kept, 200));
       else if (heading) section.heading = heading;
       found.push(section);
     };
@@ -102,7 +102,7 @@ async (options) => {
     range: "slider", number: "spinbutton", search: "searchbox" };
   const roleOf = (element) => {
     const given = (element.getAttribute("role") || "").trim().split(/\s+/)[0];
-    if (given) return given;
+    if (given) return whole(cut(given, 100));
     if (element.tagName === "SELECT") return element.multiple || element.size > 1 ? "listbox" : "combobox";
     if (element.tagName === "INPUT") return element.list ? "combobox" : INPUTS[element.type] || "textbox";
     return IMPLICIT[element.tagName] || (element.isContentEditable ? "textbox" : "generic");
@@ -200,6 +200,18 @@ async (options) => {
     return found ? whole(cut(tidy(found.content || ""), 500)) : "";
   };
 
+  // An old library teaches arrays to say themselves in another way: JSON.stringify would listen to it.
+  const written = (value) => {
+    const taught = [Object, Array, String, Number, Boolean].map((kind) => kind.prototype)
+      .filter((kind) => Object.hasOwn(kind, "toJSON")).map((kind) => [kind, Object.getOwnPropertyDescriptor(kind, "toJSON")]);
+    try {
+      for (const [kind] of taught) delete kind.toJSON;
+      return JSON.stringify(value);
+    } finally {
+      for (const [kind, as] of taught) Object.defineProperty(kind, "toJSON", as);
+    }
+  };
+
   if (options.quietMs) await parsed();
   if (options.still && watch.framed) return "framed";
   await quiet();
@@ -208,10 +220,19 @@ async (options) => {
   const title = whole(cut(tidy(document.title || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
+  const digest = (words) => {
+    let [one, other] = [0x811c9dc5, 0x41c6ce57];
+    for (let at = 0; at < words.length; at++) {
+      one = Math.imul(one ^ words.charCodeAt(at), 0x01000193);
+      other = Math.imul(other ^ words.charCodeAt(at), 0x5f356495);
+    }
+    return `${words.length}-${one >>> 0}-${other >>> 0}`;
+  };
   // Whether this page could go elsewhere by itself.
   const restless = scripted() || document.querySelector("meta[http-equiv=refresh i]") !== null;
   const navigation = performance.getEntriesByType("navigation")[0];
   const answer = { restless, status: (navigation && navigation.responseStatus) || 0, url: location.href, title, pageType: type, topSections: text.slice(0, 50).map((section) => whole(cut(section.text, 200))) };
+  if (options.digest) answer.digest = digest(sections(1e6).map((section) => section.text).join("\n"));
   const some = elements(options.pageInfo ? options.maxElements : 0);
   answer.elementCount = some.total;
   if (options.pageInfo) {
@@ -230,9 +251,9 @@ async (options) => {
       const value = meta(name);
       if (value) metadata[name] = value;
     }
-    if (document.documentElement.lang) metadata.lang = document.documentElement.lang;
+    if (document.documentElement.lang) metadata.lang = whole(cut(document.documentElement.lang, 100));
     const canonical = document.querySelector("link[rel=canonical]");
-    if (canonical) metadata.canonical = canonical.href;
+    if (canonical) metadata.canonical = whole(cut(String(canonical.href), 1000));
     const links = [];
     for (const link of document.links) {
       if (links.length >= 100) break;
@@ -247,5 +268,5 @@ async (options) => {
     }
     answer.content = { title, sections: text, links, images, metadata };
   }
-  return JSON.stringify(answer);
+  return written(answer);
 }

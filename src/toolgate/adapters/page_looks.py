@@ -1,11 +1,13 @@
 """What the extractor says of a page, read from the JSON it answers with."""
 
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
 
-from toolgate.ports.browser import Degraded, Extract, ExtractOptions
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.ports.browser import Degraded, Extract, ExtractOptions, PageError
 
 WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("utf-8")
 EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
@@ -19,11 +21,20 @@ class Looked(msgspec.Struct, rename="camel"):
     top_sections: tuple[str, ...]
     restless: bool
     status: int = 0
+    digest: str = ""
     page_info: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
 
-decode_looked: Final = msgspec.json.Decoder(Looked).decode
+_decode: Final = msgspec.json.Decoder(Looked).decode
+
+
+def decode_looked(said: Any) -> Looked:
+    """What the page's side answered: a page can make that into anything."""
+    try:
+        return _decode(said)
+    except (*UNREADABLE, TypeError) as wrong:
+        raise PageError("the page cannot be understood") from wrong
 
 
 def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
@@ -31,6 +42,7 @@ def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
         "pageInfo": options.page_info,
         "content": options.content,
         "sections": True,
+        "digest": options.digest,
         "maxElements": options.max_elements,
         "maxContentLength": options.max_content_length,
         "quietMs": quiet_ms,
@@ -46,17 +58,9 @@ def extract_of(looked: Looked) -> Extract:
         top_sections=looked.top_sections,
         page_info=bytes(looked.page_info) or None,
         content=bytes(looked.content) or None,
+        digest=looked.digest,
     )
 
 
 def marked(extract: Extract, degraded: Degraded) -> Extract:
-    return Extract(
-        extract.url,
-        extract.title,
-        extract.page_type,
-        extract.element_count,
-        extract.top_sections,
-        extract.page_info,
-        extract.content,
-        degraded,
-    )
+    return replace(extract, degraded=degraded)

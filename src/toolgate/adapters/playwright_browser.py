@@ -297,6 +297,8 @@ class PlaywrightSession:
         self._idle: list[PlaywrightTab] = []
         self._room = asyncio.Semaphore(owner.options.tabs_per_session)
         self._closed = False
+        self._making = asyncio.Lock()
+        self._ours: set[Page] = set()
         context.on("page", self._popped_up)
 
     @property
@@ -350,12 +352,19 @@ class PlaywrightSession:
     async def new_page(self) -> tuple["Page", "CDPSession"]:
         async with self._generation.living(OPEN_S):
             with translating():
-                page = await self.context.new_page()
+                page = await self._blank_page()
                 cdp = await self.context.new_cdp_session(page)
                 if not self._media:
                     await cdp.send("Network.enable")
                     await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})
                 return page, cdp
+
+    async def _blank_page(self) -> "Page":
+        async with self._making:
+            page = await self.context.new_page()
+            self._ours.add(page)
+        page.once("close", lambda closed: self._ours.discard(closed))
+        return page
 
     def _keep(self, tab: "PlaywrightTab") -> None:
         worn = tab.navigations >= self.owner.options.navigations_per_tab
@@ -365,9 +374,11 @@ class PlaywrightSession:
             self._idle.append(tab)
 
     def _popped_up(self, page: "Page") -> None:
-        self.owner.spawn(_close_if_popup(page))
+        self.owner.spawn(self._close_unless_ours(page))
 
-
-async def _close_if_popup(page: "Page") -> None:
-    if await within(ASK_S, page.opener()) is not None:
-        await within(ASK_S, page.close())
+    async def _close_unless_ours(self, page: "Page") -> None:
+        """Who opened it does not say whose it is: a pop-up's own opener may be closed already."""
+        async with self._making:  # a page of ours is known only when it has come
+            pass
+        if page not in self._ours:
+            await within(ASK_S, page.close())

@@ -420,13 +420,11 @@ class PlaywrightTab:
     async def _read_static(self, url: str, options: ExtractOptions) -> Extract:
         """The HTML as it came, no script run, in a tab of its own; the hung one is closed."""
         self._crashed = True
-        context = self._home.context
         page = None
         try:
             # No script runs in it, so it answers in the end, however large it is.
             async with asyncio.timeout(self._options.navigation_ms / 1000):
-                page = await context.new_page()
-                cdp = await context.new_cdp_session(page)
+                page, cdp = await self._home.new_page()
                 await cdp.send("Emulation.setScriptExecutionDisabled", {"value": True})
                 still = PlaywrightTab(self._home, page, cdp)
                 await page.goto(url, wait_until="commit")

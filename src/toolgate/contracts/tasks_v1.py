@@ -376,10 +376,22 @@ class Wait(CamelWire):
     value: str | UnsetType = UNSET
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=120_000)] = 10_000
 
+    def __post_init__(self) -> None:
+        _require_value(self.type, self.value)
+
 
 class SuccessIndicator(CamelWire):
     type: WaitType
     value: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        _require_value(self.type, self.value)
+
+
+def _require_value(kind: WaitType, value: str | UnsetType) -> None:
+    """Every page has an empty text: to wait for that would be a success that proves nothing."""
+    if kind is not WaitType.STABLE and not (isinstance(value, str) and value):
+        raise ValueError("Object missing required field `value`")
 
 
 class Extract(CamelWire):

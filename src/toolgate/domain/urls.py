@@ -18,7 +18,8 @@ PORTS: Final = {"http": 80, "https": 443}
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\\\x7f-\xa0\ud800-\udfff]")
 _SHAPE: Final = re.compile(r"(?i)(https?)://([^/?#]*)([^#]*)")
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]{1,5}))?")
-_IN_TEXT: Final = re.compile(r"https?://[^\s<>\"')\]]+")
+# The marks of the sentence around an address are no part of it.
+_IN_TEXT: Final = re.compile(r"https?://[^\s<>\"')\]]*[^\s<>\"')\].,;:!?]")
 # Everything that a path or query may hold as it is; the rest is percent-encoded.
 _KEPT: Final = "!$&'()*+,;=:@/?%-._~"
 

@@ -58,6 +58,7 @@ class ExtractOptions:
     content: bool = True
     max_elements: int = 50
     max_content_length: int = 4000
+    digest: bool = False  # of all its text, however little of it is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Extract:
     content: bytes | None
     degraded: Degraded | None = None
     download: "Download | None" = None
+    digest: str = ""  # where it was asked for: the same for the same text
 
 
 class LocatorMode(StrEnum):

@@ -4,6 +4,8 @@
 its inputs; `browser.task` takes a goal.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
@@ -11,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
@@ -80,9 +83,15 @@ class BrowserEngine:
         def progress(done: int, total: int) -> None:
             update(f"{done}/{total}\n")
 
-        call = Call(Asker(self._trust, client), progress=progress)
+        begun: list[str] = []
+        call = Call(Asker(self._trust, client), progress=progress, began=begun.append)
         try:
             answer = await self._answer(request.tool.removeprefix(PREFIX), request.args, call)
+        except asyncio.CancelledError:
+            for run_id in begun:  # what has ended stays as it is
+                with contextlib.suppress(ToolgateError):
+                    await self._toolset.runtime.cancel(run_id)
+            raise
         except TaskFailed as failed:
             told = error_answer(failed.error)
             outcome = Outcome.NOT_STARTED if failed.code in _NOT_STARTED else Outcome.EXECUTED

@@ -56,10 +56,14 @@ def claim(run: TaskRun, *, expected: int) -> Put:
     return Put(KEYS, key, run.run_id.encode(), expected=expected)
 
 
-def forget(run: TaskRun) -> list[Operation]:
+async def forget(journal: Journal, run: TaskRun) -> list[Operation]:
+    """The run goes, and its key with it, unless a later run has taken that."""
     operations: list[Operation] = [Delete(RUNS, run.run_id)]
     if run.idempotency_key:
-        operations.append(Delete(KEYS, key_of(run.template_id, run.idempotency_key)))
+        key = key_of(run.template_id, run.idempotency_key)
+        row = await journal.get(KEYS, key)
+        if row is not None and row.value.decode() == run.run_id:
+            operations.append(Delete(KEYS, key, expected=row.version))
     return operations
 
 

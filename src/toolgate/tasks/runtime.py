@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -57,6 +57,7 @@ WRITING_PAUSES_S: Final = (0.2, 1.0, 5.0)
 MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
 
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class TaskRuntime:
         self._running: set[str] = set()
         self._results: dict[str, bytes] = {}  # the last few, for those who poll
         self._submitting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
 
     async def start(self) -> None:
@@ -148,8 +149,24 @@ class TaskRuntime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sessions.shut()
 
-    async def submit(self, submission: Submission) -> tuple[TaskRun, bool]:
-        """The run, queued or already running, and whether it was there before."""
+    async def submit(
+        self, submission: Submission, *, began: Callable[[str], None] = lambda _run_id: None
+    ) -> tuple[TaskRun, bool]:
+        """The run, queued or already running, and whether it was there before.
+
+        A caller that goes away meanwhile still hears which run it `began`, and may cancel it.
+        """
+        submitting = self._spawn(self._submit(submission))
+        try:
+            await asyncio.shield(submitting)
+        finally:
+            if not submitting.done():
+                await asyncio.wait([submitting])  # for as long as a commit takes
+            if not submitting.cancelled() and submitting.exception() is None:
+                began(submitting.result()[0].run_id)
+        return submitting.result()
+
+    async def _submit(self, submission: Submission) -> tuple[TaskRun, bool]:
         async with self._submitting:  # so that equal keys at the same time make one run
             known = await self._known(submission)
             if known is not None:
@@ -231,7 +248,9 @@ class TaskRuntime:
         now = self._clock.now_ms()
         for run_id, live in list(self._runs.items()):
             if not live.run.is_kept(now):
-                await self._journal.commit(*records.forget(live.run))
+                async with self._submitting:  # or its key may be taken anew meanwhile
+                    operations = await records.forget(self._journal, live.run)
+                    await self._journal.commit(*operations)
                 del self._runs[run_id]
                 self._results.pop(run_id, None)
         await self.artifacts.sweep()
@@ -305,13 +324,22 @@ class TaskRuntime:
         """Start what is next in line while there is room."""
         while self._queue and len(self._running) < self.max_running and not self._closing:
             run_id = self._queue.popleft()
-            live = self._runs[run_id]
-            if live.run.status is TaskStatus.QUEUED:
+            live = self._runs.get(run_id)  # None: canceled long ago, and forgotten since
+            if live is not None and live.run.status is TaskStatus.QUEUED:
                 self._running.add(run_id)
                 live.worker = self._spawn(self._work(live))
 
     async def _command(self, live: _Live, command: TaskCommand) -> None:
-        """Decide, commit, and only then believe; raises Conflict where another was first."""
+        """Decide, commit, and only then believe; raises Conflict where another was first.
+
+        Whoever asked may go away meanwhile: what was committed is believed all the same.
+        """
+        asking = asyncio.current_task()
+        await asyncio.shield(self._spawn(self._carried(live, command, asking)))
+
+    async def _carried(
+        self, live: _Live, command: TaskCommand, asking: "asyncio.Task[Any] | None"
+    ) -> None:
         async with live.ending:
             before = live.stored
             now = self._clock.now_ms()
@@ -324,15 +352,16 @@ class TaskRuntime:
             await self._journal.commit(*operations)
             live.stored = records.Stored(after, before.version + 1)
         if after.is_over:
-            self._over(live)
+            self._over(live, asking)
 
-    def _over(self, live: _Live) -> None:
+    def _over(self, live: _Live, asking: "asyncio.Task[Any] | None") -> None:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
-        self._stop_worker(live)
+        if asking is not live.worker:
+            self._stop_worker(live)
         live.inputs = None
         live.over.set()
         log.info(
@@ -494,8 +523,8 @@ class TaskRuntime:
             except ToolgateError as failed:
                 log.warning("sweep_failed error=%s", type(failed).__name__)
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -2,9 +2,9 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -16,35 +16,23 @@ class Scrubber:
     """Knows some texts in the forms they travel in, and removes them."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms: set[str] = set()
-        for secret in secrets:
-            if len(secret) >= SHORTEST:
-                raw = secret.encode()
-                forms |= {
-                    secret,
-                    quote(secret, safe=""),
-                    quote_plus(secret),
-                    json.dumps(secret)[1:-1],
-                    json.dumps(secret, ensure_ascii=False)[1:-1],
-                    base64.b64encode(raw).decode(),
-                    base64.urlsafe_b64encode(raw).decode().rstrip("="),
-                    raw.hex(),
-                }
-        self._forms = sorted(forms, key=len, reverse=True)
+        known = {secret for secret in secrets if len(secret) >= SHORTEST}
+        forms = [
+            form for secret in sorted(known, key=len, reverse=True) for form in _forms_of(secret)
+        ]
+        self._found = re.compile("|".join(forms)) if forms else None
 
     def text(self, text: str) -> str:
-        for form in self._forms:
-            text = text.replace(form, REDACTED)
-        return text
+        return text if self._found is None else self._found.sub(REDACTED, text)
 
     def json(self, encoded: bytes) -> bytes:
         """JSON text in, JSON text out; the names of members stay as they are."""
-        if not self._forms:
+        if self._found is None:
             return encoded
         return msgspec.json.encode(self.value(msgspec.json.decode(encoded)))
 
     def value(self, value: Any) -> Any:
-        if not self._forms:
+        if self._found is None:
             return value
         if isinstance(value, str):
             return self.text(value)
@@ -53,3 +41,22 @@ class Scrubber:
         if isinstance(value, dict):
             return {key: self.value(item) for key, item in value.items()}
         return value
+
+
+def _forms_of(secret: str) -> list[str]:
+    """As patterns: whole in another alphabet, or each letter in any way that it may be written."""
+    raw = secret.encode()
+    whole = [
+        base64.b64encode(raw).decode(),
+        base64.urlsafe_b64encode(raw).decode().rstrip("="),
+        raw.hex(),
+    ]
+    return ["".join(map(_letter, secret)), *map(re.escape, whole)]
+
+
+def _letter(letter: str) -> str:
+    """Plain, escaped in JSON, or in a URL, where each kind of form and script leaves others plain."""
+    escaped = "".join(f"%{byte:02X}" for byte in letter.encode())
+    plain = {letter, json.dumps(letter)[1:-1], "+" if letter == " " else letter}
+    ways = [re.escape(way) for way in sorted(plain, key=len, reverse=True)]
+    return f"(?:{'|'.join(ways)}|(?i:{escaped}))"

@@ -125,6 +125,8 @@ def plan_by_rules(goal: str, inputs: Mapping[str, Any]) -> Plan | None:
     """The template that the inputs, or else the words of the goal, point to."""
     words = goal.lower()
     urls = inputs.get("urls") or ([inputs["url"]] if "url" in inputs else urls_in(goal))
+    if not isinstance(urls, list):
+        return Plan("batch_extract_pages", inputs)  # which says what is wrong with it
     start = inputs.get("startUrl")
     if "credentials" in inputs and start:
         return Plan("login_keep_session", inputs)

@@ -84,8 +84,7 @@ class Toolset:
 
     async def _run_template(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         submission, mode = self._check(arguments, call.asker)
-        run, deduplicated = await self.runtime.submit(submission)
-        call.began(run.run_id)
+        run, deduplicated = await self.runtime.submit(submission, began=call.began)
         if submission.sync:
             run = await self._wait(run, mode, call)
             if run.is_over:

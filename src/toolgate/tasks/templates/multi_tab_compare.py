@@ -75,7 +75,7 @@ def _top_sections(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> di
     values = {url: list(looked.top_sections[: how.top_sections]) for url, looked in pages}
     changed = [
         position
-        for position in range(how.top_sections)
+        for position in range(max(map(len, values.values()), default=0))
         if len({tuple(texts[position : position + 1]) for texts in values.values()}) > 1
     ]
     if not changed:

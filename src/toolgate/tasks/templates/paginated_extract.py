@@ -1,5 +1,6 @@
 """Read a list page by page, until there is no next page, it repeats, or enough were read."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ async def run(inputs: wire.PaginatedExtract, work: Work) -> Outcome:
     work.check(inputs.start_url)
     pagination = inputs.pagination
     following = locator_of(pagination.next)
-    options = options_of(inputs.extract)
+    options = replace(options_of(inputs.extract), digest=True)
     pages: list[dict[str, Any]] = []
     seen: set[tuple[str, ...]] = set()
     stopped = "max_pages"
@@ -60,8 +61,8 @@ async def run(inputs: wire.PaginatedExtract, work: Work) -> Outcome:
 
 
 def _fingerprint(looked: Extract) -> tuple[str, ...]:
-    """The same text is the same page, whatever its address says."""
-    return (looked.title, *looked.top_sections)
+    """The same text is the same page, whatever its address says, and however much of it is kept."""
+    return (looked.title, looked.digest)
 
 
 TEMPLATE = Template(
