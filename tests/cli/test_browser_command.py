@@ -42,3 +42,27 @@ async def test_a_signal_ends_it_after_its_work_is_put_away(tmp_path: Path) -> No
         _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 0, said.decode()
         assert b"Traceback" not in said
+
+
+async def test_a_signal_ends_it_on_stdio_too_while_its_client_says_nothing(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "browser",
+        "--stdio",
+        env=environment({"TOOLGATE_HOME": str(tmp_path)}),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        _, said = await process.communicate()
+    assert b"Traceback" not in said

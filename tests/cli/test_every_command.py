@@ -94,6 +94,51 @@ def test_a_command_ends_with_the_code_that_is_documented_and_says_why(
     assert bool(ended.stderr) is (code != 0)
 
 
+UNREADABLE = "x" * 300  # no file system lets a name of that length be looked at, not even for root
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["console"],
+        ["demo", "--running"],
+        ["policy", "show"],
+        ["audit", "query"],
+        ["evidence", "verify"],
+        ["artifact", "put", "/proc/self/mem", "-s", "EXECUTOR_TOKEN=x"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_home_or_a_file_that_cannot_be_looked_at_is_told_in_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLGATE_HOME", f"/tmp/{UNREADABLE}")
+    ended = CliRunner().invoke(main, arguments)
+    assert ended.exit_code in {1, 2}, (ended.output, ended.exception)
+    assert isinstance(ended.exception, SystemExit)
+    assert ended.stderr.startswith("toolgate: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_doctor_goes_on_where_a_home_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLGATE_HOME", f"/tmp/{UNREADABLE}")
+    ended = CliRunner().invoke(main, ["doctor", "--json"])
+    assert ended.exit_code == 1, (ended.output, ended.exception)
+    found = {finding["name"]: finding for finding in json.loads(ended.stdout)}
+    assert found["python"]["ok"]
+    assert not found["policy"]["ok"]
+    assert not found["disk"]["ok"]
+
+
+def test_the_doctor_sees_that_a_home_cannot_be_made() -> None:
+    ended = CliRunner().invoke(main, ["doctor", "--json", "--home", "/dev/null/home"])
+    found = {finding["name"]: finding for finding in json.loads(ended.stdout)}
+    assert ended.exit_code == 1
+    assert not found["disk"]["ok"]
+
+
 @pytest.fixture
 async def program(tmp_path: Path) -> AsyncIterator[Program]:
     async with running(tmp_path / "home", HEARTBEAT="@every 1s") as started:

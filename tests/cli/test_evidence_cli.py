@@ -95,7 +95,7 @@ def test_a_record_is_shown_by_index_request_or_ref(home: Path, what: str) -> Non
     assert '{"out":"ok "}' in result.output
 
 
-@pytest.mark.parametrize("what", ["10", "r10", "requests/r7/other.json"])
+@pytest.mark.parametrize("what", ["10", "9" * 30, "r10", "requests/r7/other.json"])
 def test_what_is_not_there_is_said_so(home: Path, what: str) -> None:
     result = run("evidence", "show", what, "--home", home)
     assert result.exit_code == 1

@@ -122,6 +122,16 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_printed(
     assert "hush" not in ended.output
 
 
+def test_a_targets_token_that_is_no_text_is_wrong_usage(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(b"\xff\xfe")
+    with answering(200, b'{"ok":true,"data":{"items":[]}}') as operator:
+        asked = ["targets", "set", "lab", "--token-file", str(token), "--url", operator.url]
+        ended = CliRunner().invoke(main, [*asked, "-s", "OPERATOR_TOKEN=x", f"--home={tmp_path}"])
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    assert "--token-file" in ended.stderr
+
+
 def test_what_a_server_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
     body = b'{"error":{"code":"X","message":"no\\u001b]0;owned\\u0007 \\u202e"}}'
     with answering(403, body) as operator:

@@ -196,6 +196,14 @@ def test_simulate_names_a_line_that_is_no_call(good: str, line: str) -> None:
     assert "line 1" in result.stderr
 
 
+def test_simulate_of_calls_that_are_no_text_is_wrong_usage(good: str, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    calls.write_bytes(b"\xff\xfe")
+    result = run("simulate", good, "--calls", str(calls))
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert "--calls" in result.stderr
+
+
 def test_the_installed_program_does_all_of_it(good: str, bad: str, tmp_path: Path) -> None:
     calls = tmp_path / "calls.jsonl"
     calls.write_text(lines(CALLS))

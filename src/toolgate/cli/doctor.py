@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 import shutil
 import socket
 import sys
@@ -29,6 +30,7 @@ INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"
 OLDEST_PYTHON: Final = (3, 11)
 OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
+KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 PORTS: Final = {
     "WS_PORT": "ws_port",
     "HTTP_PORT": "http_port",
@@ -110,20 +112,19 @@ def check_disk(settings: Settings) -> Finding:
         free = shutil.disk_usage(there).free
     except OSError as refused:
         return Finding("disk", ok=False, detail=f"{home}: {refused.strerror}", hint=OTHER_HOME)
+    if not os.access(there, os.W_OK | os.X_OK):
+        detail = f"this user may not write to {there}"
+        return Finding("disk", ok=False, detail=detail, hint=OTHER_HOME)
     ok = free >= LEAST_DISK_BYTES
     hint = "" if ok else "make room, or set TOOLGATE_HOME to another disk"
     return Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
 
 
 def check_policy(settings: Settings) -> Finding:
-    kept = settings.home / "policy.yaml"
+    path: Path | None = Path(settings.policy_file or settings.home / KEPT_POLICY)
     try:
-        found = kept if kept.exists() else None
-    except OSError as refused:
-        detail = f"{kept}: {refused.strerror}"
-        return Finding("policy", ok=False, detail=detail, hint=OTHER_HOME)
-    path = Path(settings.policy_file) if settings.policy_file else found
-    try:
+        if not settings.policy_file and not (settings.home / KEPT_POLICY).exists():
+            path = None
         text = default_policy_text() if path is None else path.read_text("utf-8")
         policy = load_policy(text, parse_shell=TreeSitterShellParser())
     except (ToolgateError, OSError, UnicodeDecodeError) as wrong:

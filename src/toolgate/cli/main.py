@@ -1,5 +1,6 @@
 """The `toolgate` command: a table of commands, each loaded only when it is called."""
 
+import errno
 import importlib
 import sys
 from typing import Any, Final
@@ -57,7 +58,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Our errors end a command in one line."""
+        """Our errors end a command in one line, and so does a file that cannot be had."""
         try:
             return super().invoke(ctx)
         except ToolgateError as failed:
@@ -65,6 +66,11 @@ class LazyGroup(click.Group):
 
             click.echo(f"toolgate: {plain(str(failed))}", err=True)
             sys.exit(2 if isinstance(failed, Misconfigured) else 1)
+        except OSError as failed:
+            if failed.errno == errno.EPIPE:
+                raise  # whoever read this has had enough: click ends it without a word
+            click.echo(f"toolgate: {failed}", err=True)
+            sys.exit(1)
         except KeyboardInterrupt:
             sys.exit(130)
 

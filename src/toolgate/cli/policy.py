@@ -270,7 +270,7 @@ def _from_home(home: Path | None) -> Iterator[RecordedCall]:
 
 
 def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
-    for number, line in enumerate(calls, 1):
+    for number, line in enumerate(_text_lines(calls), 1):
         if not line.strip():
             continue
         try:
@@ -286,6 +286,13 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
             raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
+
+
+def _text_lines(file: IO[str]) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as bad:
+        raise click.UsageError(f"--calls holds no text: {bad}") from bad
 
 
 def _decided_again(recorded: RecordedCall, base: Policy) -> RecordedCall:

@@ -68,7 +68,7 @@ def set_one(
         "workspaceId": workspace,
         "kind": kind,
         "endpoint": endpoint,
-        "authToken": token_file.read().strip() if token_file is not None else None,
+        "authToken": _token(token_file) if token_file is not None else None,
         "isDefault": is_default,
         "enabled": enabled,
         "config": {**config, "timeoutMs": timeout_ms} if timeout_ms is not None else None,
@@ -76,6 +76,13 @@ def set_one(
     given = {name: value for name, value in change.items() if value is not None}
     target = operator.data("PUT", path, given)
     show([target], COLUMNS, as_json=as_json)
+
+
+def _token(file: TextIO) -> str:
+    try:
+        return file.read().strip()
+    except UnicodeDecodeError as bad:
+        raise click.BadParameter(f"it holds no text: {bad}", param_hint="--token-file") from bad
 
 
 @command.command()

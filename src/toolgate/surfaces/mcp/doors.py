@@ -5,8 +5,12 @@ imported when the first request comes.
 """
 
 import asyncio
+import contextlib
+import os
 import re
-from collections.abc import Callable, Sequence
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,14 +165,47 @@ class _Open:
 
 
 async def serve_stdio(toolset: Toolset) -> None:
-    """Serve one client on stdin and stdout, trust `local`, until it closes them."""
+    """Serve one client on stdin and stdout, trust `local`, until it closes them or is left."""
     from mcp.server.stdio import stdio_server  # noqa: PLC0415 - a second of CPU, an extra
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415 - imports the SDK
 
     server = BrowserTools(toolset, trust=Trust.LOCAL, stdio=True).server()
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    with _stdin_that_can_end() as end_stdin:
+        async with stdio_server() as (incoming, outgoing):
+            try:
+                await server.run(incoming, outgoing, server.create_initialization_options())
+            finally:
+                end_stdin()
+
+
+@contextlib.contextmanager
+def _stdin_that_can_end() -> Iterator[Callable[[], None]]:
+    """Stdin through a socket of ours, which ends with it or when told to.
+
+    The SDK's reader cannot be called back from a stdin that stays silent, and would hold us there.
+    """
+    client = os.dup(0)
+    inside, outside = socket.socketpair()
+
+    def end() -> None:
+        with contextlib.suppress(OSError):  # it has ended already
+            outside.shutdown(socket.SHUT_RDWR)
+
+    def carry() -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(client, 65536):
+                outside.sendall(data)
+        end()
+
+    os.dup2(inside.fileno(), 0)
+    inside.close()
+    # A daemon: it may wait for a client that never says anything again.
+    threading.Thread(target=carry, daemon=True).start()
+    try:
+        yield end
+    finally:
+        end()
 
 
 def _import_and_build(
