@@ -121,10 +121,14 @@ def check_disk(settings: Settings) -> Finding:
 
 
 def check_policy(settings: Settings) -> Finding:
-    path: Path | None = Path(settings.policy_file or settings.home / KEPT_POLICY)
+    kept = settings.home / KEPT_POLICY
     try:
-        if not settings.policy_file and not (settings.home / KEPT_POLICY).exists():
-            path = None
+        found = kept if kept.exists() else None
+    except OSError as refused:
+        detail = f"{kept}: {refused.strerror}"
+        return Finding("policy", ok=False, detail=detail, hint=OTHER_HOME)
+    path = Path(settings.policy_file) if settings.policy_file else found
+    try:
         text = default_policy_text() if path is None else path.read_text("utf-8")
         policy = load_policy(text, parse_shell=TreeSitterShellParser())
     except (ToolgateError, OSError, UnicodeDecodeError) as wrong:
