@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain.errors import Damaged, Invalid, NotFound, Unavailable
 
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
@@ -52,7 +53,7 @@ class DiskBlobs:
             if not (place.is_file() and place.stat().st_size == len(content)):
                 _write(content, place, root=self._root)
             # Also where the blob was there: whoever put it may have died before this.
-            _sync_directory(place.parent)
+            sync_directory(place.parent)
         except OSError as failed:
             raise Unavailable(f"cannot store a blob in {self._root}: {failed.strerror}") from failed
         return digest
@@ -92,7 +93,7 @@ def _write(content: bytes, place: Path, *, root: Path) -> None:
     for directory in (place.parent.parent, place.parent):
         if not directory.is_dir():
             directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
     descriptor, name = tempfile.mkstemp(prefix=".new-", dir=root)  # mode 0600
     beside = Path(name)
     try:
@@ -106,11 +107,3 @@ def _write(content: bytes, place: Path, *, root: Path) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import resource
 import secrets
 import socket
@@ -28,7 +27,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.metrics import Metrics
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
-from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.adapters.seal_aesgcm import AesGcmSeal, write_private
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.redaction import Redactor
 from toolgate.settings import Settings
@@ -163,12 +162,8 @@ def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
     if given:
         return str(given)
     path = settings.home / f"{name}.token"
-    if not path.exists() or not path.read_text().strip():  # a power cut may leave an empty one
-        path.unlink(missing_ok=True)
-        made = secrets.token_urlsafe(TOKEN_BYTES)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(made)
+    if not path.exists() or not path.read_text().strip():  # an empty one would let anyone in
+        write_private(path, secrets.token_urlsafe(TOKEN_BYTES).encode())
     token = path.read_text().strip()
     patterns.learn(token)
     return token
