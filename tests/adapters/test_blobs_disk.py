@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,24 @@ async def test_a_deleted_blob_is_gone_and_deleting_again_is_fine(blobs: DiskBlob
     await blobs.delete(digest)
     with pytest.raises(NotFound):
         await blobs.get(digest)
+
+
+async def test_what_a_killed_process_was_putting_is_swept_and_nothing_else(
+    blobs: DiskBlobs, root: Path
+) -> None:
+    await blobs.sweep()  # before there is anything
+    digest = await blobs.put(b"whole")
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from toolgate.adapters.blobs_disk import DiskBlobs; import asyncio\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(DiskBlobs(Path(sys.argv[1])).put(b'half'))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(root)], check=False)
+    assert len(files(root)) == 2
+    await DiskBlobs(root).sweep()
+    assert [file.name for file in files(root)] == [digest.removeprefix("sha256:")]
+    assert await blobs.get(digest) == b"whole"
 
 
 async def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:

@@ -47,3 +47,16 @@ async def test_a_store_that_is_not_there_in_this_version_is_refused_and_not_igno
     with pytest.raises(Misconfigured, match=f"{name} is set, .* unset it"):
         await start(load(given, environment={}))
     assert not home.exists()
+
+
+async def test_what_was_being_stored_when_the_process_died_is_gone_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    left = [tmp_path / "blobs" / ".new-a", tmp_path / "blobs" / "tasks" / ".new-b"]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bytes(1000))
+    given = {"TOOLGATE_HOME": str(tmp_path), "ORCHESTRATOR_PORT": "0", "LOG_LEVEL": "error"}
+    installation = await start_orchestrator(load(given, environment={}))
+    await installation.stop()
+    assert not any(file.exists() for file in left)

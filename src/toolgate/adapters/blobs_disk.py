@@ -17,6 +17,7 @@ from toolgate.adapters.directories import sync_directory
 from toolgate.domain.errors import Damaged, Invalid, NotFound, Unavailable
 
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_UNFINISHED: Final = ".new-"
 _PRIVATE_DIRECTORY: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 
@@ -24,6 +25,10 @@ _PRIVATE_FILE: Final = 0o600
 class DiskBlobs:
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    async def sweep(self) -> None:
+        """Delete what was being put when the process died; nobody may put meanwhile."""
+        await asyncio.to_thread(self._sweep)
 
     async def put(self, content: bytes) -> str:
         return await asyncio.to_thread(self._put, content)
@@ -45,6 +50,11 @@ class DiskBlobs:
             raise NotFound("blob", digest)
         name = match[1]
         return self._root / name[:2] / name[2:4] / name
+
+    def _sweep(self) -> None:
+        for left in self._root.glob(f"{_UNFINISHED}*"):
+            with contextlib.suppress(OSError):  # it costs room, and no more than that
+                left.unlink()
 
     def _put(self, content: bytes) -> str:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -94,7 +104,7 @@ def _write(content: bytes, place: Path, *, root: Path) -> None:
         if not directory.is_dir():
             directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
             sync_directory(directory.parent)
-    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=root)  # mode 0600
+    descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=root)  # mode 0600
     beside = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
