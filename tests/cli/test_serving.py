@@ -1,6 +1,9 @@
 """How a role is served: what is put away where its ready line reaches nobody."""
 
 import io
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -60,3 +63,39 @@ async def test_what_was_being_stored_when_the_process_died_is_gone_after_the_nex
     installation = await start_orchestrator(load(given, environment={}))
     await installation.stop()
     assert not any(file.exists() for file in left)
+
+
+HANGING = """
+import asyncio
+from toolgate.bootstrap.installation import Installation
+from toolgate.cli.serving import serve
+from toolgate.settings import Settings
+
+async def start(_):
+    async def hang():
+        print("stopping", flush=True)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+    installation = Installation()
+    installation.on_stop(hang)
+    return installation
+
+serve(start, Settings())
+"""
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_stop_that_hangs(first: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert b"ready" in process.stdout.readline()
+            process.send_signal(first)
+            assert process.stdout.readline() == b"stopping\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == -signal.SIGINT  # which a shell calls 130
+        finally:
+            process.kill()
