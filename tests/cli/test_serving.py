@@ -1,5 +1,6 @@
 """How a role is served: what is put away where its ready line reaches nobody."""
 
+import asyncio
 import io
 import signal
 import subprocess
@@ -35,6 +36,20 @@ def test_what_was_started_is_stopped_where_its_ready_line_reaches_nobody(
     with pytest.raises(BrokenPipeError):
         serve(start, Settings())
     assert stopped == ["sandboxes"]
+
+
+async def test_work_in_the_background_that_fails_is_told_when_it_does_and_not_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def watch() -> None:
+        raise ValueError("nothing is watched any more")
+
+    installation = Installation()
+    installation.keep_running(watch())
+    async with asyncio.timeout(5):
+        while "nothing is watched any more" not in caplog.text:
+            await asyncio.sleep(0)
+    await installation.stop()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ class Installation:
     def keep_running(self, work: Awaitable[None]) -> None:
         """A task that lives as long as the installation."""
         task = asyncio.ensure_future(work)
+        task.add_done_callback(_say_why_it_ended)
 
         async def end() -> None:
             task.cancel()
@@ -83,6 +84,11 @@ class Installation:
             except Exception:
                 log.exception("stop_failed")
         self._stops.clear()
+
+
+def _say_why_it_ended(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (failed := task.exception()) is not None:
+        log.error("background_work_ended", exc_info=failed)
 
 
 @dataclass(frozen=True, slots=True)
