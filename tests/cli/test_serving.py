@@ -13,7 +13,7 @@ import pytest
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Settings, load
 
 
@@ -114,3 +114,15 @@ def test_ctrl_c_ends_a_stop_that_hangs(first: signal.Signals) -> None:
             assert process.wait(20) == -signal.SIGINT  # which a shell calls 130
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("start", [start_everything, start_orchestrator])
+@pytest.mark.parametrize("name", ["seal.key", "keys/evidence.key"])
+async def test_a_file_of_the_home_that_cannot_be_used_is_named_in_one_line(
+    name: str, start: Callable[[Settings], Awaitable[Installation]], tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir(mode=0o700, parents=True)
+    ports = ("HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "WS_PORT")
+    given = {"TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
+    with pytest.raises(Unavailable, match=f"it cannot start: .*{name}"):
+        await start(load(given, environment={}))

@@ -8,7 +8,7 @@ import resource
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -63,6 +63,11 @@ class Installation:
             stop()
 
         self.on_stop(stopped)
+
+    def close_at_the_end(self, sockets: Iterable[socket.socket]) -> None:
+        """Whoever listens on one closes it; but a start that fails may not have come so far."""
+        for bound in sockets:
+            self.on_stop_soon(bound.close)
 
     def keep_running(self, work: Awaitable[None]) -> None:
         """A task that lives as long as the installation."""
