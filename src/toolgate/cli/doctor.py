@@ -104,11 +104,11 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
 
 def check_disk(settings: Settings) -> Finding:
     home = settings.home.absolute()
-    there = next(path for path in (home, *home.parents) if path.exists())
     try:
+        there = next(path for path in (home, *home.parents) if path.exists())
         free = shutil.disk_usage(there).free
     except OSError as refused:
-        return Finding("disk", ok=False, detail=f"{there}: {refused.strerror}", hint="set --home")
+        return Finding("disk", ok=False, detail=f"{home}: {refused.strerror}", hint="set --home")
     ok = free >= LEAST_DISK_BYTES
     hint = "" if ok else "make room, or set TOOLGATE_HOME to another disk"
     return Finding("disk", ok, f"{free // (1024 * 1024)} MB free at {there}", hint)
@@ -116,12 +116,14 @@ def check_disk(settings: Settings) -> Finding:
 
 def check_policy(settings: Settings) -> Finding:
     kept = settings.home / "policy.yaml"
-    path = Path(settings.policy_file) if settings.policy_file else kept if kept.exists() else None
+    path = Path(settings.policy_file) if settings.policy_file else None
     try:
+        if path is None and kept.exists():
+            path = kept
         text = default_policy_text() if path is None else path.read_text("utf-8")
         policy = load_policy(text, parse_shell=TreeSitterShellParser())
     except (ToolgateError, OSError, UnicodeDecodeError) as wrong:
-        hint = f"toolgate policy check {path} says what is wrong"
+        hint = f"toolgate policy check {path or kept} says what is wrong"
         return Finding("policy", ok=False, detail=str(wrong), hint=hint)
     where = "the shipped one" if path is None else str(path)
     detail = f"{where}: {len(policy.rules)} rules, {len(policy.tests)} tests pass"
