@@ -422,6 +422,26 @@ class TestRefusals:
         assert isinstance(await refusal(path), Damaged)
         assert path.read_bytes() == before
 
+    async def test_a_copy_that_was_put_back_beside_the_log_of_another_file_is_told_what_to_do(
+        self, path: Path
+    ) -> None:
+        log = path.with_name(path.name + "-wal")
+        await filled(path)
+        copy = path.read_bytes()
+        await filled(path)
+        async with opened(path) as journal:
+            await journal.commit(Append("a", [said("x" * 3000)] * 10))
+            killed = log.read_bytes()
+        path.write_bytes(copy)
+        log.write_bytes(killed)
+        error = await refusal(path)
+        assert isinstance(error, Damaged)
+        assert f"restore it from a copy and delete {log.name}" in str(error)
+        path.write_bytes(copy)
+        log.unlink()
+        async with opened(path) as journal:
+            assert len(await journal.read("a")) == 200
+
     async def test_a_log_without_its_file_is_refused_and_left_as_it_is(self, path: Path) -> None:
         log = path.with_name(path.name + "-wal")
         journal = await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())

@@ -188,8 +188,12 @@ def _from_system(error: OSError, path: Path) -> Unavailable:
 
 
 def _damaged(path: Path, what: str) -> Damaged:
+    log = path.with_name(path.name + "-wal")
+    # SQLite takes every log for its file's: beside a copy it would damage that as well.
+    restored = f" and delete {log.name}" if log.exists() and log.stat().st_size > 0 else ""
     return Damaged(
-        f"{path} is damaged ({what}): restore it from a copy, or move it away to start empty"
+        f"{path} is damaged ({what}): restore it from a copy{restored},"
+        f" or move {'both' if restored else 'it'} away to start empty"
     )
 
 
