@@ -14,6 +14,7 @@ import pytest
 from toolgate.adapters import journal_sqlite_schema as schema
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.journal_sqlite_witness import witness_path
 from toolgate.adapters.journal_sqlite_writer import Limits
 from toolgate.domain.errors import (
     Conflict,
@@ -373,6 +374,18 @@ class TestEpoch:
             await journal.forget("a", through=200)
         async with opened(path) as journal:
             assert journal.vouches_since == first
+
+    @pytest.mark.parametrize("content", [b"", bytes(21), b"no number at all, and a longer line\n"])
+    async def test_it_changes_once_when_what_the_witness_saw_cannot_be_read(
+        self, path: Path, content: bytes
+    ) -> None:
+        first = await filled(path)
+        witness_path(path).write_bytes(content)
+        async with opened(path) as journal:
+            second = journal.vouches_since
+            assert second != first
+        async with opened(path) as journal:
+            assert journal.vouches_since == second
 
     async def test_it_changes_when_the_whole_home_was_put_back_from_a_copy(
         self, path: Path, tmp_path: Path
