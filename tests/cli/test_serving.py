@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.installation import Installation, check_exposure
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
 from toolgate.domain.errors import Misconfigured, Unavailable
@@ -82,7 +82,7 @@ async def test_what_was_being_stored_when_the_process_died_is_gone_after_the_nex
 
 HANGING = """
 import asyncio
-from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.installation import Installation, check_exposure
 from toolgate.cli.serving import serve
 from toolgate.settings import Settings
 
@@ -126,3 +126,14 @@ async def test_a_file_of_the_home_that_cannot_be_used_is_named_in_one_line(
     given = {"TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
     with pytest.raises(Unavailable, match=f"it cannot start: .*{name}"):
         await start(load(given, environment={}))
+
+
+def test_doors_that_are_open_to_the_network_without_a_token_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients"}
+    check_exposure(load({**beyond, "INTERNAL_TOKEN": "a-token-of-roles"}, environment={}))
+    check_exposure(load({**beyond, "HOST": "127.0.0.1"}, environment={}))
+    assert caplog.text == ""
+    check_exposure(load(beyond, environment={}))
+    assert "ORCHESTRATOR_PORT needs no key: set INTERNAL_TOKEN" in caplog.text

@@ -188,6 +188,11 @@ def address(name: Sequence[object]) -> str:
 def check_exposure(settings: Settings) -> None:
     """Without a key anyone may talk to us: only on loopback, and not silently."""
     if settings.api_key:
+        if not settings.on_loopback and not settings.internal_token:
+            log.warning(
+                "internal_token_unset whoever reaches HTTP_PORT or ORCHESTRATOR_PORT needs no key:"
+                " set INTERNAL_TOKEN, or let nobody reach them"
+            )
         return
     if not settings.on_loopback:
         raise Misconfigured(
