@@ -218,3 +218,12 @@ def test_the_doctor_tells_of_a_home_that_it_cannot_look_into() -> None:
     for finding in (check_disk(settings), check_policy(settings)):
         assert not finding.ok
         assert "File name too long" in finding.detail
+
+
+def test_a_token_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "operator.token").mkdir()
+    ended = CliRunner().invoke(main, ["console", "--home", str(tmp_path / "operator.token" / "x")])
+    assert "operator.token is not there" in ended.output
+    ended = CliRunner().invoke(main, ["console", "--home", "a" * 300])
+    assert ended.exit_code == 2
+    assert "operator.token cannot be read (File name too long)" in ended.output
