@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,25 @@ async def test_blobs_are_their_owners_alone(blobs: DiskBlobs, root: Path) -> Non
     for directory in (file.parent, file.parent.parent, root):
         assert directory.stat().st_mode & 0o777 == 0o700
     assert file.relative_to(root).parts[:2] == (file.name[:2], file.name[2:4])
+
+
+async def test_the_first_blob_is_on_disk_with_every_directory_that_was_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    root = tmp_path / "blobs" / "tasks"
+    await DiskBlobs(root).put(b"first")
+    (file,) = files(root)
+    for directory in (file.parent, file.parent.parent, root, root.parent):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert {directory, directory.parent} <= synced
 
 
 @pytest.mark.parametrize("digest", [MISSING, "sha256:", "", "sha256:../../etc/passwd", "x" * 71])

@@ -99,11 +99,7 @@ class DiskBlobs:
 
 
 def _write(content: bytes, place: Path, *, root: Path) -> None:
-    root.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    for directory in (place.parent.parent, place.parent):
-        if not directory.is_dir():
-            directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
-            sync_directory(directory.parent)
+    _make_directory(place.parent)
     descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=root)  # mode 0600
     beside = Path(name)
     try:
@@ -117,3 +113,11 @@ def _write(content: bytes, place: Path, *, root: Path) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def _make_directory(directory: Path) -> None:
+    """With those above it, each of them on disk before there is something in it."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+        sync_directory(directory.parent)
