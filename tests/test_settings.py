@@ -130,5 +130,5 @@ def test_a_home_in_ones_home_is_there_and_not_in_a_directory_that_is_called_so(
     config.write_text('TOOLGATE_HOME = "~/data"')
     assert load({}, environment={}, config=config).home == tmp_path / "data"
     assert load({"TOOLGATE_HOME": "~/data"}, environment={}).home == tmp_path / "data"
-    with pytest.raises(Misconfigured, match="TOOLGATE_HOME .* ~"):
+    with pytest.raises(Misconfigured, match=r"TOOLGATE_HOME .* ~"):
         load(environment={"TOOLGATE_HOME": "~nobody-of-that-name/data"})
