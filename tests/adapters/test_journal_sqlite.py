@@ -547,6 +547,26 @@ class TestRefusals:
         async with opened(path):
             pass
 
+    async def test_a_file_that_another_program_writes_to_is_not_a_fault_of_the_disk(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await filled(path)
+        connect = schema._connect
+
+        def impatient(where: Path) -> sqlite3.Connection:
+            connection = connect(where)
+            connection.execute("PRAGMA busy_timeout=1")
+            return connection
+
+        monkeypatch.setattr(schema, "_connect", impatient)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            error = await refusal(path)
+            assert isinstance(error, Unavailable)
+            assert "another program is writing" in str(error)
+        async with opened(path):
+            pass
+
     async def test_damage_that_is_met_while_it_runs_refuses_every_commit_from_then_on(
         self, path: Path
     ) -> None:

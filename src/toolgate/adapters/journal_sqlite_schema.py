@@ -178,6 +178,8 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
         return _damaged(path, str(error))
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")):  # the log's index is a file too
         return Unavailable(f"no room to write {path}: free some space on its disk")
+    if name.startswith("SQLITE_BUSY"):
+        return Unavailable(f"another program is writing to {path}: let it finish, or end it")
     return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
 
 
