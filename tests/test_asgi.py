@@ -18,6 +18,13 @@ def test_of_two_that_start_at_the_same_time_one_is_told_that_the_port_is_in_use(
             bind("127.0.0.1", clients=(port, "WS_PORT"))
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no..name"])
+def test_an_address_that_this_machine_does_not_have_is_told_by_its_own_setting(host: str) -> None:
+    with pytest.raises(Misconfigured, match="set HOST to an address of this machine") as refused:
+        asgi.bind(host, 8090, setting="WS_PORT")
+    assert "WS_PORT" not in str(refused.value)  # no other port would help
+
+
 async def test_a_listener_that_cannot_listen_does_not_pass_for_one_that_does() -> None:
     with socket.socket() as first, socket.socket() as second:
         for one in (first, second):

@@ -137,9 +137,15 @@ def bind(host: str, port: int, *, setting: str, listen: bool = False) -> socket.
             bound.listen()
     except OSError as refused:
         bound.close()
-        why = "is in use" if refused.errno == errno.EADDRINUSE else f"cannot be had: {refused}"
-        raise Misconfigured(
-            f"{host}:{port} {why}; stop what holds it, or set {setting} to another port (0: any)"
-        ) from refused
+        raise Misconfigured(f"{host}:{port} {_why_not(refused, setting)}") from refused
     bound.setblocking(False)
     return bound
+
+
+def _why_not(refused: OSError, setting: str) -> str:
+    another = f"set {setting} to another port (0: any)"
+    if refused.errno == errno.EADDRINUSE:
+        return f"is in use; stop what holds it, or {another}"
+    if isinstance(refused, socket.gaierror) or refused.errno == errno.EADDRNOTAVAIL:
+        return f"cannot be had: {refused}; set HOST to an address of this machine"
+    return f"cannot be had: {refused}; {another}"

@@ -2,6 +2,9 @@
 
 import asyncio
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,25 @@ async def test_blobs_are_their_owners_alone(blobs: DiskBlobs, root: Path) -> Non
     assert file.relative_to(root).parts[:2] == (file.name[:2], file.name[2:4])
 
 
+async def test_the_first_blob_is_on_disk_with_every_directory_that_was_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    root = tmp_path / "blobs" / "tasks"
+    await DiskBlobs(root).put(b"first")
+    (file,) = files(root)
+    for directory in (file.parent, file.parent.parent, root, root.parent):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert {directory, directory.parent} <= synced
+
+
 @pytest.mark.parametrize("digest", [MISSING, "sha256:", "", "sha256:../../etc/passwd", "x" * 71])
 async def test_what_is_not_there_is_not_found(blobs: DiskBlobs, digest: str) -> None:
     with pytest.raises(NotFound):
@@ -92,6 +114,24 @@ async def test_a_deleted_blob_is_gone_and_deleting_again_is_fine(blobs: DiskBlob
     await blobs.delete(digest)
     with pytest.raises(NotFound):
         await blobs.get(digest)
+
+
+async def test_what_a_killed_process_was_putting_is_swept_and_nothing_else(
+    blobs: DiskBlobs, root: Path
+) -> None:
+    await blobs.sweep()  # before there is anything
+    digest = await blobs.put(b"whole")
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from toolgate.adapters.blobs_disk import DiskBlobs; import asyncio\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(DiskBlobs(Path(sys.argv[1])).put(b'half'))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(root)], check=False)
+    assert len(files(root)) == 2
+    await DiskBlobs(root).sweep()
+    assert [file.name for file in files(root)] == [digest.removeprefix("sha256:")]
+    assert await blobs.get(digest) == b"whole"
 
 
 async def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from toolgate.adapters import dispatcher_local
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.ports.journal import Delete, Put, Row
@@ -103,3 +106,28 @@ async def test_work_that_is_asked_for_while_a_run_is_interrupted_is_done() -> No
     dispatcher.interrupt("run")
     assert await asyncio.wait_for(advanced.get(), 5) == "run"
     await dispatcher.drain(seconds=5)
+
+
+async def test_deadlines_that_nobody_handles_are_told_once_and_hold_up_no_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    dispatcher = LocalDispatcher(journal, clock)
+    handled: asyncio.Queue[str] = asyncio.Queue()
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        await journal.commit(Delete(row.collection, row.key))
+        await handled.put(row.key)
+
+    for key in ("heartbeat", "nightly"):  # of a gateway that had this home before
+        await journal.commit(Put("schedules", key, b"", due=clock.now_ms()))
+    dispatcher.start(nothing, {"calls": on_due})
+    for turn in range(5):
+        await journal.commit(Put("calls", str(turn), b"", due=clock.now_ms()))
+        assert await asyncio.wait_for(handled.get(), 5) == str(turn)
+    await dispatcher.drain(seconds=0)
+    assert caplog.text.count("deadline_without_handler") == 1

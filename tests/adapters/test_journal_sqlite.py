@@ -14,6 +14,7 @@ import pytest
 from toolgate.adapters import journal_sqlite_schema as schema
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.journal_sqlite_witness import witness_path
 from toolgate.adapters.journal_sqlite_writer import Limits
 from toolgate.domain.errors import (
     Conflict,
@@ -374,6 +375,18 @@ class TestEpoch:
         async with opened(path) as journal:
             assert journal.vouches_since == first
 
+    @pytest.mark.parametrize("content", [b"", bytes(21), b"no number at all, and a longer line\n"])
+    async def test_it_changes_once_when_what_the_witness_saw_cannot_be_read(
+        self, path: Path, content: bytes
+    ) -> None:
+        first = await filled(path)
+        witness_path(path).write_bytes(content)
+        async with opened(path) as journal:
+            second = journal.vouches_since
+            assert second != first
+        async with opened(path) as journal:
+            assert journal.vouches_since == second
+
     async def test_it_changes_when_the_whole_home_was_put_back_from_a_copy(
         self, path: Path, tmp_path: Path
     ) -> None:
@@ -421,6 +434,26 @@ class TestRefusals:
         before = path.read_bytes()
         assert isinstance(await refusal(path), Damaged)
         assert path.read_bytes() == before
+
+    async def test_a_copy_that_was_put_back_beside_the_log_of_another_file_is_told_what_to_do(
+        self, path: Path
+    ) -> None:
+        log = path.with_name(path.name + "-wal")
+        await filled(path)
+        copy = path.read_bytes()
+        await filled(path)
+        async with opened(path) as journal:
+            await journal.commit(Append("a", [said("x" * 3000)] * 10))
+            killed = log.read_bytes()
+        path.write_bytes(copy)
+        log.write_bytes(killed)
+        error = await refusal(path)
+        assert isinstance(error, Damaged)
+        assert f"restore it from a copy and delete {log.name}" in str(error)
+        path.write_bytes(copy)
+        log.unlink()
+        async with opened(path) as journal:
+            assert len(await journal.read("a")) == 200
 
     async def test_a_log_without_its_file_is_refused_and_left_as_it_is(self, path: Path) -> None:
         log = path.with_name(path.name + "-wal")
@@ -511,6 +544,26 @@ class TestRefusals:
             assert isinstance(error, Misconfigured)
             assert str(holder.pid) in str(error)
             holder.kill()
+        async with opened(path):
+            pass
+
+    async def test_a_file_that_another_program_writes_to_is_not_a_fault_of_the_disk(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await filled(path)
+        connect = schema._connect
+
+        def impatient(where: Path) -> sqlite3.Connection:
+            connection = connect(where)
+            connection.execute("PRAGMA busy_timeout=1")
+            return connection
+
+        monkeypatch.setattr(schema, "_connect", impatient)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            error = await refusal(path)
+            assert isinstance(error, Unavailable)
+            assert "another program is writing" in str(error)
         async with opened(path):
             pass
 

@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment, running
+from toolgate.cli.doctor import check_disk, check_policy
 from toolgate.cli.main import COMMANDS, EXIT_CODES, main
 from toolgate.cli.terminal import plain, through
+from toolgate.settings import Settings
 
 # They have no answer to put so: five serve, and print their one line of JSON once they are ready;
 # the last prints a program for a shell.
@@ -254,3 +256,19 @@ def test_an_empty_home_on_the_command_line_is_refused_and_does_not_mean_here() -
     ended = CliRunner().invoke(main, ["doctor", "--home", ""])
     assert ended.exit_code == 2
     assert "TOOLGATE_HOME on the command line must not be empty" in ended.output
+
+
+def test_the_doctor_tells_of_a_home_that_it_cannot_look_into() -> None:
+    settings = Settings(home=Path("a" * 300))
+    for finding in (check_disk(settings), check_policy(settings)):
+        assert not finding.ok
+        assert "File name too long" in finding.detail
+
+
+def test_a_token_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "operator.token").mkdir()
+    ended = CliRunner().invoke(main, ["console", "--home", str(tmp_path / "operator.token" / "x")])
+    assert "operator.token is not there" in ended.output
+    ended = CliRunner().invoke(main, ["console", "--home", "a" * 300])
+    assert ended.exit_code == 2
+    assert "operator.token cannot be read (File name too long)" in ended.output

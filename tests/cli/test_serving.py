@@ -1,15 +1,19 @@
 """How a role is served: what is put away where its ready line reaches nobody."""
 
+import asyncio
 import io
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from toolgate.bootstrap.installation import Installation
+from toolgate.bootstrap.installation import Installation, check_exposure
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Settings, load
 
 
@@ -34,6 +38,20 @@ def test_what_was_started_is_stopped_where_its_ready_line_reaches_nobody(
     assert stopped == ["sandboxes"]
 
 
+async def test_work_in_the_background_that_fails_is_told_when_it_does_and_not_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def watch() -> None:
+        raise ValueError("nothing is watched any more")
+
+    installation = Installation()
+    installation.keep_running(watch())
+    async with asyncio.timeout(5):
+        while "nothing is watched any more" not in caplog.text:
+            await asyncio.sleep(0)
+    await installation.stop()
+
+
 @pytest.mark.parametrize(
     ("name", "url"),
     [("DATABASE_URL", "postgresql://toolgate@db/toolgate"), ("NATS_URL", "nats://nats:4222")],
@@ -47,3 +65,75 @@ async def test_a_store_that_is_not_there_in_this_version_is_refused_and_not_igno
     with pytest.raises(Misconfigured, match=f"{name} is set, .* unset it"):
         await start(load(given, environment={}))
     assert not home.exists()
+
+
+async def test_what_was_being_stored_when_the_process_died_is_gone_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    left = [tmp_path / "blobs" / ".new-a", tmp_path / "blobs" / "tasks" / ".new-b"]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bytes(1000))
+    given = {"TOOLGATE_HOME": str(tmp_path), "ORCHESTRATOR_PORT": "0", "LOG_LEVEL": "error"}
+    installation = await start_orchestrator(load(given, environment={}))
+    await installation.stop()
+    assert not any(file.exists() for file in left)
+
+
+HANGING = """
+import asyncio
+from toolgate.bootstrap.installation import Installation, check_exposure
+from toolgate.cli.serving import serve
+from toolgate.settings import Settings
+
+async def start(_):
+    async def hang():
+        print("stopping", flush=True)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+    installation = Installation()
+    installation.on_stop(hang)
+    return installation
+
+serve(start, Settings())
+"""
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_stop_that_hangs(first: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert b"ready" in process.stdout.readline()
+            process.send_signal(first)
+            assert process.stdout.readline() == b"stopping\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == -signal.SIGINT  # which a shell calls 130
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("start", [start_everything, start_orchestrator])
+@pytest.mark.parametrize("name", ["seal.key", "keys/evidence.key"])
+async def test_a_file_of_the_home_that_cannot_be_used_is_named_in_one_line(
+    name: str, start: Callable[[Settings], Awaitable[Installation]], tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir(mode=0o700, parents=True)
+    ports = ("HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "WS_PORT")
+    given = {"TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
+    with pytest.raises(Unavailable, match=f"it cannot start: .*{name}"):
+        await start(load(given, environment={}))
+
+
+def test_doors_that_are_open_to_the_network_without_a_token_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients"}
+    check_exposure(load({**beyond, "INTERNAL_TOKEN": "a-token-of-roles"}, environment={}))
+    check_exposure(load({**beyond, "HOST": "127.0.0.1"}, environment={}))
+    assert caplog.text == ""
+    check_exposure(load(beyond, environment={}))
+    assert "ORCHESTRATOR_PORT needs no key: set INTERNAL_TOKEN" in caplog.text

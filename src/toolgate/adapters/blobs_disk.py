@@ -13,9 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain.errors import Damaged, Invalid, NotFound, Unavailable
 
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_UNFINISHED: Final = ".new-"
 _PRIVATE_DIRECTORY: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 
@@ -23,6 +25,10 @@ _PRIVATE_FILE: Final = 0o600
 class DiskBlobs:
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    async def sweep(self) -> None:
+        """Delete what was being put when the process died; nobody may put meanwhile."""
+        await asyncio.to_thread(self._sweep)
 
     async def put(self, content: bytes) -> str:
         return await asyncio.to_thread(self._put, content)
@@ -45,6 +51,11 @@ class DiskBlobs:
         name = match[1]
         return self._root / name[:2] / name[2:4] / name
 
+    def _sweep(self) -> None:
+        for left in self._root.glob(f"{_UNFINISHED}*"):
+            with contextlib.suppress(OSError):  # it costs room, and no more than that
+                left.unlink()
+
     def _put(self, content: bytes) -> str:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         place = self._place(digest)
@@ -52,7 +63,7 @@ class DiskBlobs:
             if not (place.is_file() and place.stat().st_size == len(content)):
                 _write(content, place, root=self._root)
             # Also where the blob was there: whoever put it may have died before this.
-            _sync_directory(place.parent)
+            sync_directory(place.parent)
         except OSError as failed:
             raise Unavailable(f"cannot store a blob in {self._root}: {failed.strerror}") from failed
         return digest
@@ -88,12 +99,8 @@ class DiskBlobs:
 
 
 def _write(content: bytes, place: Path, *, root: Path) -> None:
-    root.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    for directory in (place.parent.parent, place.parent):
-        if not directory.is_dir():
-            directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
-            _sync_directory(directory.parent)
-    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=root)  # mode 0600
+    _make_directory(place.parent)
+    descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=root)  # mode 0600
     beside = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -108,9 +115,9 @@ def _write(content: bytes, place: Path, *, root: Path) -> None:
         raise
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _make_directory(directory: Path) -> None:
+    """With those above it, each of them on disk before there is something in it."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+        sync_directory(directory.parent)

@@ -30,6 +30,7 @@ class LocalDispatcher:
         self._on_due: Mapping[str, OnDue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._unknown: set[str] = set()  # collections whose deadlines nobody here handles
         self._timer: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
         self._sleeping_until: int | None = None
@@ -125,7 +126,9 @@ class LocalDispatcher:
     async def _handle(self, row: Row) -> bool:
         handle = self._on_due.get(row.collection)
         if handle is None:
-            log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
+            if row.collection not in self._unknown:  # as of a role that once had this home
+                self._unknown.add(row.collection)
+                log.error("deadline_without_handler collection=%s key=%s", row.collection, row.key)
             return False
         try:
             await handle(row)

@@ -178,6 +178,8 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
         return _damaged(path, str(error))
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")):  # the log's index is a file too
         return Unavailable(f"no room to write {path}: free some space on its disk")
+    if name.startswith("SQLITE_BUSY"):
+        return Unavailable(f"another program is writing to {path}: let it finish, or end it")
     return Unavailable(f"{path} cannot be used ({name}: {error}): check its disk")
 
 
@@ -188,8 +190,12 @@ def _from_system(error: OSError, path: Path) -> Unavailable:
 
 
 def _damaged(path: Path, what: str) -> Damaged:
+    log = path.with_name(path.name + "-wal")
+    # SQLite takes every log for its file's: beside a copy it would damage that as well.
+    restored = f" and delete {log.name}" if log.exists() and log.stat().st_size > 0 else ""
     return Damaged(
-        f"{path} is damaged ({what}): restore it from a copy, or move it away to start empty"
+        f"{path} is damaged ({what}): restore it from a copy{restored},"
+        f" or move {'both' if restored else 'it'} away to start empty"
     )
 
 

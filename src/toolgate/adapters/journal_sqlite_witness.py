@@ -26,7 +26,9 @@ class Witness:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 self.seen = _number(os.pread(self._descriptor, 64, 0))
-                os.pwrite(self._descriptor, _line(self.seen or 0), 0)  # a full disk shows here
+                line = _line(self.seen or 0)
+                os.pwrite(self._descriptor, line, 0)  # a full disk shows here
+                os.ftruncate(self._descriptor, len(line))  # whatever else was in there
             except BaseException:
                 os.close(self._descriptor)
                 raise

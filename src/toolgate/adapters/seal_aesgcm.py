@@ -7,6 +7,7 @@ from typing import Final, Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.adapters.randomness import Randomness
 from toolgate.domain.errors import Damaged
 
@@ -52,3 +53,4 @@ def write_private(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.rename(path)
+    sync_directory(path.parent)

@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain.checkpoints import VerifierKey
 from toolgate.domain.errors import Damaged, Misconfigured
 
@@ -99,6 +100,8 @@ def keep_secret(path: Path) -> bytes:
         pass
     finally:
         made.unlink()
+    for directory in (path.parent, path.parent.parent):  # it may be the first in there
+        sync_directory(directory)
     return _read_secret(path)
 
 

@@ -49,10 +49,12 @@ async def browser_tasks(
             complaint=verdicts.complaint,
         )
         stack.push_async_callback(browser.close)
+        # Apart from evidence and kept files: these go after a day, whoever has the same content.
+        blobs = DiskBlobs(home / "blobs" / "tasks")
+        await blobs.sweep()
         runtime = TaskRuntime(
             journal=journal,
-            # Apart from evidence and kept files: these go after a day, whoever has the same content.
-            blobs=DiskBlobs(home / "blobs" / "tasks"),
+            blobs=blobs,
             browser=browser,
             clock=clock,
             new_id=new_id,

@@ -139,6 +139,7 @@ class Execution:
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
     home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
     blobs = DiskBlobs(home / "blobs")
+    await blobs.sweep()
     evidence = await EvidenceLog.open(
         TileFiles(home / "evidence"),
         journal=journal,

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import resource
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -28,7 +27,7 @@ from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.metrics import Metrics
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
-from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.adapters.seal_aesgcm import AesGcmSeal, write_private
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.redaction import Redactor
 from toolgate.settings import Settings
@@ -65,9 +64,15 @@ class Installation:
 
         self.on_stop(stopped)
 
+    def close_at_the_end(self, sockets: Iterable[socket.socket]) -> None:
+        """Whoever listens on one closes it; but a start that fails may not have come so far."""
+        for bound in sockets:
+            self.on_stop_soon(bound.close)
+
     def keep_running(self, work: Awaitable[None]) -> None:
         """A task that lives as long as the installation."""
         task = asyncio.ensure_future(work)
+        task.add_done_callback(_say_why_it_ended)
 
         async def end() -> None:
             task.cancel()
@@ -84,6 +89,11 @@ class Installation:
             except Exception:
                 log.exception("stop_failed")
         self._stops.clear()
+
+
+def _say_why_it_ended(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (failed := task.exception()) is not None:
+        log.error("background_work_ended", exc_info=failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +173,8 @@ def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
     if given:
         return str(given)
     path = settings.home / f"{name}.token"
-    if not path.exists() or not path.read_text().strip():  # a power cut may leave an empty one
-        path.unlink(missing_ok=True)
-        made = secrets.token_urlsafe(TOKEN_BYTES)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(made)
+    if not path.exists() or not path.read_text().strip():  # an empty one would let anyone in
+        write_private(path, secrets.token_urlsafe(TOKEN_BYTES).encode())
     token = path.read_text().strip()
     patterns.learn(token)
     return token
@@ -182,6 +188,11 @@ def address(name: Sequence[object]) -> str:
 def check_exposure(settings: Settings) -> None:
     """Without a key anyone may talk to us: only on loopback, and not silently."""
     if settings.api_key:
+        if not settings.on_loopback and not settings.internal_token:
+            log.warning(
+                "internal_token_unset whoever reaches HTTP_PORT or ORCHESTRATOR_PORT needs no key:"
+                " set INTERNAL_TOKEN, or let nobody reach them"
+            )
         return
     if not settings.on_loopback:
         raise Misconfigured(

@@ -29,7 +29,7 @@ from toolgate.bootstrap.installation import (
     token,
 )
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.orchestration import records
 from toolgate.ports.journal import Delete, Row
 from toolgate.ports.orchestrator import Orchestrator
@@ -72,8 +72,12 @@ async def _start_role(settings: Settings, start: Start) -> Installation:
     installation = Installation()
     try:
         await start(settings, installation, patterns)
-    except BaseException:
+    except BaseException as failed:
         await installation.stop()
+        if isinstance(failed, OSError):  # a key or a token that cannot be read, or no room for one
+            raise Unavailable(
+                f"it cannot start: {failed}; check that file and its disk"
+            ) from failed
         raise
     return installation
 
@@ -86,6 +90,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         gateway=(settings.gateway_port, "GATEWAY_PORT"),
         clients=(settings.ws_port, "WS_PORT"),
     )
+    installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     execution = await open_execution(settings, installation, core)
     dispatcher = LocalDispatcher(core.journal, core.clock)
@@ -143,6 +148,7 @@ async def _start_ingress_alone(
         internal=(settings.http_port, "HTTP_PORT"),
         clients=(settings.ws_port, "WS_PORT"),
     )
+    installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     dispatcher = LocalDispatcher(core.journal, core.clock)
     orchestrator = HttpOrchestrator(
@@ -189,6 +195,7 @@ async def _start_orchestrator_alone(
     settings: Settings, installation: Installation, patterns: SecretPatterns
 ) -> None:
     sockets = bind(settings.host, orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"))
+    installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     execution = await open_execution(settings, installation, core)
     dispatcher = LocalDispatcher(core.journal, core.clock)

@@ -33,7 +33,14 @@ async def _code(url: str, token: str) -> str:
 def command(settings: table.Settings, *, is_opened: bool, as_json: bool) -> None:
     """Print a link that signs the operator in, once."""
     kept = settings.home / "operator.token"
-    token = settings.operator_token.reveal() or (kept.read_text().strip() if kept.is_file() else "")
+    try:
+        token = settings.operator_token.reveal() or kept.read_text().strip()
+    except FileNotFoundError:
+        token = ""
+    except OSError as refused:
+        raise Misconfigured(
+            f"{kept} cannot be read ({refused.strerror}): set OPERATOR_TOKEN, or ask as its owner"
+        ) from refused
     if not token:
         raise Misconfigured(f"{kept} is not there: say with --home where Toolgate keeps its data")
     url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console"

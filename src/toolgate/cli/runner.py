@@ -1,8 +1,6 @@
 """`toolgate runner`: tools of other installations, run in sandboxes of this machine."""
 
-import asyncio
 import json
-import signal
 import sys
 
 import click
@@ -13,13 +11,11 @@ from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.bootstrap.runner import MOCK, Backend, serving
 from toolgate.cli.options import with_settings
+from toolgate.cli.serving import stop_on_signals
 
 
 async def _serve(settings: table.Settings, backend: Backend) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopped.set)
+    stopped = stop_on_signals()
     async with serving(settings, backend) as ready:
         sys.stdout.write(json.dumps(ready) + "\n")
         sys.stdout.flush()

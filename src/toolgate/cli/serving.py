@@ -19,10 +19,7 @@ def serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settin
 
 
 async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settings) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopped.set)
+    stopped = stop_on_signals()
     installation = await start(settings)
     try:
         collect_seldom()
@@ -33,6 +30,21 @@ async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings:
         await stopped.wait()
     finally:
         await installation.stop()
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM. Ctrl-C after that ends the process, however long stopping takes."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopped.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    return stopped
 
 
 def collect_seldom() -> None:
