@@ -19,8 +19,10 @@ from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.cli.main import main
 from toolgate.domain.checkpoints import Checkpoint, sign_note
 from toolgate.domain.evidence import leaf_hash
+from toolgate.domain.tools import ToolRequest
 from toolgate.execution.audit import AuditEntry, AuditLog
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.pipelines import open_rig
 
 REF = "requests/r7/tool_result.json"
 
@@ -122,6 +124,24 @@ def test_one_record_is_exported_to_a_file_that_proves_it_alone(
     result = run("evidence", "verify", proof, "--key", key)
     assert result.exit_code == 1
     assert "not what was recorded" in result.output
+
+
+@pytest.mark.parametrize("request_id", ["1763290000123", "17632900001234567890123"])
+async def test_a_request_whose_id_is_a_number_is_shown_and_exported(
+    tmp_path: Path, request_id: str
+) -> None:
+    async with open_rig(tmp_path) as rig:
+        await rig.pipeline.run(ToolRequest(request_id, "echo", {"text": "x"}))
+        await rig.evidence.publish()
+        shown = run("evidence", "show", request_id, "--json", "--home", tmp_path)
+        assert shown.exit_code == 0, shown.output
+        records = [json.loads(line)["record"] for line in shown.output.splitlines()]
+        assert [record["subject"] for record in records] == [request_id, request_id]
+        proof = tmp_path / "proof.json"
+        exported = run("evidence", "export", request_id, "-o", proof, "--home", tmp_path)
+        assert exported.exit_code == 0, exported.output
+        none = run("evidence", "show", "9" * 5000, "--home", tmp_path)
+        assert isinstance(none.exception, SystemExit)
 
 
 def test_the_whole_log_is_exported_and_verified_elsewhere(home: Path, tmp_path: Path) -> None:

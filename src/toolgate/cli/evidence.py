@@ -1,9 +1,11 @@
 """`toolgate evidence`: show, export and verify records, with the server running or gone."""
 
+import contextlib
 import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -23,6 +25,8 @@ from toolgate.adapters.journal_closed import JOURNAL_FILE
 from toolgate.cli.terminal import plain, progress, through
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey
 from toolgate.domain.errors import Damaged, NotFound, Unavailable
+
+INDEX_DIGITS: Final = 15  # of any log that there will be
 
 _home = click.option(
     "--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]"
@@ -240,8 +244,9 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
 
 
 def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:
-    if what.isascii() and what.isdigit():
-        return [(int(what), closed.at(int(what)))]
+    if what.isascii() and what.isdigit() and len(what) <= INDEX_DIGITS:
+        with contextlib.suppress(NotFound):  # a request's id may be a number as well
+            return [(int(what), closed.at(int(what)))]
     parts = what.split("/")
     subject = parts[1] if parts[0] == "requests" and len(parts) > 2 else what
     found = closed.about(subject)
