@@ -252,3 +252,13 @@ def test_a_proof_of_what_is_no_record_is_refused(tmp_path: Path, record: object)
     assert shown.exit_code == 1
     assert isinstance(shown.exception, SystemExit)
     assert "no record" in shown.stderr
+
+
+def test_a_log_that_claims_more_than_it_holds_is_refused_before_long(home: Path) -> None:
+    signer = Ed25519Signer.in_home(home)
+    claimed = Checkpoint(signer.key.name, 10**14, bytes(32))
+    note = sign_note(claimed.text(), key=signer.key, sign=signer.sign)
+    (home / "evidence" / "checkpoint").write_text(note, encoding="utf-8")
+    result = run("evidence", "verify", home / "evidence", "--json")
+    assert result.exit_code == 1
+    assert 0 < len(json.loads(result.output)["problems"]) < 2000
