@@ -438,7 +438,16 @@ class _Compiler:
             return []
         for op, operand in pairs:
             self._check_operand(where, op, operand)
-        return pairs
+        return [(op, self._unfold_operand(where, op, operand)) for op, operand in pairs]
+
+    def _unfold_operand(self, where: str, op: str, operand: JsonValue) -> JsonValue:
+        if op not in {"in", "not in"} or not isinstance(operand, list):
+            return operand
+        unfolded: list[JsonValue] = []
+        for one in operand:
+            is_group = isinstance(one, str) and one.startswith("$")
+            unfolded.extend(self._unfold(where, str(one)) if is_group else [one])
+        return unfolded
 
     def _operand(self, op: str, text: str) -> JsonValue:
         if op == "exists" and not text:
