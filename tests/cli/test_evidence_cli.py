@@ -21,6 +21,8 @@ from toolgate.domain.checkpoints import Checkpoint, sign_note
 from toolgate.domain.evidence import leaf_hash
 from toolgate.domain.tools import ToolRequest
 from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.ports.evidence import STREAM
+from toolgate.ports.journal import Append, NewEvent
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipelines import open_rig
 
@@ -157,6 +159,19 @@ def test_the_whole_log_is_exported_and_verified_elsewhere(home: Path, tmp_path: 
         assert run("evidence", "verify", copy).exit_code == 1, path
         path.write_bytes(content)
     assert run("evidence", "verify", copy).exit_code == 0
+
+
+async def test_only_what_is_signed_is_exported_and_counted(home: Path, tmp_path: Path) -> None:
+    journal = await SqliteJournal.open(home / "journal.db", clock=FakeClock(), bus=LocalBus())
+    record = b'{"artifacts":{},"at":1,"fields":{},"kind":"result","subject":"r10","v":1}'
+    await journal.commit(Append(STREAM, [NewEvent("result", record, "r10")]))
+    await journal.close()
+    exported = run("evidence", "export", "--all", "-o", tmp_path / "log", "--home", home, "--json")
+    assert json.loads(exported.output)["records"] == 10
+    tiles = {path.name for path in (tmp_path / "log" / "tile").rglob("*") if path.is_file()}
+    assert tiles == {"10"}  # none of an earlier size
+    verified = run("evidence", "verify", tmp_path / "log", "--json")
+    assert json.loads(verified.output)["records"] == 10, verified.output
 
 
 def test_the_log_alone_is_verified_and_says_that_artifacts_were_not(home: Path) -> None:
