@@ -118,6 +118,7 @@ def rule(**changes: Any) -> dict[str, Any]:
         (rule(when={"args.n": "contains:x"}), "rules[0] (a).when.args.n", "must be an operator"),
         (rule(when={"args.n": "not internal"}), "rules[0] (a).when.args.n", "must be an operator"),
         (rule(when={"args.n": {"in": "x"}}), "rules[0] (a).when.args.n", "needs a list"),
+        (rule(match=None, when={"args.n": []}), "rules[0] (a).when.args.n", "must be an operator"),
         (rule(when={"args.n": "in $none"}), "rules[0] (a).when.args.n", "no group $none"),
         (rule(when={"args.n": {"like": "x"}}), "rules[0] (a).when.args.n", "must be an operator"),
         (rule(when={"args.n": "=="}), "rules[0] (a).when.args.n", "needs a text"),

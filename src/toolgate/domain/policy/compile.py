@@ -417,7 +417,8 @@ class _Compiler:
                 self._problem(spot, "must be an argument: args.<name>")
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
-            for one in wanted if isinstance(wanted, list) else [wanted]:
+            # Of an empty list there would be nothing left to hold, and the rule would match all.
+            for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
                     says = f"{name} {op} {json.dumps(operand)}"
                     draft.form[f"when {says}"] = True
