@@ -289,13 +289,17 @@ class _Compiler:
         if not given:
             self._problem(where, "is empty; say `match: any` if you mean every call")
         public = given.get("public")
-        if public is not None and not isinstance(public, bool):
+        if "public" in given and not isinstance(public, bool):
             self._problem(f"{where}.public", "must be true or false")
         self._add_url(
             draft,
-            schemes=self._lower(f"{where}.scheme", given.get("scheme")),
+            schemes=None
+            if "scheme" not in given
+            else self._lower(f"{where}.scheme", given["scheme"]),
             hosts=None if "host" not in given else self._hosts(f"{where}.host", given["host"]),
-            methods=self._lower(f"{where}.method", given.get("method")),
+            methods=None
+            if "method" not in given
+            else self._lower(f"{where}.method", given["method"]),
             ports=None if "port" not in given else self._ports(f"{where}.port", given["port"]),
             public=public if isinstance(public, bool) else None,
         )
@@ -588,8 +592,8 @@ class _Compiler:
                 self._problem(where, f"{text!r}: {bad}")
         return hosts
 
-    def _lower(self, where: str, value: JsonValue) -> list[str] | None:
-        return None if value is None else [text.lower() for text in self._texts(where, value)]
+    def _lower(self, where: str, value: JsonValue) -> list[str]:
+        return [text.lower() for text in self._texts(where, value)]
 
     def _choices(self, where: str, value: JsonValue, known: Sequence[str]) -> list[str]:
         texts = self._texts(where, value)
