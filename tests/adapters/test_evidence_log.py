@@ -499,6 +499,24 @@ async def test_a_proof_of_any_record_verifies_with_the_server_gone(tmp_path: Pat
         assert len(proven.artifacts) == 2
 
 
+async def test_what_cannot_be_published_for_long_does_not_fill_the_memory(tmp_path: Path) -> None:
+    async with running(tmp_path) as home:
+        checkpoint = tmp_path / "evidence" / "checkpoint"
+        aside = checkpoint.rename(tmp_path / "aside")
+        checkpoint.mkdir()
+        for number in range(3 * QUICK.page):
+            await home.log.record("result", {"number": number})
+        await until(lambda: "Is a directory" in home.log.failure)
+        for number in range(3 * QUICK.page):
+            await home.log.record("result", {"number": number})
+        assert len(home.log._arrived) <= 2 * QUICK.page
+        checkpoint.rmdir()
+        aside.rename(checkpoint)
+        await until(lambda: home.log.failure == "")
+        assert (await home.log.publish()).size == 6 * QUICK.page
+    assert check_home(tmp_path) == []
+
+
 async def test_no_byte_of_a_proof_can_be_changed(tmp_path: Path) -> None:
     async with running(tmp_path) as home:
         await fill(home, 300, artifacts=True)

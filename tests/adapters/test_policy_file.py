@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from toolgate.adapters.policy_file import (
     parse_document,
 )
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.domain.errors import Conflict
+from toolgate.domain.errors import Conflict, Refused
 from toolgate.domain.policy.compile import default_allow_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.model import Effect, InvalidPolicy, Policy
@@ -191,6 +192,30 @@ async def test_watching_takes_up_a_change_by_itself(tmp_path: Path) -> None:
     await asyncio.wait_for(changed.wait(), timeout=10)
     assert allows(file.current, "kv.set")
     watching.cancel()
+
+
+async def test_a_file_that_cannot_be_written_is_said_and_nothing_changes(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "policy.yaml"
+    path.parent.mkdir()
+    path.write_text(GOOD)
+    file = PolicyFile(path, parse_shell=PARSE)
+    before = file.current
+    shutil.rmtree(path.parent)
+    with pytest.raises(Refused, match=r"policy\.yaml cannot be written: No such file"):
+        await file.replace(BETTER)
+    assert (file.current, file.text) == (before, GOOD)
+
+
+async def test_a_link_to_the_policy_stays_one_where_another_is_put_in_force(tmp_path: Path) -> None:
+    kept, path = tmp_path / "team" / "policy.yaml", tmp_path / "policy.yaml"
+    kept.parent.mkdir()
+    kept.write_text(GOOD)
+    path.symlink_to(kept)
+    file = PolicyFile(path, parse_shell=PARSE)
+    await file.replace(BETTER)
+    assert path.is_symlink()
+    assert kept.read_text() == BETTER
+    assert not await file.refresh()
 
 
 async def test_a_text_can_be_put_in_the_file_and_in_force(tmp_path: Path) -> None:

@@ -19,8 +19,12 @@ from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
 from toolgate.cli.main import main
 from toolgate.domain.checkpoints import Checkpoint, sign_note
 from toolgate.domain.evidence import leaf_hash
+from toolgate.domain.tools import ToolRequest
 from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.ports.evidence import STREAM
+from toolgate.ports.journal import Append, NewEvent
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.pipelines import open_rig
 
 REF = "requests/r7/tool_result.json"
 
@@ -124,6 +128,24 @@ def test_one_record_is_exported_to_a_file_that_proves_it_alone(
     assert "not what was recorded" in result.output
 
 
+@pytest.mark.parametrize("request_id", ["1763290000123", "17632900001234567890123"])
+async def test_a_request_whose_id_is_a_number_is_shown_and_exported(
+    tmp_path: Path, request_id: str
+) -> None:
+    async with open_rig(tmp_path) as rig:
+        await rig.pipeline.run(ToolRequest(request_id, "echo", {"text": "x"}))
+        await rig.evidence.publish()
+        shown = run("evidence", "show", request_id, "--json", "--home", tmp_path)
+        assert shown.exit_code == 0, shown.output
+        records = [json.loads(line)["record"] for line in shown.output.splitlines()]
+        assert [record["subject"] for record in records] == [request_id, request_id]
+        proof = tmp_path / "proof.json"
+        exported = run("evidence", "export", request_id, "-o", proof, "--home", tmp_path)
+        assert exported.exit_code == 0, exported.output
+        none = run("evidence", "show", "9" * 5000, "--home", tmp_path)
+        assert isinstance(none.exception, SystemExit)
+
+
 def test_the_whole_log_is_exported_and_verified_elsewhere(home: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     assert run("evidence", "export", "--all", "-o", copy, "--home", home).exit_code == 0
@@ -137,6 +159,19 @@ def test_the_whole_log_is_exported_and_verified_elsewhere(home: Path, tmp_path: 
         assert run("evidence", "verify", copy).exit_code == 1, path
         path.write_bytes(content)
     assert run("evidence", "verify", copy).exit_code == 0
+
+
+async def test_only_what_is_signed_is_exported_and_counted(home: Path, tmp_path: Path) -> None:
+    journal = await SqliteJournal.open(home / "journal.db", clock=FakeClock(), bus=LocalBus())
+    record = b'{"artifacts":{},"at":1,"fields":{},"kind":"result","subject":"r10","v":1}'
+    await journal.commit(Append(STREAM, [NewEvent("result", record, "r10")]))
+    await journal.close()
+    exported = run("evidence", "export", "--all", "-o", tmp_path / "log", "--home", home, "--json")
+    assert json.loads(exported.output)["records"] == 10
+    tiles = {path.name for path in (tmp_path / "log" / "tile").rglob("*") if path.is_file()}
+    assert tiles == {"10"}  # none of an earlier size
+    verified = run("evidence", "verify", tmp_path / "log", "--json")
+    assert json.loads(verified.output)["records"] == 10, verified.output
 
 
 def test_the_log_alone_is_verified_and_says_that_artifacts_were_not(home: Path) -> None:
@@ -232,3 +267,13 @@ def test_a_proof_of_what_is_no_record_is_refused(tmp_path: Path, record: object)
     assert shown.exit_code == 1
     assert isinstance(shown.exception, SystemExit)
     assert "no record" in shown.stderr
+
+
+def test_a_log_that_claims_more_than_it_holds_is_refused_before_long(home: Path) -> None:
+    signer = Ed25519Signer.in_home(home)
+    claimed = Checkpoint(signer.key.name, 10**14, bytes(32))
+    note = sign_note(claimed.text(), key=signer.key, sign=signer.sign)
+    (home / "evidence" / "checkpoint").write_text(note, encoding="utf-8")
+    result = run("evidence", "verify", home / "evidence", "--json")
+    assert result.exit_code == 1
+    assert 0 < len(json.loads(result.output)["problems"]) < 2000

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from toolgate.cli.main import main
 from toolgate.cli.operator import Operator, show
 from toolgate.domain.errors import Refused, Unavailable
+from toolgate.execution.file_artifacts import LARGEST_FILE
 
 GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST","message":"gone"}}'
 
@@ -145,3 +146,14 @@ def test_what_a_server_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_a_name_with_colons_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"deviceId": "lab:key:[b]7"}], {"device": "deviceId"}, as_json=False)
     assert "lab:key:[b]7" in capsys.readouterr().out
+
+
+def test_a_file_that_is_too_large_to_be_kept_is_said_to_be_so(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(LARGEST_FILE + 1)
+    with saying(b"") as url:
+        settings = ["--url", url, "-s", "EXECUTOR_TOKEN=" + "x" * 32, "--home", str(tmp_path)]
+        result = CliRunner().invoke(main, ["artifact", "put", str(large), *settings])
+    assert result.exit_code == 1
+    assert f"at most {LARGEST_FILE} bytes" in result.stderr

@@ -6,11 +6,13 @@ import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.engine_builtin import BuiltInEngine
+from toolgate.adapters.engine_sandbox import guarded_http
 from toolgate.adapters.web_guard import DEFAULT_LIMITS
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.builtin import REFUSED
 from toolgate.execution.tools.exec import may_be_set
+from toolgate.ports.engine import no_update
 from toolgate.ports.sandbox import Session
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -85,6 +87,26 @@ async def test_a_redirect_that_the_policy_does_not_allow_is_not_followed(bench: 
     bench.web.answers[A] = Unavailable("silent")
     silent = await bench.call("web.fetch", {"url": A})
     assert silent.outcome is Outcome.MAY_HAVE_EXECUTED
+
+
+@pytest.mark.parametrize("location", ["ftp://a.example.com/", "http://a b/", "http://u:p@x.test/"])
+async def test_a_post_whose_answer_leads_nowhere_was_executed(bench: Bench, location: str) -> None:
+    bench.web.answers[A] = page(A, status=302, location=location)
+    lost = await bench.call("web.fetch", {"url": A, "method": "POST", "body": "x=1"})
+    assert (lost.ok, lost.outcome) == (False, Outcome.EXECUTED)
+    assert (await bench.call("http.fetch", {"url": A})).outcome is Outcome.EXECUTED
+
+
+@pytest.mark.parametrize("location", [B, "ftp://a.example.com/"])
+async def test_an_http_request_that_was_sent_is_said_to_have_been(location: str) -> None:
+    web = FakeWeb({A: page(A, status=302, location=location)})
+    http = guarded_http(web, permits=lambda _, url: str(url) == A)
+    request = ToolRequest("r", "http.request", {"url": A, "method": "POST", "body": "x=1"})
+    refused = await http(request, no_update)
+    assert (refused.ok, refused.outcome) == (False, Outcome.EXECUTED)
+    assert len(web.asked) == 1
+    unsent = await http(request._replace(args={"url": B}), no_update)
+    assert unsent.outcome is Outcome.NOT_STARTED
 
 
 @pytest.mark.requirement("002/system/fetch-timeout")

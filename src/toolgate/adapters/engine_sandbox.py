@@ -19,6 +19,7 @@ from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Refused, Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.domain.urls import Url
+from toolgate.execution.hops import Hops
 from toolgate.execution.target_tools import (
     GET,
     PUT,
@@ -81,11 +82,12 @@ def guarded_http(web: Web, *, permits: Callable[[ToolRequest, Url], bool] = any_
     async def fetch(request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, HttpRequest)
         wanted = WebRequest(args.url, args.method.upper(), args.headers, args.body.encode())
+        hops = Hops(request, permits)
         try:
             async with asyncio.timeout(_seconds(args.timeout_ms)):
-                answer = await web.fetch(wanted, granted=lambda url: permits(request, url))
+                answer = await web.fetch(wanted, granted=hops)
         except (Invalid, Refused) as refused:
-            return failed(f"http.request: {refused}")
+            return failed(f"http.request: {refused}", outcome=hops.outcome(refused))
         except (Unavailable, TimeoutError) as broken:
             reason = str(broken) or "it took too long"
             return failed(f"http.request: {reason}", outcome=Outcome.MAY_HAVE_EXECUTED)

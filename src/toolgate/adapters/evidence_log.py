@@ -276,7 +276,8 @@ class EvidenceLog:
         }
 
     def _hear(self, events: Sequence[Event]) -> None:
-        self._arrived.extend(events)
+        if len(self._arrived) < self._options.page:  # what is missed is read from the journal
+            self._arrived.extend(events)
         self._woken.set()
 
     async def _keep_publishing(self) -> None:

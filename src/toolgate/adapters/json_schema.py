@@ -1,12 +1,20 @@
-"""Checks values against a JSON Schema that somebody gave, within a bound on its size."""
+"""Checks values against a JSON Schema that somebody gave, within a bound on its size and its work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+import re2  # type: ignore[import-untyped]
 
 MAX_SCHEMA: Final = 65_536
 MAX_TOLD: Final = 10
+MAX_REFERENCES: Final = 10_000  # followed in one check; two to a level double with each level
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[Any]]
+
+
+class _Unusable(Exception):
+    """The schema cannot be applied."""
 
 
 def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
@@ -14,16 +22,73 @@ def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
     if len(msgspec.json.encode(schema)) > MAX_SCHEMA:
         return [f"the schema is larger than {MAX_SCHEMA} bytes"]
     # Comes with the MCP SDK, and is needed by few tasks.
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # noqa: PLC0415
     from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
         SchemaError,
     )
-    from referencing import Registry  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
     try:
-        Draft202012Validator.check_schema(schema)
+        found = sorted(_errors(value, schema), key=lambda error: list(map(str, error.path)))
     except SchemaError as wrong:
         return [f"the schema is not one: {wrong.message}"]
-    validator = Draft202012Validator(schema, registry=Registry())  # fetches nothing
-    found = sorted(validator.iter_errors(value), key=lambda error: list(map(str, error.path)))
+    except Unresolvable as wrong:
+        return [f"the schema refers to what is not in it: {wrong.ref}"]
+    except RecursionError:
+        return ["the schema refers to itself without end"]
+    except (_Unusable, OverflowError) as wrong:
+        return [f"the schema cannot be applied: {wrong}"]
     return [f"{error.json_path}: {error.message[:200]}" for error in found[:MAX_TOLD]]
+
+
+def _errors(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    from jsonschema import (  # type: ignore[import-untyped]  # noqa: PLC0415 -- as above
+        Draft202012Validator,
+        ValidationError,
+        validators,
+    )
+    from referencing import Registry  # noqa: PLC0415
+
+    followed = 0
+
+    def counted(follow: Keyword) -> Keyword:
+        def keyword(validator: Any, ref: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            nonlocal followed
+            followed += 1
+            if followed > MAX_REFERENCES:
+                raise _Unusable(f"it follows more than {MAX_REFERENCES} references")
+            yield from follow(validator, ref, instance, schema)
+
+        return keyword
+
+    def pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
+        if isinstance(instance, str) and not _is_in(instance, pattern):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+    def properties(validator: Any, patterns: Any, instance: Any, _: Any) -> Iterator[Any]:
+        for pattern, inner in patterns.items() if isinstance(instance, dict) else ():
+            for name, member in instance.items():
+                if _is_in(name, pattern):
+                    yield from validator.descend(member, inner, path=name, schema_path=pattern)
+
+    Draft202012Validator.check_schema(schema)
+    known = Draft202012Validator.VALIDATORS
+    bounded = validators.extend(
+        Draft202012Validator,
+        {
+            "$ref": counted(known["$ref"]),
+            "$dynamicRef": counted(known["$dynamicRef"]),
+            "pattern": pattern,
+            "patternProperties": properties,
+        },
+    )
+    yield from bounded(schema, registry=Registry()).iter_errors(value)  # fetches nothing
+
+
+def _is_in(text: str, pattern: str) -> bool:
+    """By RE2: Python's own `re` may take longer than anyone waits, and holds the process."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.search(pattern, text.encode("utf-8", "replace").decode(), options) is not None
+    except re2.error as wrong:
+        raise _Unusable(f"the pattern {pattern[:100]!r} is not one of RE2's") from wrong

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from toolgate.domain.errors import Conflict
+from toolgate.domain.errors import Conflict, Refused
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
 from toolgate.domain.policy.promises import run_tests
@@ -197,7 +197,7 @@ class PolicyFile:
     async def replace(self, text: str, *, over: str = "") -> Policy:
         """Put another text in the file and in force; `over` is the version that it must replace.
 
-        Raises InvalidPolicy, Conflict, and then changes nothing.
+        Raises InvalidPolicy, Conflict, Refused, and then changes nothing.
         """
         path = self._path or self._keep_at
         if path is None:
@@ -206,7 +206,10 @@ class PolicyFile:
             if over and over != self.current.version:
                 raise Conflict("the policy was changed meanwhile; look at it again")
             policy = await asyncio.to_thread(self._compile, text)
-            await asyncio.to_thread(_write, path, text)
+            try:
+                await asyncio.to_thread(_write, path.resolve(), text)
+            except OSError as failed:
+                raise Refused(f"{path} cannot be written: {failed.strerror}") from failed
             self._path = path
             self._seen, self._digest = None, _digest(text.encode())
             self._activate(text, policy)

@@ -42,6 +42,7 @@ from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
+from toolgate.execution.policy_records import PolicyRecords
 from toolgate.execution.routing import Route as ToolRoute
 from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
@@ -152,17 +153,25 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     installation.on_stop(evidence.close)
     parse_shell = TreeSitterShellParser()
+    audit = AuditLog(journal, redactor=redactor)
+    on_record = PolicyRecords(journal, evidence, audit, current=lambda: policy.current)
     path = Path(settings.policy_file) if settings.policy_file else None
     try:
-        policy = PolicyFile(path, parse_shell=parse_shell, keep_at=home / "policy.yaml")
+        policy = PolicyFile(
+            path,
+            parse_shell=parse_shell,
+            keep_at=home / "policy.yaml",
+            changed=on_record.changed,
+        )
     except (OSError, UnicodeDecodeError, InvalidPolicy) as wrong:
         which = path or home / "policy.yaml"
         raise Misconfigured(f"POLICY_FILE {which}: {wrong}") from wrong
+    await on_record.note()
+    installation.keep_running(on_record.keep())
     installation.keep_running(policy.watch())
     policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
     guard = Guard()
     web = await installation.enter(GuardedWeb(guard))
-    audit = AuditLog(journal, redactor=redactor)
     way_out = policed_egress(guard, policy.find, evidence=evidence, audit=audit)
     sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock, egress=way_out)
     sandboxes.start_soon()

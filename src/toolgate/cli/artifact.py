@@ -14,7 +14,8 @@ import click
 
 from toolgate.cli.operator import refusal
 from toolgate.cli.options import host_in_url, with_settings
-from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
+from toolgate.execution.file_artifacts import LARGEST_FILE
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 60.0
@@ -37,6 +38,8 @@ def command() -> None:
 @with_settings
 def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
     """Keep FILE and print its ref."""
+    if file.stat().st_size > LARGEST_FILE:  # a gateway hangs up on it before it can say so
+        raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes", field="file")
     answer = _ask(settings, url, "/artifact/put", content=file.read_bytes())
     try:
         kept = json.loads(answer)

@@ -1,9 +1,12 @@
 """`toolgate evidence`: show, export and verify records, with the server running or gone."""
 
+import contextlib
 import json
 import shutil
 import sys
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -21,8 +24,10 @@ from toolgate.adapters.evidence_log import artifacts_of, make_proof
 from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.adapters.journal_closed import JOURNAL_FILE
 from toolgate.cli.terminal import plain, progress, through
-from toolgate.domain.checkpoints import Checkpoint, VerifierKey
+from toolgate.domain.checkpoints import Checkpoint, VerifierKey, tiles_of
 from toolgate.domain.errors import Damaged, NotFound, Unavailable
+
+INDEX_DIGITS: Final = 15  # of any log that there will be
 
 _home = click.option(
     "--home", type=click.Path(path_type=Path), help="Where the data is. [TOOLGATE_HOME]"
@@ -224,14 +229,16 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
     if note is None:
         raise NotFound("checkpoint", str(closed.log.root / CHECKPOINT))
     size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size
-    # The checkpoint first: what a running server adds meanwhile lies beyond it.
+    # Each tile as this checkpoint has it: a running server replaces files meanwhile.
     output.mkdir(mode=0o700, parents=True)
-    shutil.copy(closed.log.root / CHECKPOINT, output / CHECKPOINT)
+    (output / CHECKPOINT).write_bytes(note.encode())
     shutil.copy(closed.log.root / PUBLIC_KEY, output / PUBLIC_KEY)
-    shutil.copytree(closed.log.root / "tile", output / "tile")
+    for tile in tiles_of(size):
+        (output / tile.path).parent.mkdir(parents=True, exist_ok=True)
+        (output / tile.path).write_bytes(closed.log.read(tile))
     (output / ARTIFACT_DIRECTORY).mkdir()
     count = 0
-    for record in through(closed.records(), "Exporting records", total=size):
+    for record in through(islice(closed.records(), size), "Exporting records", total=size):
         count += 1
         for ref, digest in artifacts_of(record).items():
             name = digest.removeprefix("sha256:")
@@ -240,10 +247,9 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
 
 
 def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:
-    if what.isascii() and what.isdigit():
-        if len(what) > 18:  # no journal counts so far
-            raise NotFound("record", what)
-        return [(int(what), closed.at(int(what)))]
+    if what.isascii() and what.isdigit() and len(what) <= INDEX_DIGITS:
+        with contextlib.suppress(NotFound):  # a request's id may be a number as well
+            return [(int(what), closed.at(int(what)))]
     parts = what.split("/")
     subject = parts[1] if parts[0] == "requests" and len(parts) > 2 else what
     found = closed.about(subject)

@@ -1,6 +1,7 @@
 """The calls of the past, put to another policy: from the evidence, so with secrets redacted."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +33,13 @@ class Simulation:
 
     async def run(self, text: str, *, limit: int) -> tuple[int, list[Change]]:
         """How many of the newest calls were looked at, and those that it decides otherwise."""
-        candidate = self.compile(text)
+        # In threads: a large policy takes a while to read, and nothing else is to wait for it.
+        candidate = await asyncio.to_thread(self.compile, text)
         recorded = [call async for call in self._recorded(limit)]
-        return len(recorded), list(simulate(recorded, candidate, parse_shell=self.parse_shell))
+        return len(recorded), await asyncio.to_thread(self._changes, recorded, candidate)
+
+    def _changes(self, recorded: Sequence[RecordedCall], candidate: Policy) -> list[Change]:
+        return list(simulate(recorded, candidate, parse_shell=self.parse_shell))
 
     async def _recorded(self, limit: int) -> AsyncIterator[RecordedCall]:
         before: int | None = None

@@ -443,6 +443,19 @@ def test_a_list_contains_a_number_however_it_is_written() -> None:
     assert effect(by, "pay", {"accounts": [True, 8]}) == (ALLOW, "r1")
 
 
+@pytest.mark.parametrize(
+    "blocked", ["in $blocked", {"in": ["$blocked"]}, {"in": ["x", "$blocked"]}]
+)
+def test_a_group_stands_for_its_members_in_a_comparison_too(blocked: JsonValue) -> None:
+    by = policy(
+        {"deny": "pay", "when": {"args.to": blocked}},
+        {"allow": "pay", "when": {"args.to": "not in $blocked"}},
+        groups={"blocked": ["eve", "mallory"]},
+    )
+    assert effect(by, "pay", {"to": "mallory"}) == (DENY, "r0")
+    assert effect(by, "pay", {"to": "bob"}) == (ALLOW, "r1")
+
+
 def test_a_number_may_be_one_of_a_list_that_holds_texts_as_well() -> None:
     by = policy({"allow": "pay", "when": {"args.to": {"in": ["main", 7]}}})
     assert effect(by, "pay", {"to": 7})[0] is ALLOW

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from tests.surfaces.gateway.conftest import ALL, Answered
 from toolgate import settings as table
+from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.gateway_v1 import DEFAULT_PORT, ErrorCode
 from toolgate.execution.tools import exec as exec_tool
@@ -474,6 +475,29 @@ async def test_a_policy_is_shown_simulated_and_replaced_if_it_is_sound(
     denied = await installed.command("tool", {"name": "text.upper", "args": {"text": "x"}})
     assert (denied.status, denied.code) == (403, ErrorCode.PERMISSION_DENIED)
     await installed.operator("PUT", "/policy", {"text": POLICY})
+
+
+async def test_a_policy_that_was_edited_in_its_file_is_in_the_evidence(
+    installed: Installed,
+) -> None:
+    file = installed.home.parent / "team.yaml"
+    file.write_text(POLICY.replace("text.upper, ", ""))
+
+    async def recorded() -> list[str]:
+        with ClosedHome(installed.home) as home:
+            records = [json.loads(record) for record in home.records()]
+        return [each["fields"]["version"] for each in records if each["kind"] == "policy"]
+
+    try:
+        async with asyncio.timeout(20):
+            first = (await recorded())[0]
+            while (await recorded())[-1] == first:
+                await asyncio.sleep(0.05)
+        assert (await recorded())[-1] == (await installed.operator("GET", "/policy")).data[
+            "version"
+        ]
+    finally:
+        await installed.operator("PUT", "/policy", {"text": POLICY})
 
 
 async def test_of_two_who_edit_one_policy_the_second_hears_of_the_first(

@@ -289,13 +289,17 @@ class _Compiler:
         if not given:
             self._problem(where, "is empty; say `match: any` if you mean every call")
         public = given.get("public")
-        if public is not None and not isinstance(public, bool):
+        if "public" in given and not isinstance(public, bool):
             self._problem(f"{where}.public", "must be true or false")
         self._add_url(
             draft,
-            schemes=self._lower(f"{where}.scheme", given.get("scheme")),
+            schemes=None
+            if "scheme" not in given
+            else self._lower(f"{where}.scheme", given["scheme"]),
             hosts=None if "host" not in given else self._hosts(f"{where}.host", given["host"]),
-            methods=self._lower(f"{where}.method", given.get("method")),
+            methods=None
+            if "method" not in given
+            else self._lower(f"{where}.method", given["method"]),
             ports=None if "port" not in given else self._ports(f"{where}.port", given["port"]),
             public=public if isinstance(public, bool) else None,
         )
@@ -417,7 +421,8 @@ class _Compiler:
                 self._problem(spot, "must be an argument: args.<name>")
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
-            for one in wanted if isinstance(wanted, list) else [wanted]:
+            # Of an empty list there would be nothing left to hold, and the rule would match all.
+            for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
                     says = f"{name} {op} {json.dumps(operand)}"
                     draft.form[f"when {says}"] = True
@@ -438,7 +443,16 @@ class _Compiler:
             return []
         for op, operand in pairs:
             self._check_operand(where, op, operand)
-        return pairs
+        return [(op, self._unfold_operand(where, op, operand)) for op, operand in pairs]
+
+    def _unfold_operand(self, where: str, op: str, operand: JsonValue) -> JsonValue:
+        if op not in {"in", "not in"} or not isinstance(operand, list):
+            return operand
+        unfolded: list[JsonValue] = []
+        for one in operand:
+            is_group = isinstance(one, str) and one.startswith("$")
+            unfolded.extend(self._unfold(where, str(one)) if is_group else [one])
+        return unfolded
 
     def _operand(self, op: str, text: str) -> JsonValue:
         if op == "exists" and not text:
@@ -578,8 +592,8 @@ class _Compiler:
                 self._problem(where, f"{text!r}: {bad}")
         return hosts
 
-    def _lower(self, where: str, value: JsonValue) -> list[str] | None:
-        return None if value is None else [text.lower() for text in self._texts(where, value)]
+    def _lower(self, where: str, value: JsonValue) -> list[str]:
+        return [text.lower() for text in self._texts(where, value)]
 
     def _choices(self, where: str, value: JsonValue, known: Sequence[str]) -> list[str]:
         texts = self._texts(where, value)

@@ -6,8 +6,8 @@ import msgspec
 
 from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
-from toolgate.domain.urls import Url
 from toolgate.execution.builtin import Args, Context, define, failed
+from toolgate.execution.hops import Hops
 from toolgate.ports.web import Blocked, WebRequest, WebResponse
 
 Headers = Annotated[dict[str, str], msgspec.Meta(max_length=64)]
@@ -19,21 +19,11 @@ class HttpFetchArgs(Args, frozen=True):
 
 
 async def run(args: HttpFetchArgs, context: Context) -> ToolOutput:
-    hops = 0
-
-    def granted(url: Url) -> bool:
-        """The first URL too, as it was read here: the policy may have read it in another way."""
-        nonlocal hops
-        hops += 1
-        return context.permits(context.request, url)
-
+    hops = Hops(context.request, context.permits)
     try:
-        answer = await context.web.fetch(
-            WebRequest(args.url, headers=args.headers), granted=granted
-        )
+        answer = await context.web.fetch(WebRequest(args.url, headers=args.headers), granted=hops)
     except (Invalid, Blocked) as refused:
-        begun = Outcome.EXECUTED if hops > 1 else Outcome.NOT_STARTED
-        return failed(f"http.fetch: {refused}", outcome=begun)
+        return failed(f"http.fetch: {refused}", outcome=hops.outcome(refused))
     except Unavailable as unavailable:
         return failed(f"http.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)
     return _output(answer)

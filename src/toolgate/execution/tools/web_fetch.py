@@ -6,8 +6,8 @@ import msgspec
 
 from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
-from toolgate.domain.urls import Url
 from toolgate.execution.builtin import Args, Context, define, failed, refused
+from toolgate.execution.hops import Hops
 from toolgate.ports.web import Blocked, WebRequest, WebResponse
 
 Headers = Annotated[dict[str, str], msgspec.Meta(max_length=64)]
@@ -25,22 +25,14 @@ async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
         return refused("web.fetch: only a POST has a body")
     if args.body and context.holds_secret(args.body):
         return refused("web.fetch: the body holds a secret")
-    asked = 0
-
-    def granted(url: Url) -> bool:
-        """The first URL too, as it was read here: the policy may have read it in another way."""
-        nonlocal asked
-        asked += 1
-        return context.permits(context.request, url)
-
+    hops = Hops(context.request, context.permits)
     request = WebRequest(
         args.url, method=args.method, headers=args.headers, body=args.body.encode()
     )
     try:
-        answer = await context.web.fetch(request, granted=granted)
+        answer = await context.web.fetch(request, granted=hops)
     except (Invalid, Blocked) as blocked:
-        begun = Outcome.EXECUTED if asked > 1 else Outcome.NOT_STARTED
-        return refused(f"web.fetch: {blocked}", outcome=begun)
+        return refused(f"web.fetch: {blocked}", outcome=hops.outcome(blocked))
     except Unavailable as unavailable:
         return failed(f"web.fetch: {unavailable}", outcome=Outcome.MAY_HAVE_EXECUTED)
     return _output(answer)

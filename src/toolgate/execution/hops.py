@@ -1,0 +1,25 @@
+"""The addresses that one web request goes through: each is put to the policy, and counted."""
+
+from collections.abc import Callable
+
+from toolgate.domain.errors import Invalid, ToolgateError
+from toolgate.domain.tools import Outcome, ToolRequest
+from toolgate.domain.urls import Url
+
+
+class Hops:
+    """For `Web.fetch` as what is granted: the first URL too, as it is read there."""
+
+    def __init__(self, request: ToolRequest, permits: Callable[[ToolRequest, Url], bool]) -> None:
+        self._request = request
+        self._permits = permits
+        self._asked = 0
+
+    def __call__(self, url: Url) -> bool:
+        self._asked += 1
+        return self._permits(self._request, url)
+
+    def outcome(self, refused: ToolgateError) -> Outcome:
+        """What was done before this: the hops but the last, or all where its answer led nowhere."""
+        sent = self._asked - (not isinstance(refused, Invalid))
+        return Outcome.EXECUTED if sent > 0 else Outcome.NOT_STARTED

@@ -1,0 +1,85 @@
+"""Which policy was in force from when on: a record and a row of the audit for each change.
+
+However it came about: through a door, by an edit of the file, or while nothing ran.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from toolgate.domain.errors import ToolgateError
+from toolgate.domain.policy.model import ACTIVE_POLICY, Policy
+from toolgate.execution.audit import AuditEntry, AuditLog
+from toolgate.ports.evidence import Evidence
+from toolgate.ports.journal import Journal, Put
+
+log = logging.getLogger(__name__)
+
+COLLECTION: Final = "policy_on_record"  # one row: the version that the last record tells of
+ACTION: Final = "policy.active"
+RETRY_S: Final = 1.0
+
+
+class PolicyRecords:
+    def __init__(
+        self,
+        journal: Journal,
+        evidence: Evidence,
+        audit: AuditLog,
+        *,
+        current: Callable[[], Policy],
+    ) -> None:
+        self._journal = journal
+        self._evidence = evidence
+        self._audit = audit
+        self._current = current
+        self._changed = asyncio.Event()
+
+    def changed(self, _: object) -> None:
+        """Another policy may be in force."""
+        self._changed.set()
+
+    async def keep(self) -> None:
+        """Write each change down, for ever."""
+        retry_after: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(retry_after):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.note()
+                retry_after = None
+            except ToolgateError as failed:
+                log.warning("policy_not_recorded error=%s", failed)
+                retry_after = RETRY_S
+
+    async def note(self) -> None:
+        """Put the policy in force on record, where the last record is of another."""
+        policy = self._current()
+        row = await self._journal.get(COLLECTION, ACTIVE_POLICY)
+        previous = "" if row is None else row.value.decode()
+        if policy.version == previous:
+            return
+        entry = AuditEntry(
+            action=ACTION,
+            actor="system",
+            resource_type="policy",
+            resource_id=policy.name,
+            metadata={"version": policy.version, "previous": previous},
+        )
+        await self._evidence.record(
+            "policy",
+            {"policy": policy.name, "version": policy.version, "previous": previous},
+            with_operations=[
+                Put(
+                    COLLECTION,
+                    ACTIVE_POLICY,
+                    policy.version.encode(),
+                    expected=0 if row is None else row.version,
+                ),
+                *self._audit.prepare(entry),
+            ],
+        )

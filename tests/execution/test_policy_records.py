@@ -1,0 +1,63 @@
+"""Each policy that was in force, in the evidence and in the audit."""
+
+import asyncio
+from pathlib import Path
+
+from toolgate.adapters.policy_file import load_policy
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.domain.policy.model import ACTIVE_POLICY
+from toolgate.execution.audit import AuditQuery
+from toolgate.execution.policy_records import ACTION, PolicyRecords
+from toolgate.ports.evidence import STREAM
+from toolgate.testing.pipelines import Rig, open_rig
+
+STRICTER = load_policy("version: 1\nrules: []\n", parse_shell=TreeSitterShellParser())
+
+
+def records_of(rig: Rig) -> PolicyRecords:
+    return PolicyRecords(
+        rig.journal, rig.evidence, rig.audit, current=lambda: rig.policies[ACTIVE_POLICY]
+    )
+
+
+async def versions(rig: Rig) -> list[tuple[str, str]]:
+    """(previous, version) of each change, oldest first; the evidence tells of as many."""
+    rows = (await rig.audit.query(AuditQuery(action=ACTION))).items
+    kinds = [event.type for event in await rig.journal.read(STREAM)]
+    assert kinds.count("policy") == len(rows)
+    return [(row.metadata["previous"], row.metadata["version"]) for row in reversed(rows)]
+
+
+async def test_a_policy_is_on_record_once_and_so_is_each_that_follows_it(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig:
+        first = rig.policies[ACTIVE_POLICY]
+        for _ in range(2):
+            await records_of(rig).note()
+        rig.policies[ACTIVE_POLICY] = STRICTER
+        await records_of(rig).note()
+        rig.policies[ACTIVE_POLICY] = first
+        await records_of(rig).note()
+        a, b = first.version, STRICTER.version
+        assert await versions(rig) == [("", a), (a, b), (b, a)]
+
+
+async def test_a_policy_that_was_changed_while_nothing_ran_is_on_record(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig:
+        await records_of(rig).note()
+        first = rig.policies[ACTIVE_POLICY]
+    async with open_rig(tmp_path) as rig:
+        rig.policies[ACTIVE_POLICY] = STRICTER
+        await records_of(rig).note()
+        assert await versions(rig) == [("", first.version), (first.version, STRICTER.version)]
+
+
+async def test_a_change_is_written_down_as_it_comes(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig, asyncio.timeout(10), asyncio.TaskGroup() as group:
+        records = records_of(rig)
+        await records.note()
+        keeping = group.create_task(records.keep())
+        rig.policies[ACTIVE_POLICY] = STRICTER
+        records.changed(None)
+        while len(await versions(rig)) < 2:
+            await asyncio.sleep(0.01)
+        keeping.cancel()
