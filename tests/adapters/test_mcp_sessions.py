@@ -153,6 +153,12 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
     assert (await plain.call("say")).stdout == "said"
 
 
+async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:
+    assert (await plain.call("unknown")).outcome is Outcome.NOT_STARTED
+    for action in ("break", "ask"):
+        assert (await plain.call(action)).outcome is Outcome.MAY_HAVE_EXECUTED, action
+
+
 def silent(pids: Path) -> Server:
     """A program that never shakes hands."""
     return Server(command="sh", args=("-c", f"echo $$ >> '{pids}'; exec sleep 1000"))

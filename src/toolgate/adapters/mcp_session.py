@@ -144,7 +144,7 @@ class Session:
 
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
-                raise ServerError(str(failed)) from failed
+                raise ServerError(str(failed), code=failed.code) from failed
             self._leave.set()
             raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
         finally:
