@@ -332,7 +332,7 @@ def decode(raw: bytes, model: type[Any]) -> Any:
 
 
 async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
-    """Raises Problem 413 as soon as the limit is passed, declared or not."""
+    """Raises BodyTooLarge as soon as the limit is passed, declared or not; Invalid for half a body."""
     declared = headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared) > wire.MAX_BODY_BYTES:
         raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
@@ -350,6 +350,8 @@ async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
         body = b"".join(chunks)
     if len(body) > wire.MAX_BODY_BYTES:
         raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
+    if message["type"] == "http.disconnect":
+        raise Invalid("the sender went away before the end of the body")
     return body
 
 
