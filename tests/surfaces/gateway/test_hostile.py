@@ -31,6 +31,8 @@ async def test_a_body_over_the_limit_is_413_declared_or_not(door: Door) -> None:
     ) as undeclared:
         assert undeclared.status == 413
     assert door.pipeline.ran == []
+    rows = await door.audit_rows(action="command.tool")
+    assert [row.metadata["decision"] for row in rows] == ["deny", "deny"]
     fits = {"payload": {"name": "echo", "args": {"text": "x" * (MAX_BODY_BYTES - 1000)}}}
     assert (await device.post("/command/tool", fits)).status == 200
 

@@ -175,7 +175,7 @@ class Gateway:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
             raw = await self._body_of(identity, headers, receive)
-        except ToolgateError as refusal:
+        except EXPECTED as refusal:
             await self._note_refusal(kind, headers, scope, refusal)
             raise
         assert identity is not None
@@ -201,7 +201,7 @@ class Gateway:
         return raw
 
     async def _note_refusal(
-        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: ToolgateError
+        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
     ) -> None:
         """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
         ip = _ip(scope)
