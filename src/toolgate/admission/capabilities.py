@@ -75,6 +75,8 @@ class Capabilities:
                 metadata={"level": capability.level, "status": capability.status},
             ),
         )
+        if before is not None and before.server != capability.server:
+            self._observed.pop(capability.capability_id, None)  # that was another server's
         self._keep(capability)
         return capability
 
@@ -89,6 +91,7 @@ class Capabilities:
             ),
         )
         self._known.pop(capability_id, None)  # another may have been faster
+        self._observed.pop(capability_id, None)
         self._known.update(
             (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
         )
