@@ -41,7 +41,8 @@ class Session:
 
     @property
     def dead(self) -> bool:
-        return self._leave.is_set() or (self._task is not None and self._task.done())
+        gone = self._pipe is not None and self._pipe.is_gone
+        return gone or self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self) -> None:
         """Raises Unavailable."""

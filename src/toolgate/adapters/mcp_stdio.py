@@ -73,6 +73,11 @@ class Pipe(asyncio.SubprocessProtocol):
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.ended = self._loop.create_future()  # the process
 
+    @property
+    def is_gone(self) -> bool:
+        """Nothing comes of a call any more."""
+        return self._gone
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
