@@ -73,6 +73,8 @@ def test_the_defaults_are_the_contract_s() -> None:
         ("DATABASE_URL", "mysql://x"),
         ("ON_DISCONNECT", "maybe"),
         ("RESUME_WINDOW_MS", "-5"),
+        ("HEARTBEAT", "61 * * * *"),
+        ("HEARTBEAT", "0 0 31 2 *"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, text: str) -> None:

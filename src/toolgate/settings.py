@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain import schedules
+from toolgate.domain.errors import Invalid, Misconfigured
 
 CONFIG_FILE: Final = "toolgate.toml"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -70,6 +71,16 @@ def _secret(value: str) -> Secret:
     if not value.isprintable():  # no header could hold it, and whoever tried would show it
         raise ValueError("must be one line, without control characters")
     return Secret(value)
+
+
+def _schedule(value: str) -> str:
+    try:
+        never = bool(value) and schedules.parse(value).next_after(0) is None
+    except Invalid as wrong:
+        raise ValueError(f"is no schedule: {wrong}") from wrong
+    if never:
+        raise ValueError(f"is no schedule: {value!r} is never due")
+    return value
 
 
 def _whole(low: int, high: int) -> Parse:
@@ -199,7 +210,7 @@ class Settings:
     allowed_hosts: str = _setting(
         "ALLOWED_HOSTS", "", "Names the gateway may be called by, with commas; * is any.", _text
     )
-    heartbeat: str = _setting("HEARTBEAT", "@every 1m", "A cron line; empty: none.", _text)
+    heartbeat: str = _setting("HEARTBEAT", "@every 1m", "A cron line; empty: none.", _schedule)
     schedule_file: str = _setting("SCHEDULE_FILE", "", "Cron entries, as YAML.", _text)
     mcp_file: str = _setting("MCP_FILE", "", "MCP servers upstream: JSON, mcpServers.", _text)
     search_provider: str = _setting(

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -151,6 +153,24 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
         assert not output.ok, action
         assert output.stderr
     assert (await plain.call("say")).stdout == "said"
+
+
+async def test_a_server_that_died_between_two_calls_is_started_anew_for_the_next(
+    plain: Upstream,
+) -> None:
+    pid = int((await plain.call("pid")).stdout)
+    (session,) = plain.sessions._sessions.values()
+    assert session._pipe is not None
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        await session._pipe.ended
+    assert (await plain.call("say")).stdout == "said"
+
+
+async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:
+    assert (await plain.call("unknown")).outcome is Outcome.NOT_STARTED
+    for action in ("break", "ask"):
+        assert (await plain.call(action)).outcome is Outcome.MAY_HAVE_EXECUTED, action
 
 
 def silent(pids: Path) -> Server:

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def answering(status: int, body: bytes) -> Iterator[Operator]:
 def test_a_stream_that_is_refused_says_why() -> None:
     with answering(410, GONE) as operator, pytest.raises(Refused, match="gone"):
         list(operator.lines("/events/stream"))
+
+
+def test_a_stream_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolgate.cli.operator.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        heard = Operator(f"http://127.0.0.1:{server.getsockname()[1]}", "t").lines("/events/stream")
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(next, heard)
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n: \n")
+                assert first.result(5) == ": "
+                with pytest.raises(Unavailable):
+                    pool.submit(next, heard).result(5)
 
 
 @pytest.mark.parametrize("body", [b"<h1>Bad Gateway</h1>", b"[]", b'{"error":"no"}', b""])

@@ -26,6 +26,14 @@ def test_looking_costs_nothing() -> None:
     assert (seen.tat, seen.remaining) == (once.tat, 1)
 
 
+def test_a_clock_that_was_set_back_locks_nobody_out() -> None:
+    rate, an_hour = Rate(60, 60_000), 3_600_000
+    before = spend(rate, 0.0, now=10_000_000)
+    after = spend(rate, before.tat, now=10_000_000 - an_hour)
+    assert after.allowed
+    assert after.reset_ms <= rate.window_ms
+
+
 def test_an_illegal_rate_cannot_be_built() -> None:
     for limit, window in ((0, 1), (1, 0), (-1, 5)):
         with pytest.raises(ValueError, match="at least 1"):

@@ -41,7 +41,8 @@ class Session:
 
     @property
     def dead(self) -> bool:
-        return self._leave.is_set() or (self._task is not None and self._task.done())
+        gone = self._pipe is not None and self._pipe.is_gone
+        return gone or self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self) -> None:
         """Raises Unavailable."""
@@ -144,7 +145,7 @@ class Session:
 
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
-                raise ServerError(str(failed)) from failed
+                raise ServerError(str(failed), code=failed.code) from failed
             self._leave.set()
             raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
         finally:

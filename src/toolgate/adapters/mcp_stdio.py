@@ -17,6 +17,7 @@ import msgspec
 
 from toolgate.domain.capabilities import Server
 from toolgate.domain.errors import Unavailable
+from toolgate.domain.tools import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,16 @@ AHEAD: Final = 16  # messages that may wait for the SDK
 OUR_ID: Final = "call-"  # the SDK's own ids are numbers
 
 
+# JSON-RPC's own: no JSON, no request, no such method, invalid params (as an unknown tool has).
+NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
+
+
 class ServerError(Exception):
-    """A JSON-RPC error: the server lives, and refuses the call."""
+    """A JSON-RPC error: the server lives, and refuses the call or breaks it off."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.outcome = Outcome.NOT_STARTED if code in NOT_UNDERSTOOD else Outcome.MAY_HAVE_EXECUTED
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -63,6 +72,11 @@ class Pipe(asyncio.SubprocessProtocol):
         self._stamp: dict[str, Any] = {}
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.ended = self._loop.create_future()  # the process
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing comes of a call any more."""
+        return self._gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
@@ -105,7 +119,7 @@ class Pipe(asyncio.SubprocessProtocol):
                 self._reading().pause_reading()
         elif not waiting.done():
             if isinstance(message.error, _Error):
-                waiting.set_exception(ServerError(message.error.message))
+                waiting.set_exception(ServerError(message.error.message, code=message.error.code))
             else:
                 found = message.result
                 waiting.set_result(

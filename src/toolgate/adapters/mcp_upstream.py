@@ -100,7 +100,7 @@ class McpUpstreams:
         except Unavailable as gone:
             return failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
         except ServerError as no:
-            return failed(f"{capability_id}: {no}"[:1000], Outcome.NOT_STARTED)
+            return failed(f"{capability_id}: {no}"[:1000], no.outcome)
         known = self._known(capability_id)
         check = None if known is None else known.checks.get(action)
         if check is not None and not result.is_error and not check(result.structured_content):

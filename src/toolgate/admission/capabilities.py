@@ -29,6 +29,7 @@ class Capabilities:
     seal: Seal
     trail: Trail
     built_in: Sequence[Capability] = ()
+    learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
     _known: dict[str, Capability] = field(default_factory=dict)
     _observed: dict[str, Health] = field(default_factory=dict)
     _listeners: list[Changed] = field(default_factory=list)
@@ -40,6 +41,8 @@ class Capabilities:
             for row in rows:
                 self._known[row.key] = _decode(self.seal.open(row.value))
             after = rows[-1].key
+        for capability in self._known.values():
+            self._learn(capability)
 
     def on_change(self, listener: Changed) -> None:
         self._listeners.append(listener)
@@ -61,6 +64,7 @@ class Capabilities:
         before = self._known.get(capability.capability_id)
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
+        self._learn(capability)
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
             Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
@@ -71,6 +75,8 @@ class Capabilities:
                 metadata={"level": capability.level, "status": capability.status},
             ),
         )
+        if before is not None and before.server != capability.server:
+            self._observed.pop(capability.capability_id, None)  # that was another server's
         self._keep(capability)
         return capability
 
@@ -85,6 +91,7 @@ class Capabilities:
             ),
         )
         self._known.pop(capability_id, None)  # another may have been faster
+        self._observed.pop(capability_id, None)
         self._known.update(
             (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
         )
@@ -95,6 +102,10 @@ class Capabilities:
             return False
         self._observed[capability_id] = health
         return True
+
+    def _learn(self, capability: Capability) -> None:
+        for secret in capability.server.secrets if capability.server is not None else ():
+            self.learn(secret)
 
     def _keep(self, capability: Capability) -> None:
         self._known[capability.capability_id] = capability

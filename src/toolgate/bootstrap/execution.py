@@ -48,7 +48,7 @@ from toolgate.execution.routing import Routing, named_tools, on_target
 from toolgate.execution.simulation import Simulation
 from toolgate.execution.target_health import TargetHealths
 from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
-from toolgate.execution.targets import TargetEngine, Targets
+from toolgate.execution.targets import TargetEngine, Targets, tokens
 from toolgate.execution.transfers import Transfers
 from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.evidence import Evidence
@@ -179,6 +179,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     runners = DockerRunners(clock=clock)
     installation.on_stop(runners.close)
     targets = Targets(journal, clock=clock, seal=core.seal)
+    for known in tokens(await targets.list()):
+        core.learn(known)
     target_health = TargetHealths(
         targets.list,
         clock=clock,

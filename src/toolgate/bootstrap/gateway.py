@@ -73,6 +73,7 @@ async def open_gateway(
             last_at=scheduler.last_at,
             targets=execution.target_health.now,
             more_routes=operator,
+            learn=core.learn,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
             more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
         ),

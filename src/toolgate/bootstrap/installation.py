@@ -108,6 +108,11 @@ class Core:
     redactor: Redactor
     seal: AesGcmSeal
 
+    def learn(self, secret: str) -> None:
+        """Keep a secret from being written down; one that is too short cannot be told from text."""
+        if len(secret) >= SHORTEST:
+            self.patterns.learn(secret)
+
 
 def configure_logs(settings: Settings) -> SecretPatterns:
     """Log lines on stderr, without the secrets that are known; whoever learns more teaches these."""

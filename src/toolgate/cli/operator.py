@@ -46,9 +46,10 @@ class Operator:
         return self.ask(method, path, body)["data"]
 
     def lines(self, path: str) -> Iterator[str]:
-        """A stream, line by line, until it ends."""
+        """A stream, line by line, until it ends; a living one is never silent for so long."""
         try:
-            with urllib.request.urlopen(self._request("GET", path, None)) as got:  # noqa: S310 - too
+            request = self._request("GET", path, None)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
                 for line in got:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from toolgate.domain.ratelimit import Rate
+from toolgate.domain.redaction import is_sensitive_header, looks_random
 from toolgate.domain.tools import Level
 
 
@@ -30,6 +31,16 @@ class Server:
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
             raise ValueError("an MCP server has either a command or a URL")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What of its environment and headers is not to be written down: by its name or look."""
+        values = [
+            value
+            for name, value in (*self.env, *self.headers)
+            if is_sensitive_header(name) or looks_random(value)
+        ]
+        return frozenset(values).union(value.split()[-1] for value in values if value.strip())
 
 
 @dataclass(frozen=True, slots=True)

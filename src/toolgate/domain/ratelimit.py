@@ -34,6 +34,8 @@ class Spent(NamedTuple):
 def spend(rate: Rate, tat: float, *, now: int, cost: int = 1) -> Spent:
     """With cost 0: only look."""
     step = rate.window_ms / rate.limit
+    if tat > now + rate.window_ms + 1:  # nobody can have used up more: the clock was set back
+        tat = 0.0
     start = max(tat, float(now))
     after = start + cost * step
     over = after - now - rate.window_ms

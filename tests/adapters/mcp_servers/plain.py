@@ -18,6 +18,7 @@ RESULTS: dict[str, Any] = {
     "lie": {"content": [], "structuredContent": {"product": 6}},
     "ask": {"resultType": "input_required", "content": [], "requestState": "more"},
 }
+ERRORS = {"break": -32603, "unknown": -32602}  # internal error, invalid params
 
 
 def result_of(message: dict[str, Any]) -> Any:
@@ -57,7 +58,9 @@ with Path(sys.argv[1]).open("a", buffering=1) as kept:
         if result is not None:
             answer["result"] = result
         elif message["method"] == "tools/call":
-            continue
+            if message["params"]["name"] not in ERRORS:
+                continue
+            answer["error"] = {"code": ERRORS[message["params"]["name"]], "message": "no"}
         else:
             answer["error"] = {"code": -32601, "message": "no such method"}
         sys.stdout.write(json.dumps(answer) + "\n")

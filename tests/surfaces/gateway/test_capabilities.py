@@ -191,6 +191,22 @@ async def test_health_that_was_seen_counts_no_less_than_what_was_registered(door
     assert (await device.post("/command/mcp", command())).status == 403
 
 
+async def test_another_server_is_not_offline_because_the_one_before_it_was(door: Door) -> None:
+    await register(door, server={"command": "gone"})
+    capabilities = door.parts.capabilities
+    capabilities.report("mcp.docs", Health.OFFLINE)
+    same = await register(door, server={"command": "gone"})
+    other = await register(door, server={"command": "here"})
+    shown = (await door.ask("GET", "/capabilities", operator=True)).data["items"]
+    (docs,) = [one for one in shown if one["capabilityId"] == "mcp.docs"]
+    assert (same.status, other.status, docs["status"]) == (200, 200, "healthy")
+    capabilities.report("mcp.docs", Health.OFFLINE)
+    await register(door, rateLimit=5)
+    known = capabilities.get("mcp.docs")
+    assert known is not None
+    assert known.status is Health.OFFLINE
+
+
 async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door) -> None:
     await register(door, level="sign")
     serve(door)

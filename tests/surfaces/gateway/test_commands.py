@@ -278,8 +278,10 @@ async def test_a_rejected_command_ends_refused(door: Door) -> None:
     assert door.pipeline.ran == []
 
 
-async def test_a_revoked_devices_waiting_command_does_not_run(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+@pytest.mark.parametrize("level", [Level.READ, Level.SIGN])
+async def test_a_revoked_devices_waiting_command_does_not_run(door: Door, level: Level) -> None:
+    door.pipeline.add("pay", level, writes)
+    door.pipeline.asks.add("pay")
     device = await door.pair(**ALL)
     first = await device.tool("pay", key="k", requestId="r")
     await door.ask("POST", "/pairing/revoke", body={"deviceId": "laptop"}, operator=True)

@@ -1,5 +1,6 @@
 """What means harm, or makes no sense, and what becomes of it."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -30,6 +31,8 @@ async def test_a_body_over_the_limit_is_413_declared_or_not(door: Door) -> None:
     ) as undeclared:
         assert undeclared.status == 413
     assert door.pipeline.ran == []
+    rows = await door.audit_rows(action="command.tool")
+    assert [row.metadata["decision"] for row in rows] == ["deny", "deny"]
     fits = {"payload": {"name": "echo", "args": {"text": "x" * (MAX_BODY_BYTES - 1000)}}}
     assert (await device.post("/command/tool", fits)).status == 200
 
@@ -126,3 +129,23 @@ async def test_a_rebound_host_is_refused_everywhere(door: Door, host: str) -> No
 async def test_our_own_names_and_any_address_are_fine(door: Door, host: str) -> None:
     device = await door.pair()
     assert (await device.get("/status", Host=host)).status == 200
+
+
+async def test_a_command_whose_body_was_cut_short_is_not_run(door: Door) -> None:
+    device = await door.pair()
+    host, port = door.url.removeprefix("http://").split(":")
+    body = b'{"payload": {"name": "echo"}}'
+    head = "POST /command/tool HTTP/1.1\r\nHost: localhost\r\n" + "".join(
+        f"{name}: {value}\r\n" for name, value in device.headers.items()
+    )
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"{head}Content-Length: {len(body) + 1}\r\n\r\n".encode() + body)
+    await writer.drain()
+    async with asyncio.timeout(10):
+        while not door.parts.registry._watchers:  # it waits for the rest
+            await asyncio.sleep(0.01)
+        writer.close()
+        while not (rows := await door.audit_rows(action="command.tool")):
+            await asyncio.sleep(0.01)
+    assert rows[0].metadata["decision"] == "deny"
+    assert door.pipeline.ran == []

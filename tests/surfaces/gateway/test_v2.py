@@ -280,6 +280,20 @@ async def test_frames_that_make_no_sense_are_answered_and_the_connection_lives(d
         assert (await ask(socket, "status"))["ok"] is True
 
 
+async def test_a_request_that_makes_no_sense_is_refused_under_its_own_id(door: Door) -> None:
+    device = await door.pair()
+    async with connected(device) as socket:
+        for wrong in (
+            '{"type": "req", "id": "q1", "method": "health", "params": [1]}',
+            '{"type": "req", "id": "q1", "method": 7, "params": {}}',
+            '{"type": "req", "id": "q1", "method": "health", "params": {"a": 1, "a": 2}}',
+        ):
+            await socket.send_str(wrong)
+            answer = await socket.receive_json()
+            assert (answer["id"], answer["ok"]) == ("q1", False), wrong
+            assert answer["error"]["code"] == ErrorCode.INVALID_REQUEST
+
+
 async def test_a_frame_that_is_too_large_closes_the_connection(door: Door) -> None:
     device = await door.pair()
     async with connected(device) as socket:

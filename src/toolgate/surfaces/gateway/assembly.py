@@ -84,6 +84,7 @@ class Foundations:
     more_routes: Sequence[Route] = ()
     more_capabilities: Sequence[Capability] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
+    learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
 
 
 SYSTEM_CAPABILITIES: Final = tuple(
@@ -152,6 +153,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         on.seal,
         trail,
         (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
+        on.learn,
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     states = States(on.journal, on.bus, on.clock, on.seal)

@@ -208,7 +208,7 @@ class Commands:
         """Go on with a command that waits."""
         identity = self.registry.identity(kept.who)
         if identity is None:
-            identity = Identity(Who.DEVICE, kept.who)  # revoked: it has no right left
+            identity = Identity(Who.DEVICE, kept.who)
         entered = Entered(
             kind=kept.kind,
             identity=identity,
@@ -240,6 +240,8 @@ class Commands:
     async def _plan_again(self, entered: Entered) -> Plan:
         """As before; where the right to it was taken away meanwhile, a plan that says so."""
         try:
+            if self.registry.identity(entered.identity.name) is None:
+                raise Forbidden("whoever asked for this was revoked")
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
             if outside := entered.identity.scope.refusal(entered.kind, plan.level):
                 raise Forbidden(outside)

@@ -175,7 +175,7 @@ class Gateway:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
             raw = await self._body_of(identity, headers, receive)
-        except ToolgateError as refusal:
+        except EXPECTED as refusal:
             await self._note_refusal(kind, headers, scope, refusal)
             raise
         assert identity is not None
@@ -201,7 +201,7 @@ class Gateway:
         return raw
 
     async def _note_refusal(
-        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: ToolgateError
+        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
     ) -> None:
         """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
         ip = _ip(scope)
@@ -332,7 +332,7 @@ def decode(raw: bytes, model: type[Any]) -> Any:
 
 
 async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
-    """Raises Problem 413 as soon as the limit is passed, declared or not."""
+    """Raises BodyTooLarge as soon as the limit is passed, declared or not; Invalid for half a body."""
     declared = headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared) > wire.MAX_BODY_BYTES:
         raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
@@ -350,6 +350,8 @@ async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
         body = b"".join(chunks)
     if len(body) > wire.MAX_BODY_BYTES:
         raise asgi.BodyTooLarge(wire.MAX_BODY_BYTES)
+    if message["type"] == "http.disconnect":
+        raise Invalid("the sender went away before the end of the body")
     return body
 
 

@@ -18,7 +18,7 @@ from toolgate import asgi
 from toolgate.admission.refusals import InvalidToken
 from toolgate.admission.registry import Credentials, Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import given
+from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
 from toolgate.domain.devices import Contact, Identity
 from toolgate.domain.errors import Invalid
 from toolgate.ports.clock import Clock
@@ -43,6 +43,23 @@ WAITING: Final = 1000  # frames that may wait for a client
 NONCE_BYTES: Final = 32
 
 _decode_answer: Final = msgspec.json.Decoder(wire.Answer).decode
+
+
+class _Named(msgspec.Struct):
+    """As much of a frame that makes no sense as tells who waits for its answer."""
+
+    id: str = ""
+
+
+_decode_named: Final = msgspec.json.Decoder(_Named).decode
+
+
+class _Unreadable(Invalid):
+    def __init__(self, wrong: Exception, content: bytes) -> None:
+        super().__init__(problem_of(wrong).message)
+        self.request_id = ""
+        with contextlib.suppress(*UNREADABLE):
+            self.request_id = _decode_named(content).id[:MAX_ID_CHARS]
 
 
 class _Closed(Exception):
@@ -202,9 +219,11 @@ class _Connection:
             await self._room.acquire()
             try:
                 frame = await self._frame()
-            except Invalid as unreadable:
+            except _Unreadable as unreadable:
                 self._room.release()
-                self._answer("", failure(problem_of(unreadable), secrets.token_hex(16)))
+                self._answer(
+                    unreadable.request_id, failure(problem_of(unreadable), secrets.token_hex(16))
+                )
                 continue
             except BaseException:
                 self._room.release()
@@ -277,19 +296,19 @@ class _Connection:
                 return
 
     async def _frame(self) -> wire.Connect | wire.Req:
-        """Raises Invalid for what is no frame of ours, _Closed when the client has gone."""
+        """Raises _Unreadable for what is no frame of ours, _Closed when the client has gone."""
         message = await self.receive()
         if message["type"] == "websocket.disconnect":
             raise _Closed(int(message.get("code") or wire.CloseCode.GOING_AWAY))
         raw = message.get("text")
         if raw is None:
-            raise Invalid("frames are text")
+            raise _Unreadable(Invalid("frames are text"), b"")
         content = raw.encode("utf-8", "surrogatepass")
-        canonical(content)
         try:
+            canonical(content)
             frame: wire.Connect | wire.Req = wire.decode_client_frame(content)
         except EXPECTED as unreadable:
-            raise Invalid(problem_of(unreadable).message) from unreadable
+            raise _Unreadable(unreadable, content) from unreadable
         return frame
 
     def _answer(
