@@ -35,8 +35,10 @@ PRELUDE_FD = 199
 LARGEST_STATE = 65536
 STATIC_BASH = "/bin/bash-static"
 PROXY_PORT = 3128
+SIGINT = 2
 SIGKILL = 9
 SIGPIPE = 13
+SIG_IGN = ctypes.c_void_p(1)
 PR_SET_DUMPABLE = 4
 OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
@@ -348,7 +350,7 @@ class Agent:
         try:
             program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
             return os.posix_spawn(
-                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGPIPE]
+                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
             )
         finally:
             self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
@@ -556,6 +558,8 @@ def main() -> None:
             agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
+        # Of all signals the one that Python has a handler for: the kernel keeps the rest from PID 1.
+        libc.signal(SIGINT, SIG_IGN)
         # Without this a command could write the agent's memory through /proc/1/mem.
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     for standard in (0, 1, 2):

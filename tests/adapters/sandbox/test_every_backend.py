@@ -398,6 +398,14 @@ async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     assert await session.files.read("kept", limit=100) == b"still here"
 
 
+async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "signals")))
+    done = await session.exec(Command("for s in {1..64}; do kill -$s 1; done; sleep 0.1; echo on"))
+    assert done.stdout == b"on\n"
+    done = await session.exec(Command("sleep 5 & kill -INT $$; echo not reached"))
+    assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
+
+
 @pytest.mark.parametrize("own", [0, 300, 800])
 async def test_where_we_are_offered_to_the_kernel_first_a_command_is_before_its_agent(
     own: int,
