@@ -18,7 +18,7 @@ from tests.engines import need, sandbox_of
 from toolgate.adapters.sandbox_agent import STATIC_BASH
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
 from toolgate.adapters.sandbox_choice import make_sandbox
-from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox, host_image_name
 from toolgate.adapters.sandbox_session import AgentSession
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.ports.sandbox import (
@@ -355,6 +355,22 @@ async def test_a_container_that_is_made_while_whoever_wanted_it_goes_is_removed(
             await opening
         label = json.dumps({"label": [f"toolgate.instance={sandbox._instance}"]})
         assert await docker.containers.list(all=True, filters=label) == []
+    finally:
+        await docker.close()
+        await sandbox.close()
+
+
+async def test_an_image_that_was_removed_meanwhile_is_had_again(
+    engine: docker_engine.Engine,
+) -> None:
+    """As `docker image prune --all` does it with one that no container uses."""
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        await docker.images.delete(host_image_name(), force=True)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
     finally:
         await docker.close()
         await sandbox.close()
