@@ -141,9 +141,12 @@ class DockerSandbox:
             "AttachStdout": True,
             "AttachStderr": True,
             "Tty": False,
-            "NetworkDisabled": True,
             "HostConfig": {
+                # Not NetworkDisabled as well: then there is no /etc/hosts, and no localhost.
                 "NetworkMode": "none",
+                "ExtraHosts": ["sandbox:127.0.0.1"],
+                "Dns": ["127.0.0.1"],  # there is none; not the machine's own, with its domains
+                "DnsSearch": ["."],
                 "IpcMode": "private",
                 "ReadonlyRootfs": True,
                 "Privileged": False,

@@ -470,6 +470,15 @@ def open_to_others(door: Path) -> None:
     door.chmod(0o666)
 
 
+async def test_a_sandbox_knows_itself_by_name_and_nobody_else(isolating: Sandbox) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "names")))
+    text = "import socket\nfor name in ('localhost', socket.gethostname()): print(socket.gethostbyname(name))"
+    done = await session.exec(Command(text, Interpreter.PYTHON))
+    assert done.stdout == b"127.0.0.1\n127.0.0.1\n", done.stderr
+    done = await session.exec(Command("grep -v 127.0.0.1 /etc/resolv.conf"))
+    assert done.stdout == b""  # not the machine's own servers and domains
+
+
 async def test_the_way_out_leads_to_the_proxy_and_nowhere_else(
     isolating: Sandbox, tmp_path: Path
 ) -> None:
