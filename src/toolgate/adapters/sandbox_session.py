@@ -65,6 +65,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
     if spec.egress is not None:
         proxy = f"http://127.0.0.1:{agent.PROXY_PORT}"
         env |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
+        env |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
     return env | dict(spec.env)
 
 

@@ -479,6 +479,38 @@ async def test_a_sandbox_knows_itself_by_name_and_nobody_else(isolating: Sandbox
     assert done.stdout == b""  # not the machine's own servers and domains
 
 
+async def test_what_a_command_serves_itself_is_not_looked_for_outside(
+    isolating: Sandbox, tmp_path: Path
+) -> None:
+    door = Path(f"{tmp_path}/proxy.sock")
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.0 403 Forbidden\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(refuse, door)
+    open_to_others(door)
+    text = """
+import http.server, threading, urllib.request
+own = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=own.serve_forever, daemon=True).start()
+for host in ("127.0.0.1", "localhost"):
+    print(urllib.request.urlopen(f"http://{host}:{own.server_port}/here").read().decode())
+"""
+    try:
+        session = await isolating.open(SessionSpec(SessionKey("t", "w", "own"), egress=door))
+        await session.files.write("here", b"from inside")
+        done = await session.exec(Command(text, Interpreter.PYTHON))
+        assert done.stdout == b"from inside\n" * 2, done.stderr
+        assert asked == []
+    finally:
+        await isolating.close()
+        server.close()
+        await server.wait_closed()
+
+
 async def test_the_way_out_leads_to_the_proxy_and_nowhere_else(
     isolating: Sandbox, tmp_path: Path
 ) -> None:
