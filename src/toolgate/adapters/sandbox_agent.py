@@ -162,7 +162,10 @@ class Workspace:
             os.close(fd)
 
     def make_parents(self, path: str) -> None:
-        parts = [part for part in self.relative(path).split("/") if part]
+        path = self.relative(path)
+        if path.startswith("/"):  # it leads out, as will be said; below us it would be another
+            return
+        parts = [part for part in path.split("/") if part]
         for count in range(1, len(parts)):
             try:
                 os.close(self.open("/".join(parts[:count]), os.O_PATH | os.O_DIRECTORY))
@@ -175,7 +178,8 @@ class Workspace:
 
     def list(self, path: str, recursive: bool, limit: int) -> bytes:
         found: list[str] = []
-        queue = [self.relative(path)]
+        path = self.relative(path)
+        queue = [path.rstrip("/") or path]
         while queue and len(found) < limit:
             folder = queue.pop(0)
             try:

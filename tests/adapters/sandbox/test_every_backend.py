@@ -253,6 +253,24 @@ async def test_a_path_that_leads_out_or_to_no_file_is_refused(session: Session) 
             await session.files.read(path, limit=100)
 
 
+async def test_a_write_that_is_refused_makes_no_directories(session: Session) -> None:
+    for path in ("/etc/new/file", "//workspace/new/file", "../new/file"):
+        with pytest.raises(FileRefused, match="out of the workspace"):
+            await session.files.write(path, b"x")
+    assert await session.files.list("", recursive=True, limit=10) == []
+
+
+async def test_a_listing_names_what_can_be_read_however_its_directory_was_written(
+    session: Session,
+) -> None:
+    await session.files.write("a/b/c", b"x")
+    for path in ("a", "a/", "a//"):
+        found = await session.files.list(path, recursive=True, limit=10)
+        assert [each.path for each in found] == ["a/b", "a/b/c"]
+    with pytest.raises(FileRefused):
+        await session.files.list("/", recursive=True, limit=10)
+
+
 async def test_a_link_that_stays_inside_is_followed(session: Session) -> None:
     await session.exec(Command("echo in > real; ln -s real alias"))
     assert await session.files.read("alias", limit=10) == b"in\n"
