@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,27 @@ async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing
             assert [each for each in parent.iterdir() if each.is_dir()] == []
     finally:
         await sandbox.close()
+
+
+@pytest.mark.parametrize("gone", ["", "seccomp", "hosts"])
+async def test_a_sandbox_opens_also_where_the_machine_has_cleaned_up_its_temporary_files(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("bwrap")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = BwrapSandbox()
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        (folder,) = tmp_path.iterdir()
+        if gone:
+            (folder / gone).unlink()
+        else:
+            shutil.rmtree(folder)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("cat /etc/hosts"))).stdout.startswith(b"127.0.0.1")
+    finally:
+        await sandbox.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
