@@ -198,6 +198,8 @@ class EgressProxy:
             await writer.drain()
             return
         host, port, onward = _plan(head)
+        if _length(head) > self._limits.bytes_each_way:
+            raise _Answer(413, f"a body has at most {self._limits.bytes_each_way} bytes")
         upstream_reader, upstream = await self._reach(client, head.method, host, port)
         try:
             if head.method == "CONNECT":
@@ -321,7 +323,7 @@ class EgressProxy:
         if head.all("transfer-encoding"):
             await self._send_chunks(reader, upstream, activity)
             return
-        room = int((head.all("content-length") or ["0"])[0])
+        room = _length(head)
         while room > 0:
             async with asyncio.timeout(self._limits.idle_s):
                 chunk = await reader.read(min(CHUNK, room))
@@ -388,6 +390,10 @@ def _parse_head(raw: bytes) -> _Head:
     return head
 
 
+def _length(head: _Head) -> int:
+    return int((head.all("content-length") or ["0"])[0])
+
+
 def _token(head: _Head) -> str:
     scheme, _, value = (head.all("proxy-authorization") or [""])[0].partition(" ")
     if scheme.lower() == "bearer":
@@ -427,8 +433,8 @@ def _plan(head: _Head) -> tuple[Host, int, bytes]:
 
 _PHRASES: Final = {
     400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required",
-    408: "Request Timeout", 431: "Request Header Fields Too Large", 501: "Not Implemented",
-    502: "Bad Gateway", 503: "Service Unavailable",
+    408: "Request Timeout", 413: "Content Too Large", 431: "Request Header Fields Too Large",
+    501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
 }  # fmt: skip
 
 

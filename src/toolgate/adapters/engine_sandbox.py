@@ -18,7 +18,7 @@ import msgspec
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Refused, Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.domain.urls import Url
+from toolgate.domain.urls import Url, parse_url
 from toolgate.execution.hops import Hops
 from toolgate.execution.target_tools import (
     GET,
@@ -49,9 +49,7 @@ from toolgate.ports.web import Web, WebRequest, WebResponse
 
 VERSION: Final = version("toolgate")
 TOOL_EXEC_FAILED: Final = "TOOL_EXEC_FAILED"
-LONGEST_MS: Final = (
-    24 * 3600 * 1000
-)  # longer than anything may take, and a number that can be divided
+LONGEST_MS: Final = 24 * 3600 * 1000  # longer than anything may take, and can be divided
 ASKED_FOR: Final = {GET: "file.read", PUT: "file.write"}  # what the caller has called
 
 T = TypeVar("T")
@@ -67,16 +65,18 @@ class MathAdd(Arguments, frozen=True):
     b: int | float
 
 
-def any_url(_request: ToolRequest, _url: Url) -> bool:
-    """For a runner: the policy spoke where the call came from."""
-    return True
+def within_its_origin(request: ToolRequest, url: Url) -> bool:
+    """For a runner: the policy spoke where the call came from, and of no other place."""
+    return parse_url(str(request.args["url"])).origin == url.origin
 
 
 async def no_http(_request: ToolRequest, _update: Update) -> ToolOutput:
     return failed("http.request is not available here")
 
 
-def guarded_http(web: Web, *, permits: Callable[[ToolRequest, Url], bool] = any_url) -> Tool:
+def guarded_http(
+    web: Web, *, permits: Callable[[ToolRequest, Url], bool] = within_its_origin
+) -> Tool:
     """http.request through a guarded client; `permits` is asked before each hop."""
 
     async def fetch(request: ToolRequest, _update: Update) -> ToolOutput:

@@ -35,8 +35,10 @@ PRELUDE_FD = 199
 LARGEST_STATE = 65536
 STATIC_BASH = "/bin/bash-static"
 PROXY_PORT = 3128
+SIGINT = 2
 SIGKILL = 9
 SIGPIPE = 13
+SIG_IGN = ctypes.c_void_p(1)
 PR_SET_DUMPABLE = 4
 OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
@@ -160,7 +162,10 @@ class Workspace:
             os.close(fd)
 
     def make_parents(self, path: str) -> None:
-        parts = [part for part in self.relative(path).split("/") if part]
+        path = self.relative(path)
+        if path.startswith("/"):  # it leads out, as will be said; below us it would be another
+            return
+        parts = [part for part in path.split("/") if part]
         for count in range(1, len(parts)):
             try:
                 os.close(self.open("/".join(parts[:count]), os.O_PATH | os.O_DIRECTORY))
@@ -173,7 +178,8 @@ class Workspace:
 
     def list(self, path: str, recursive: bool, limit: int) -> bytes:
         found: list[str] = []
-        queue = [self.relative(path)]
+        path = self.relative(path)
+        queue = [path.rstrip("/") or path]
         while queue and len(found) < limit:
             folder = queue.pop(0)
             try:
@@ -348,7 +354,7 @@ class Agent:
         try:
             program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
             return os.posix_spawn(
-                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGPIPE]
+                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
             )
         finally:
             self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
@@ -556,6 +562,8 @@ def main() -> None:
             agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
+        # Of all signals the one that Python has a handler for: the kernel keeps the rest from PID 1.
+        libc.signal(SIGINT, SIG_IGN)
         # Without this a command could write the agent's memory through /proc/1/mem.
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     for standard in (0, 1, 2):

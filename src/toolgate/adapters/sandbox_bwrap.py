@@ -149,9 +149,12 @@ class BwrapSandbox:
         return self._next_uid
 
     def _prepare(self) -> None:
-        """What all sessions share, made when the first one opens."""
+        """What all sessions share, made when the first one opens, and again where it was cleaned up."""
         if self._folder is not None:
-            return
+            if all((self._folder / name).exists() for name in ("seccomp", "agent", *ETC)):
+                return
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
         self._programs = self._programs or find_programs()
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")

@@ -85,6 +85,7 @@ class DockerSandbox:
         session.on_end = lambda: self._sessions.discard(session)
         name = f"toolgate-{spec.key.digest}-{self._instance}-{self._opened}"
         try:
+            await self._have_image(docker)  # it may have been pruned since the last one
             await session.start(docker, self._config(spec), name=name)
             way_out = EGRESS_SOCKET if spec.egress is not None else ""
             await session.begin(spec, env=base_env(spec), egress=way_out)
@@ -106,7 +107,7 @@ class DockerSandbox:
             docker = aiodocker.Docker(url=self._url)
             try:
                 await docker.version()
-                await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+                await self._have_image(docker)
                 await _remove_abandoned(docker)
             except BaseException as failed:
                 await docker.close()
@@ -118,6 +119,9 @@ class DockerSandbox:
                 raise
             self._docker = docker
         return self._docker
+
+    async def _have_image(self, docker: aiodocker.Docker) -> None:
+        await (_pull(docker, self._image) if self._image else _load_host_image(docker))
 
     def _config(self, spec: SessionSpec) -> dict[str, Any]:
         limits = self.limits
@@ -137,9 +141,12 @@ class DockerSandbox:
             "AttachStdout": True,
             "AttachStderr": True,
             "Tty": False,
-            "NetworkDisabled": True,
             "HostConfig": {
+                # Not NetworkDisabled as well: then there is no /etc/hosts, and no localhost.
                 "NetworkMode": "none",
+                "ExtraHosts": ["sandbox:127.0.0.1"],
+                "Dns": ["127.0.0.1"],  # there is none; not the machine's own, with its domains
+                "DnsSearch": ["."],
                 "IpcMode": "private",
                 "ReadonlyRootfs": True,
                 "Privileged": False,

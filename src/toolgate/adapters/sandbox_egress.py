@@ -99,7 +99,7 @@ class SandboxEgress:
                 self._folder = None
 
     def _place(self) -> Path:
-        if self._folder is None:
+        if self._folder is None or not self._folder.is_dir():  # it may have been cleaned up
             _remove_abandoned()
             self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
             self._folder.chmod(0o711)  # to be walked through by who knows the name, not listed

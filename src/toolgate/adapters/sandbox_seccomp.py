@@ -116,9 +116,7 @@ SOCK_TYPE_MASK: Final = 0xF
 class Machine:
     audit_arch: int
     column: int
-    last_own: (
-        int  # between it and the shared ones there was nothing; newer kernels have uprobes there
-    )
+    last_own: int  # up to the shared ones was nothing; newer kernels have uprobes there
     clone: int
     clone3: int
     ioctl: int

@@ -65,6 +65,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
     if spec.egress is not None:
         proxy = f"http://127.0.0.1:{agent.PROXY_PORT}"
         env |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
+        env |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
     return env | dict(spec.env)
 
 
@@ -203,7 +204,8 @@ class AgentSession:
                 await self.close()
                 raise Lost("the sandbox went silent and was destroyed") from None
             except asyncio.CancelledError:
-                await self._abort(exchange)
+                await self.kill()
+                await self._see_it_end(exchange)
                 raise
             finally:
                 self._current = None
@@ -224,18 +226,17 @@ class AgentSession:
             cut=bool(out.missing(out_total) or err.missing(err_total)),
         )
 
-    async def _abort(self, exchange: Exchange) -> None:
-        """Kill the command and see that it is dead, even if we are cancelled once more."""
+    async def _see_it_end(self, exchange: Exchange) -> None:
+        """Until it has ended the turn is not over: the next answer must not be taken for its own."""
 
-        async def see_it_end() -> None:
-            self._send_kill(exchange)
+        async def wait() -> None:
             seconds = self.limits.drain_seconds + GRACE_SECONDS
             _, pending = await asyncio.wait([exchange.answer], timeout=seconds)
             if pending:
                 await self.close()
 
-        task = asyncio.create_task(see_it_end())
-        while not task.done():  # the turn is not over: an agent hears nothing else meanwhile
+        task = asyncio.create_task(wait())
+        while not task.done():  # whoever is cancelled once more waits all the same
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(task)
 
@@ -251,10 +252,7 @@ class AgentSession:
 
     async def kill(self) -> None:
         if self._current is not None and not self._gone:
-            self._send_kill(self._current)
-
-    def _send_kill(self, exchange: Exchange) -> None:
-        self._write({"op": "kill", "id": exchange.number})
+            self._write({"op": "kill", "id": self._current.number})
 
     async def ask(self, message: dict[str, object], *, allowance: int) -> bytes:
         """One file operation, after the commands before it."""
@@ -272,8 +270,7 @@ class AgentSession:
             await self.close()
             raise Lost("the sandbox went silent and was destroyed") from None
         except asyncio.CancelledError:
-            # The answer would come while the next request waits for its own.
-            await self.close()
+            await self._see_it_end(exchange)
             raise
         finally:
             self._current = None
@@ -291,6 +288,7 @@ class AgentSession:
             allowance=allowance,
             piece=piece,
         )
+        exchange.answer.add_done_callback(_seen)
         self._current = exchange
         self._write(message | {"id": exchange.number})
         return exchange
@@ -384,7 +382,7 @@ def _number(text: bytes) -> int:
 
 
 def _seen(answer: asyncio.Future[bytes]) -> None:
-    """A session may die before anyone waits for it to be ready."""
+    """A session may die when nobody waits for its answer, not yet or no more."""
     if not answer.cancelled():
         answer.exception()
 

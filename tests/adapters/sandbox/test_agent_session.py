@@ -169,6 +169,38 @@ async def test_a_command_that_is_cancelled_twice_is_dead_before_the_next_begins(
     assert inside.destroyed == 0
 
 
+async def test_a_file_operation_that_is_cancelled_does_not_cost_the_session(
+    inside: Inside,
+) -> None:
+    inside.heard.clear()
+    task = asyncio.create_task(inside.session.files.read("x", limit=10))
+    await inside.heard.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    following = asyncio.create_task(inside.session.files.read("y", limit=10))
+    await asyncio.sleep(0)
+    inside.heard.clear()
+    inside.say(agent.DONE, b"of x")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await inside.heard.wait()
+    inside.say(agent.DONE, b"of y")
+    assert await following == b"of y"
+    assert inside.destroyed == 0
+
+
+async def test_an_agent_that_does_not_end_a_cancelled_file_operation_is_destroyed(
+    inside: Inside,
+) -> None:
+    inside.heard.clear()
+    task = asyncio.create_task(inside.session.files.read("x", limit=10))
+    await inside.heard.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    assert inside.destroyed == 1
+
+
 async def test_a_file_answer_larger_than_asked_for_ends_the_session(inside: Inside) -> None:
     inside.heard.clear()
     task = asyncio.create_task(inside.session.files.read("x", limit=10))

@@ -13,6 +13,7 @@ from toolgate.adapters.engine_sandbox import SandboxEngine, guarded_http
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.urls import parse_url
 from toolgate.ports.engine import Update
 from toolgate.ports.sandbox import Limits
 from toolgate.ports.web import Blocked, Granted, WebRequest, WebResponse, any_host
@@ -212,6 +213,22 @@ async def test_http_request_by_the_guarded_client(
     assert web.asked == [WebRequest("http://e/", "POST", {"h": "1"}, b"x")]
     if isinstance(answer, WebResponse):
         assert done.stdout == "body"
+
+
+async def test_a_runner_follows_a_redirect_only_to_where_its_caller_was_allowed() -> None:
+    """The gateway's policy spoke of the URL in the call; of another one it cannot be asked."""
+    followed: dict[str, bool] = {}
+
+    class Redirecting(FakeWeb):
+        async def fetch(self, request: WebRequest, *, granted: Granted = any_host) -> WebResponse:
+            for url in ("http://e/", "http://e/b", "https://e/", "http://e:8080/", "http://f/"):
+                followed[url] = granted(parse_url(url))
+            return await super().fetch(request, granted=granted)
+
+    web = Redirecting(WebResponse("http://e/", 200, (), b"body", False))
+    engine = SandboxEngine(Sessions(FakeSandbox(), clock=FakeClock()), http=guarded_http(web))
+    await engine.run(call("http.request", url="http://e/a"))
+    assert [url for url, true in followed.items() if true] == ["http://e/", "http://e/b"]
 
 
 @pytest.mark.parametrize(("length", "cut"), [(100, False), (101, True), (110, True), (500, True)])

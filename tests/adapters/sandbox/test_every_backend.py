@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.engines import need, sandbox_of
 from toolgate.adapters.sandbox_agent import STATIC_BASH
 from toolgate.adapters.sandbox_bwrap import BwrapSandbox, find_programs
 from toolgate.adapters.sandbox_choice import make_sandbox
-from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.adapters.sandbox_docker import DockerSandbox, host_image_name
 from toolgate.adapters.sandbox_session import AgentSession
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.ports.sandbox import (
@@ -253,6 +254,24 @@ async def test_a_path_that_leads_out_or_to_no_file_is_refused(session: Session) 
             await session.files.read(path, limit=100)
 
 
+async def test_a_write_that_is_refused_makes_no_directories(session: Session) -> None:
+    for path in ("/etc/new/file", "//workspace/new/file", "../new/file"):
+        with pytest.raises(FileRefused, match="out of the workspace"):
+            await session.files.write(path, b"x")
+    assert await session.files.list("", recursive=True, limit=10) == []
+
+
+async def test_a_listing_names_what_can_be_read_however_its_directory_was_written(
+    session: Session,
+) -> None:
+    await session.files.write("a/b/c", b"x")
+    for path in ("a", "a/", "a//"):
+        found = await session.files.list(path, recursive=True, limit=10)
+        assert [each.path for each in found] == ["a/b", "a/b/c"]
+    with pytest.raises(FileRefused):
+        await session.files.list("/", recursive=True, limit=10)
+
+
 async def test_a_link_that_stays_inside_is_followed(session: Session) -> None:
     await session.exec(Command("echo in > real; ln -s real alias"))
     assert await session.files.read("alias", limit=10) == b"in\n"
@@ -320,6 +339,27 @@ async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing
         await sandbox.close()
 
 
+@pytest.mark.parametrize("gone", ["", "seccomp", "hosts"])
+async def test_a_sandbox_opens_also_where_the_machine_has_cleaned_up_its_temporary_files(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("bwrap")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = BwrapSandbox()
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        (folder,) = tmp_path.iterdir()
+        if gone:
+            (folder / gone).unlink()
+        else:
+            shutil.rmtree(folder)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("cat /etc/hosts"))).stdout.startswith(b"127.0.0.1")
+    finally:
+        await sandbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_an_opening_that_is_cancelled_leaves_nothing(isolating: Sandbox) -> None:
     for seconds in (0.005, 0.02, 0.05):
         with contextlib.suppress(TimeoutError):
@@ -355,6 +395,22 @@ async def test_a_container_that_is_made_while_whoever_wanted_it_goes_is_removed(
             await opening
         label = json.dumps({"label": [f"toolgate.instance={sandbox._instance}"]})
         assert await docker.containers.list(all=True, filters=label) == []
+    finally:
+        await docker.close()
+        await sandbox.close()
+
+
+async def test_an_image_that_was_removed_meanwhile_is_had_again(
+    engine: docker_engine.Engine,
+) -> None:
+    """As `docker image prune --all` does it with one that no container uses."""
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        await docker.images.delete(host_image_name(), force=True)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
     finally:
         await docker.close()
         await sandbox.close()
@@ -396,6 +452,14 @@ async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     done = await session.exec(Command("b = bytearray(b'x' * (400 << 20))", Interpreter.PYTHON))
     assert done.exit_code == 128 + 9
     assert await session.files.read("kept", limit=100) == b"still here"
+
+
+async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "signals")))
+    done = await session.exec(Command("for s in {1..64}; do kill -$s 1; done; sleep 0.1; echo on"))
+    assert done.stdout == b"on\n"
+    done = await session.exec(Command("sleep 5 & kill -INT $$; echo not reached"))
+    assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
 
 
 @pytest.mark.parametrize("own", [0, 300, 800])
@@ -444,6 +508,47 @@ def open_to_others(door: Path) -> None:
         if str(folder).startswith("/tmp/"):
             folder.chmod(0o711)
     door.chmod(0o666)
+
+
+async def test_a_sandbox_knows_itself_by_name_and_nobody_else(isolating: Sandbox) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "names")))
+    text = "import socket\nfor name in ('localhost', socket.gethostname()): print(socket.gethostbyname(name))"
+    done = await session.exec(Command(text, Interpreter.PYTHON))
+    assert done.stdout == b"127.0.0.1\n127.0.0.1\n", done.stderr
+    done = await session.exec(Command("grep -v 127.0.0.1 /etc/resolv.conf"))
+    assert done.stdout == b""  # not the machine's own servers and domains
+
+
+async def test_what_a_command_serves_itself_is_not_looked_for_outside(
+    isolating: Sandbox, tmp_path: Path
+) -> None:
+    door = Path(f"{tmp_path}/proxy.sock")
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.0 403 Forbidden\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(refuse, door)
+    open_to_others(door)
+    text = """
+import http.server, threading, urllib.request
+own = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=own.serve_forever, daemon=True).start()
+for host in ("127.0.0.1", "localhost"):
+    print(urllib.request.urlopen(f"http://{host}:{own.server_port}/here").read().decode())
+"""
+    try:
+        session = await isolating.open(SessionSpec(SessionKey("t", "w", "own"), egress=door))
+        await session.files.write("here", b"from inside")
+        done = await session.exec(Command(text, Interpreter.PYTHON))
+        assert done.stdout == b"from inside\n" * 2, done.stderr
+        assert asked == []
+    finally:
+        await isolating.close()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_the_way_out_leads_to_the_proxy_and_nowhere_else(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,6 +66,19 @@ async def test_the_sockets_of_a_dead_process_are_removed(tmp_path: Path) -> None
     assert not abandoned.exists()
     await egress.close(ALLOWED)
     assert not door.parent.exists()
+
+
+async def test_a_way_out_opens_also_where_the_machine_has_cleaned_up_its_temporary_files() -> None:
+    egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
+    first = await egress.open(REFUSED)
+    assert first is not None
+    shutil.rmtree(first.parent)
+    second = await egress.open(ALLOWED)
+    assert second is not None
+    assert second.is_socket()
+    for key in (REFUSED, ALLOWED):
+        await egress.close(key)
+    assert not second.parent.exists()
 
 
 async def test_a_way_out_that_opens_while_the_last_other_one_closes_stays() -> None:

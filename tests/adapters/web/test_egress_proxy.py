@@ -255,6 +255,15 @@ async def test_silence_and_floods_end_a_tunnel(inside: Inside) -> None:
         assert len(flood) <= limits.bytes_each_way
 
 
+async def test_a_body_that_says_it_is_too_large_goes_nowhere(port: int, inside: Inside) -> None:
+    head = f"POST http://127.0.0.1:{inside.port}/ HTTP/1.1\r\nContent-Length: "
+    most = LIMITS.bytes_each_way
+    answer = await exchange(port, f"{head}{most}\r\n\r\n".encode() + b"x" * most)
+    assert status(answer) == 200
+    assert status(await exchange(port, f"{head}{most + 1}\r\n\r\n".encode())) == 413
+    assert len(inside.heads) == 1
+
+
 async def test_a_body_that_takes_its_time_is_no_silence() -> None:
     async def after_the_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"last")
