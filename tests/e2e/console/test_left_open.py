@@ -145,3 +145,31 @@ async def test_an_address_that_is_no_text_is_said_to_be_no_page(
     await page.evaluate("history.pushState(null, '', '/console/runs/%E0%A4%A')")
     await page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
     await expect(page.get_by_role("heading", name="There is no such page")).to_be_visible()
+
+
+async def test_words_typed_about_an_approval_that_goes_away_decide_no_other(
+    page: Page, program: Program, ask: Ask, session: aiohttp.ClientSession
+) -> None:
+    await ask('first [[tool:kv.set {"key": "first", "value": "1"}]]')
+    await page.goto(f"{program.urls['console']}/approvals")
+    cards = page.get_by_role("article")
+    await expect(cards).to_have_count(1)
+    await ask('second [[tool:kv.set {"key": "second", "value": "2"}]]')
+    await expect(cards).to_have_count(2)
+    await cards.first.get_by_role("textbox").press_sequentially("looks ")
+    async with session.get(f"{api(program)}/approvals") as answer:
+        first, second = (one["id"] for one in (await answer.json())["pending"])
+    word = {"approve": True}
+    async with session.post(f"{api(program)}/approvals/{first}/decide", json=word) as answer:
+        assert answer.status == 200
+    await expect(cards).to_have_count(1)
+    await page.wait_for_timeout(500)  # as long as a key is not taken anyway
+    await page.keyboard.type("exactly as asked")
+    await page.wait_for_timeout(100)
+    async with session.get(f"{api(program)}/approvals/{second}") as answer:
+        assert (await answer.json())["status"] == "PENDING"
+    await page.keyboard.press("j")  # but whoever looks at it can
+    await expect(page.locator(".approval.selected")).to_be_visible()
+    await page.wait_for_timeout(500)
+    await page.keyboard.press("x")
+    await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
