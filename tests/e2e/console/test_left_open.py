@@ -173,3 +173,32 @@ async def test_words_typed_about_an_approval_that_goes_away_decide_no_other(
     await page.wait_for_timeout(500)
     await page.keyboard.press("x")
     await expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
+
+
+async def test_who_signs_in_again_is_told_what_waits_by_now(
+    browser: Browser, program: Program, ask: Ask, session: aiohttp.ClientSession
+) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+
+    async def sign_in() -> None:
+        await page.get_by_label("The operator's token").fill(TOKEN)
+        await page.get_by_role("button", name="Sign in").click()
+
+    await page.goto(program.urls["console"])
+    await sign_in()
+    await expect(page.locator(".linked.on")).to_be_visible()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_label("The operator's token")).to_be_visible()
+    await ask('meanwhile [[tool:kv.set {"key": "meanwhile", "value": "1"}]]')
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            async with session.get(f"{api(program)}/approvals") as answer:
+                if waiting := (await answer.json())["pending"]:
+                    break
+    await sign_in()
+    await expect(page.locator("#waiting")).to_have_text("1")
+    path = f"{api(program)}/approvals/{waiting[0]['id']}/decide"
+    async with session.post(path, json={"approve": False}) as answer:
+        assert answer.status == 200
+    await context.close()

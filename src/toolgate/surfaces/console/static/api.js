@@ -51,7 +51,7 @@ class Live extends EventTarget {
 
   open(run = this.#run) {
     if (this.#source && this.#source.readyState !== EventSource.CLOSED && run === this.#run) return;
-    this.close();
+    this.#source?.close();
     this.#run = run;
     const query = new URLSearchParams();
     if (run) query.set("run", run);
@@ -76,6 +76,7 @@ class Live extends EventTarget {
   close() {
     this.#source?.close();
     this.#source = null;
+    this.#is(false);
   }
 
   #is(connected) {
