@@ -202,3 +202,16 @@ async def test_who_signs_in_again_is_told_what_waits_by_now(
     async with session.post(path, json={"approve": False}) as answer:
         assert answer.status == 200
     await context.close()
+
+
+async def test_a_message_that_is_too_long_for_the_ingress_is_said_to_be(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/chat")
+    await expect(page.locator(".chat .linked.on")).to_be_visible()
+    words = "too long " * 8_000
+    await page.get_by_role("textbox", name="Message").fill(words)
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_role("log")).to_contain_text("longer than the ingress takes")
+    await expect(page.get_by_role("textbox", name="Message")).to_have_value(words)
+    await expect(page.locator(".bubble.mine")).to_have_count(0)

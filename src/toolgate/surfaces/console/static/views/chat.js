@@ -6,6 +6,7 @@ import { t } from "../lang.js";
 import { button, mono } from "../ui.js";
 
 const KEPT = "toolgate.chat";
+const TOO_BIG = 1009; // how a WebSocket is closed over a message that is longer than it may be
 const MOST = 20_000; // characters of one answer: a bubble is to be read, and a run's page has all of it
 const EXAMPLES = [
   ["Add two numbers", 'Let me work that out. [[tool:math.add {"a": 2, "b": 40}]]'],
@@ -88,9 +89,19 @@ export async function show(context) {
       if (message.type === "error" && message.code === "session_not_found" && !message.seq) { session = ""; seq = 0; }
       hear[message.type]?.(message);
     };
-    socket.onclose = () => { state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
+    socket.onclose = (event) => { if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
   };
 
+  // The ingress has closed over it: it never came to be a run, and whoever wrote it may shorten it.
+  const takeBack = () => {
+    const [request, words] = Object.entries(kept.said || {}).at(-1) || [];
+    if (!request) return;
+    log.querySelector(`[data-request="${CSS.escape(request)}"]`)?.remove();
+    delete kept.said[request];
+    keep();
+    input.value ||= words;
+    aside(t("This message is longer than the ingress takes, and was not sent.")).classList.add("notice", "bad");
+  };
   const send = (words) => {
     if (socket?.readyState !== WebSocket.OPEN) return false;
     const request = `c_${crypto.randomUUID()}`;
