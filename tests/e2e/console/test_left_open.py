@@ -215,3 +215,18 @@ async def test_a_message_that_is_too_long_for_the_ingress_is_said_to_be(
     await expect(page.get_by_role("log")).to_contain_text("longer than the ingress takes")
     await expect(page.get_by_role("textbox", name="Message")).to_have_value(words)
     await expect(page.locator(".bubble.mine")).to_have_count(0)
+
+
+async def test_a_button_that_is_pressed_while_news_come_does_what_it_says(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await (await ask('a sum [[tool:math.add {"a": 2, "b": 40}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/evidence")
+    verify = page.get_by_role("button", name="Verify", exact=True).first
+    await verify.hover()
+    await page.mouse.down()
+    async with page.expect_response("**/console/api/evidence?*"):
+        await page.evaluate(TELL, {"touched": ["evidence"]})
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    await page.mouse.up()
+    await expect(page.get_by_role("dialog")).to_be_visible()

@@ -32,10 +32,19 @@ async function ask(method, path, body) {
   throw new Failed(answer.status, data.error);
 }
 
-export const get = (path, query) => {
+// What is asked for is drawn over what is there. A button that is being pressed must stay until it is
+// let go, or the click is lost; a selection that is being drawn too.
+const LONGEST_PRESS_MS = 2000;
+let released = Promise.resolve(), letGo = () => {};
+addEventListener("pointerdown", () => { letGo(); released = new Promise((done) => { letGo = done; setTimeout(done, LONGEST_PRESS_MS); }); }, true);
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(letGo), true); // after the click
+
+export const get = async (path, query) => {
   const given = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
-  return ask("GET", text ? `${path}?${text}` : path);
+  const found = await ask("GET", text ? `${path}?${text}` : path);
+  await released;
+  return found;
 };
 export const post = (path, body = {}) => ask("POST", path, body);
 export const put = (path, body) => ask("PUT", path, body);
