@@ -230,3 +230,22 @@ async def test_a_button_that_is_pressed_while_news_come_does_what_it_says(
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     await page.mouse.up()
     await expect(page.get_by_role("dialog")).to_be_visible()
+
+
+async def test_runs_that_come_to_match_a_filter_appear_under_it(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await page.goto(f"{program.urls['console']}/runs?status=waiting")
+    await expect(page.get_by_text("No runs match.")).to_be_visible()
+    clients = [await ask('the first [[tool:kv.set {"key": "k", "value": "1"}]]')]
+    await expect(page.get_by_role("table")).to_contain_text("the first")
+    clients.append(await ask('the second [[tool:kv.set {"key": "k", "value": "2"}]]'))
+    await expect(page.get_by_role("table")).to_contain_text("the second")
+    await (await ask("one that never waits")).hear_until("done")
+    clients.append(await ask('the third [[tool:kv.set {"key": "k", "value": "3"}]]'))
+    await expect(page.get_by_role("row").nth(1)).to_contain_text("the third")
+    await expect(page.get_by_role("table")).not_to_contain_text("one that never waits")
+    for client in clients:
+        asked = (await client.hear_until("approval_required"))[-1]
+        await client.say("cancel_run", run_id=asked["run_id"])
+        await client.hear_until("done", "error")

@@ -6,7 +6,10 @@ import { ago, badge, button, empty, link, page, shortId, table, tableRow, timer,
 const STATES = { "": "All", open: "Open", waiting: "Waiting for approval", done: "Done", failed: "Failed", cancelled: "Cancelled" };
 const PAGE = 50;
 
-const matches = (run, query) => !query.cursor && !query.q && !query.agent && !query.status;
+// As the server filters them: a run that comes is shown where a search would have found it.
+const GROUPS = { open: ["CREATED", "RUNNING", "PAUSED_WAITING_TOOL", "PAUSED_WAITING_APPROVAL"], waiting: ["PAUSED_WAITING_APPROVAL"], done: ["DONE"], failed: ["FAILED"], cancelled: ["CANCELLED"] };
+const wordsOf = (run) => `${run.run_id} ${run.user_id} ${run.session_id} ${run.preview} ${run.code}`.toLowerCase();
+const matches = (run, query) => !query.cursor && (!query.status || !!GROUPS[query.status]?.includes(run.status)) && (!query.agent || query.agent === run.agent_id) && (!query.q || wordsOf(run).includes(query.q.toLowerCase()));
 
 export async function show(context) {
   const query = { ...Object.fromEntries(new URLSearchParams(location.search)), limit: PAGE };
@@ -44,15 +47,18 @@ export async function show(context) {
   const renew = (run, body) => {
     const at = items.findIndex((one) => one.run_id === run.run_id);
     if (at >= 0) { items[at] = run; body.children[at].replaceWith(tableRow(columns, run, open)); return; }
-    if (!matches(run, query) || run.run_id < items[0].run_id) return;
-    items.unshift(run);
-    body.prepend(tableRow(columns, run, open));
+    if (!matches(run, query)) return;
+    const older = items.findIndex((one) => one.run_id < run.run_id);
+    if (older < 0 && next) return; // its place is on a later page
+    const place = older < 0 ? items.length : older;
+    items.splice(place, 0, run);
+    body.insertBefore(tableRow(columns, run, open), body.children[place] || null);
     if (items.length > PAGE * 2) { items.pop(); body.lastElementChild.remove(); }
   };
   context.onTold((told) => {
     if (!told.runs) return;
     const body = box.querySelector("tbody");
-    if (body) for (const run of told.runs) renew(run, body); else if (matches(null, query)) load().catch(() => {});
+    if (body) for (const run of told.runs) renew(run, body); else if (told.runs.some((run) => matches(run, query))) load().catch(() => {});
   });
   context.onLink((on) => on && !query.cursor && load());
   return page(t("Runs"), null, filters, box);
