@@ -249,3 +249,34 @@ async def test_runs_that_come_to_match_a_filter_appear_under_it(
         asked = (await client.hear_until("approval_required"))[-1]
         await client.say("cancel_run", run_id=asked["run_id"])
         await client.hear_until("done", "error")
+
+
+@pytest.mark.parametrize(
+    ("view", "slow", "first", "second"),
+    [
+        ("runs", "**/console/api/runs?*status=failed*", ("State", "failed"), ("State", "done")),
+        ("audit", "**/console/api/audit?*decision=deny*", ("Decision", "deny"), ("Decision", "")),
+    ],
+)
+async def test_an_answer_that_comes_late_does_not_replace_that_of_the_filter_in_force(
+    page: Page,
+    program: Program,
+    ask: Ask,
+    view: str,
+    slow: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+) -> None:
+    await (await ask('found [[tool:math.add {"a": 2, "b": 40}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/{view}")
+    await expect(page.get_by_role("table")).to_be_visible()
+    held = Held()
+    await page.route(slow, held)
+    await page.get_by_label(first[0]).select_option(first[1])
+    await asyncio.wait_for(held.asked.wait(), PATIENCE)
+    async with page.expect_response(f"**/console/api/{view}?*"):
+        await page.get_by_label(second[0]).select_option(second[1])
+    async with page.expect_response(slow):
+        held.go.set()
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    await expect(page.get_by_role("table")).to_be_visible()

@@ -23,10 +23,12 @@ export async function show(context) {
   const query = { limit: 50, ...Object.fromEntries(new URLSearchParams(location.search)) };
   const trail = [];
   const box = h("div", { class: "stack" }), head = h("div", { class: "card" }), verdict = h("div", { "aria-live": "polite" });
-  let data = null;
+  let data = null, asked = 0;
   const load = async () => {
-    data = await get("/evidence", query);
-    if (!context.isHere()) return;
+    const mine = ++asked;
+    const found = await get("/evidence", query);
+    if (mine !== asked || !context.isHere()) return; // another search is in force by now
+    data = found;
     put(head, h("dl", { class: "facts" }, h("dt", null, t("Records")), h("dd", null, data.size.toLocaleString()), h("dt", null, t("Key")), h("dd", null, mono(data.key))),
       h("details", null, h("summary", { class: "hint" }, t("The signed checkpoint")), block(data.checkpoint)));
     put(box, data.items.length ? table([

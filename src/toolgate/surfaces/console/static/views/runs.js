@@ -14,7 +14,7 @@ const matches = (run, query) => !query.cursor && (!query.status || !!GROUPS[quer
 export async function show(context) {
   const query = { ...Object.fromEntries(new URLSearchParams(location.search)), limit: PAGE };
   const trail = [];
-  let items = [], next = null;
+  let items = [], next = null, asked = 0;
   const box = h("div", { class: "stack" });
   const open = (run) => context.go(`/console/runs/${run.run_id}`);
   const columns = [
@@ -30,7 +30,13 @@ export async function show(context) {
     items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : (query.q || query.agent || query.status ? empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : "") : empty(t("Nothing has run yet."), link("/console/chat", t("Talk to an agent in the chat, or connect a client.")))),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
       next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
-  const load = async () => { ({ items, next } = await get("/runs", query)); if (context.isHere()) draw(); };
+  const load = async () => {
+    const mine = ++asked;
+    const found = await get("/runs", query);
+    if (mine !== asked || !context.isHere()) return; // another filter is in force by now
+    ({ items, next } = found);
+    draw();
+  };
   const again = () => { trail.length = 0; query.cursor = ""; return load(); };
   const change = (name) => (event) => {
     query[name] = event.target.value;
