@@ -280,3 +280,19 @@ async def test_an_answer_that_comes_late_does_not_replace_that_of_the_filter_in_
         held.go.set()
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     await expect(page.get_by_role("table")).to_be_visible()
+
+
+async def test_a_hostile_agents_name_is_text_where_agents_are_chosen(
+    page: Page, program: Program
+) -> None:
+    agent = {"agent_id": "agent\u202e\u001b[2J", "endpoint": "http://127.0.0.1:9"}
+    async with aiohttp.ClientSession() as http:
+        url = f"{program.urls['orchestrator']}/internal/agents"
+        async with http.post(url, json=agent) as answer:
+            assert answer.status in {200, 201}
+    for view in ("chat", "runs"):
+        await page.goto(f"{program.urls['console']}/{view}")
+        choice = page.get_by_role("combobox", name="Agent")
+        await expect(choice).to_contain_text("agent")
+        assert not {"\u202e", "\u001b"} & set(await choice.text_content() or "")
+        await choice.select_option(agent["agent_id"])

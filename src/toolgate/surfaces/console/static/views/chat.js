@@ -20,7 +20,7 @@ export async function show(context) {
   const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
   const log = h("div", { class: "log", role: "log", "aria-live": "polite", tabindex: "0", "aria-label": t("Conversation") });
   const state = h("span", { class: "linked", role: "status" }, t("Connecting…"));
-  const agent = h("select", { "aria-label": t("Agent") }, agents.map((name) => h("option", { value: name, selected: name === kept.agent }, name)));
+  const agent = h("select", { "aria-label": t("Agent") }, agents.map((name) => h("option", { value: name, selected: name === kept.agent }, plain(name))));
   const input = h("textarea", { rows: 1, placeholder: t("Message"), "aria-label": t("Message"), required: true });
   const runs = new Map();
   let socket = null, session = kept.session || "", seq = 0, epoch = kept.epoch || "", tries = 0, left = false;

@@ -47,7 +47,7 @@ export async function show(context) {
   const filters = h("div", { class: "filters" },
     h("input", { type: "search", placeholder: t("Search ids, users and messages"), "aria-label": t("Search"), value: query.q || "", on: { change: change("q") } }),
     h("select", { "aria-label": t("State"), on: { change: change("status") } }, Object.entries(STATES).map(([name, words]) => h("option", { value: name, selected: (query.status || "") === name }, t(words)))),
-    h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, name))));
+    h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, plain(name)))));
   await load();
   // Only the rows that changed are made anew: there may be many a second.
   const renew = (run, body) => {
