@@ -4,7 +4,7 @@ import asyncio
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.e2e.console.conftest import MARK, TOKEN, Ask, api
 from tests.e2e.harness import PATIENCE, Program
@@ -296,3 +296,27 @@ async def test_a_hostile_agents_name_is_text_where_agents_are_chosen(
         await expect(choice).to_contain_text("agent")
         assert not {"\u202e", "\u001b"} & set(await choice.text_content() or "")
         await choice.select_option(agent["agent_id"])
+
+
+async def test_tabs_that_nobody_sees_leave_the_connections_to_the_one_that_is_seen(
+    context: BrowserContext, program: Program, ask: Ask
+) -> None:
+    await (await ask("something to list")).hear_until("done")
+    await context.add_init_script(
+        'Object.defineProperty(document, "hidden", { get: () => !window.isSeen });'
+    )
+    tabs = [await context.new_page() for _ in range(7)]  # a browser opens six connections to a host
+    for tab in tabs[:-1]:
+        await tab.goto(f"{program.urls['console']}/runs", wait_until="commit")
+    await tabs[-1].add_init_script("window.isSeen = true")
+    await tabs[-1].goto(f"{program.urls['console']}/runs")
+    await expect(tabs[-1].get_by_role("table")).to_contain_text("something to list")
+    await expect(tabs[-1].locator(".linked.on")).to_be_visible()
+    await tabs[0].evaluate(
+        'window.isSeen = true; document.dispatchEvent(new Event("visibilitychange"))'
+    )
+    await expect(tabs[0].locator(".linked.on")).to_be_visible()
+    await tabs[0].evaluate(
+        'window.isSeen = false; document.dispatchEvent(new Event("visibilitychange"))'
+    )
+    await expect(tabs[0].locator(".linked.on")).to_have_count(0)

@@ -51,14 +51,23 @@ export const put = (path, body) => ask("PUT", path, body);
 export const remove = (path) => ask("DELETE", path);
 
 // One stream for the whole page. It is opened anew where another run is watched; the browser itself
-// reconnects, and says which event it saw last.
+// reconnects, and says which event it saw last. A tab that nobody sees has none: a browser opens six
+// connections to a host, and six tabs would hold them all.
 class Live extends EventTarget {
   #source = null;
+  #wanted = false;
   #run = "";
   #last = "";
   connected = false;
 
+  constructor() {
+    super();
+    document.addEventListener("visibilitychange", () => { if (this.#wanted) { if (document.hidden) this.#pause(); else this.open(); } });
+  }
+
   open(run = this.#run) {
+    this.#wanted = true;
+    if (document.hidden) { this.#run = run; return; }
     if (this.#source && this.#source.readyState !== EventSource.CLOSED && run === this.#run) return;
     this.#source?.close();
     this.#run = run;
@@ -83,8 +92,14 @@ class Live extends EventTarget {
   }
 
   close() {
+    this.#wanted = false;
+    this.#pause();
+  }
+
+  #pause() {
     this.#source?.close();
     this.#source = null;
+    this.#last = ""; // it may be hours: pages ask anew when the link is back, rather than hear all of it
     this.#is(false);
   }
 

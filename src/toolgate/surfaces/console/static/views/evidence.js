@@ -51,6 +51,7 @@ export async function show(context) {
   await load();
   const soon = later(() => { if (!query.before) load().catch(() => {}); }, 150);
   context.onTold((told) => told.touched?.includes("evidence") && soon());
+  context.onLink((on) => on && soon());
   const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.before = ""; trail.length = 0; load(); } } });
   return page(t("Evidence"), button(t("Verify everything"), verify), verdict, head, h("div", { class: "filters" }, search), box);
 }
