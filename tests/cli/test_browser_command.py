@@ -66,3 +66,20 @@ async def test_a_signal_ends_it_on_stdio_too_while_its_client_says_nothing(tmp_p
             process.kill()
         _, said = await process.communicate()
     assert b"Traceback" not in said
+
+
+async def test_a_home_that_cannot_be_made_is_not_said_to_be_in_use(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "browser",
+        "--stdio",
+        env=environment({"TOOLGATE_HOME": str(file / "home")}),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 2
+    assert "in use" not in said.decode()
+    assert "cannot be written" in said.decode()

@@ -39,3 +39,13 @@ async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(
     person.may.set()
     assert await asyncio.wait_for(asyncio.gather(*both), 5) == [True, True]
     assert ("pay" in shown, "wipe" in shown) == (True, False)
+
+
+def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "own\x1b]0;owned\x07\u202e"
+    chat._show(wire.State(ts=1, run_id="r", state=steering))
+    chat._show(wire.Error(ts=1, run_id="r", code=steering, message=steering))
+    chat._show(wire.Delta(ts=1, run_id="r", text=steering))
+    shown = capsys.readouterr().out
+    assert shown.count("owned") == 4
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)

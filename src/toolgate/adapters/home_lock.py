@@ -11,6 +11,10 @@ from toolgate.domain.errors import Misconfigured
 _NAME: Final = "lock"
 
 
+class HomeInUse(Misconfigured):
+    """Another process has it."""
+
+
 class HomeLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -31,7 +35,7 @@ class HomeLock:
         except OSError as held:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
-            raise Misconfigured(
+            raise HomeInUse(
                 f"{home} is in use by process {holder}:"
                 " stop that process, or set TOOLGATE_HOME to another directory"
             ) from held

@@ -12,6 +12,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressProxy
+from toolgate.adapters.home_lock import HomeInUse
 from toolgate.adapters.ids import RandomIds
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.proxy_verdicts import ProxyVerdicts
@@ -85,6 +86,6 @@ async def browser_alone(settings: Settings, homes: Sequence[Path]) -> AsyncItera
 
 async def _open_journal(homes: Sequence[Path], clock: Clock) -> tuple[SqliteJournal, Path]:
     for home in homes:
-        with contextlib.suppress(Misconfigured):  # another process has it
+        with contextlib.suppress(HomeInUse):
             return await SqliteJournal.open(home / "journal.db", clock=clock, bus=LocalBus()), home
     raise Misconfigured(f"{homes[-1]} and all like it are in use; set TOOLGATE_HOME to another")

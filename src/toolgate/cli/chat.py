@@ -78,9 +78,9 @@ def _show(event: wire.AnySessionEvent) -> None:
         case wire.ToolRequest():
             click.echo(f"\n[tool {plain(event.tool_name)}]")
         case wire.State():
-            click.echo(f"\n[{event.state.lower()}]")
+            click.echo(f"\n[{plain(event.state.lower())}]")
         case wire.Error():
-            click.echo(f"\n[{event.code}: {plain(event.message)}]")
+            click.echo(f"\n[{plain(event.code)}: {plain(event.message)}]")
         case wire.Done():
             click.echo()
         case _:

@@ -1,6 +1,7 @@
 """The console's door: what it refuses, and what it says of itself."""
 
 import asyncio
+import re
 
 import aiohttp
 import pytest
@@ -108,6 +109,22 @@ async def test_what_happens_is_told_live_and_from_where_a_reader_was(
                 seen += await stream.content.readany()
         assert heard[0]["run_id"].encode() in seen
     again = {"Last-Event-ID": "0"}
+    async with session.get(f"{api(program)}/live", headers=again) as stream:
+        seen = b""
+        async with asyncio.timeout(PATIENCE):
+            while heard[0]["run_id"].encode() not in seen:
+                seen += await stream.content.readany()
+
+
+async def test_a_reader_who_was_cut_off_before_anything_was_told_misses_nothing(
+    program: Program, session: aiohttp.ClientSession, ask: Ask
+) -> None:
+    async with session.get(f"{api(program)}/live") as stream:
+        greeting = await stream.content.readuntil(b"\n\n")
+    position = re.search(rb"^id: (\d+)$", greeting, re.MULTILINE)
+    assert position is not None
+    heard = await (await ask("said to nobody")).hear_until("done")
+    again = {"Last-Event-ID": position[1].decode()}
     async with session.get(f"{api(program)}/live", headers=again) as stream:
         seen = b""
         async with asyncio.timeout(PATIENCE):

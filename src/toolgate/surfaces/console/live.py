@@ -55,7 +55,8 @@ class Live:
     async def _messages(self, request: Request, after: int, watched: str) -> AsyncIterator[bytes]:
         self._readers += 1
         try:
-            yield b"retry: 1000\n: hello\n\n"
+            # From where it is told: so that it can come back there, should it hear nothing before.
+            yield b"retry: 1000\n" + asgi.server_sent_event(b"{}", event_id=str(after))
             async with contextlib.aclosing(
                 follow(self.parts.journal, self.parts.bus, None, after=after)
             ) as batches:

@@ -32,26 +32,44 @@ async function ask(method, path, body) {
   throw new Failed(answer.status, data.error);
 }
 
-export const get = (path, query) => {
+// What is asked for is drawn over what is there. A button that is being pressed must stay until it is
+// let go, or the click is lost; a selection that is being drawn too.
+const LONGEST_PRESS_MS = 2000;
+let released = Promise.resolve(), letGo = () => {};
+addEventListener("pointerdown", () => { letGo(); released = new Promise((done) => { letGo = done; setTimeout(done, LONGEST_PRESS_MS); }); }, true);
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(letGo), true); // after the click
+
+export const get = async (path, query) => {
   const given = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
-  return ask("GET", text ? `${path}?${text}` : path);
+  const found = await ask("GET", text ? `${path}?${text}` : path);
+  await released;
+  return found;
 };
 export const post = (path, body = {}) => ask("POST", path, body);
 export const put = (path, body) => ask("PUT", path, body);
 export const remove = (path) => ask("DELETE", path);
 
 // One stream for the whole page. It is opened anew where another run is watched; the browser itself
-// reconnects, and says which event it saw last.
+// reconnects, and says which event it saw last. A tab that nobody sees has none: a browser opens six
+// connections to a host, and six tabs would hold them all.
 class Live extends EventTarget {
   #source = null;
+  #wanted = false;
   #run = "";
   #last = "";
   connected = false;
 
+  constructor() {
+    super();
+    document.addEventListener("visibilitychange", () => { if (this.#wanted) { if (document.hidden) this.#pause(); else this.open(); } });
+  }
+
   open(run = this.#run) {
+    this.#wanted = true;
+    if (document.hidden) { this.#run = run; return; }
     if (this.#source && this.#source.readyState !== EventSource.CLOSED && run === this.#run) return;
-    this.close();
+    this.#source?.close();
     this.#run = run;
     const query = new URLSearchParams();
     if (run) query.set("run", run);
@@ -74,8 +92,15 @@ class Live extends EventTarget {
   }
 
   close() {
+    this.#wanted = false;
+    this.#pause();
+  }
+
+  #pause() {
     this.#source?.close();
     this.#source = null;
+    this.#last = ""; // it may be hours: pages ask anew when the link is back, rather than hear all of it
+    this.#is(false);
   }
 
   #is(connected) {

@@ -139,6 +139,7 @@ document.addEventListener("click", (event) => {
 addEventListener("popstate", () => { if (me) show(); });
 live.addEventListener("told", (event) => { if (event.detail.approvals) countWaiting(); });
 live.addEventListener("link", (event) => { if (event.detail && me) countWaiting(); });
+setInterval(() => { if (me && document.hidden) countWaiting(); }, 15_000); // the title is seen, and no news come
 onSignedOut(() => { if (me) { me = null; live.close(); signIn(); } });
 
 async function signIn(problem = "") {

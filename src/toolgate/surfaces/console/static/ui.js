@@ -88,7 +88,7 @@ export function timer(from) {
 }
 
 export const mono = (text) => h("code", { title: String(text ?? "").length > 20 ? plain(text) : null }, plain(text));
-export const shortId = (id) => h("code", { class: "id", title: id }, id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
+export const shortId = (id) => h("code", { class: "id", title: plain(id) }, plain(id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id));
 
 const AT_FIRST = 4000;
 export function block(text, { length = null, label = "" } = {}) {

@@ -23,8 +23,10 @@ export async function show(context) {
   const recent = h("div");
   const cards = new Map();
   let selected = "", since = 0;
+  let isHeld = false; // someone was writing about what went away: the words must not decide another
 
   const select = (id) => {
+    isHeld = false;
     if (id === selected) return;
     selected = id;
     since = performance.now();
@@ -43,9 +45,10 @@ export async function show(context) {
   };
   const drop = (id) => {
     const ids = [...cards.keys()], at = ids.indexOf(id);
+    if (cards.get(id)?.reason === document.activeElement) isHeld = true;
     cards.get(id)?.node.remove();
     cards.delete(id);
-    if (selected === id) { selected = ""; const following = ids[at + 1] || ids[at - 1]; if (following) select(following); }
+    if (selected === id) { selected = ""; const following = ids[at + 1] || ids[at - 1]; if (following && !isHeld) select(following); }
     blank();
   };
   const blank = () => { if (!cards.size && !waiting.querySelector(".empty")) put(waiting, empty(t("Nothing waits for you."), t("What the policy asks about arrives here by itself."))); };
@@ -70,7 +73,7 @@ export async function show(context) {
     for (const id of [...cards.keys()]) if (!there.has(id)) drop(id);
     waiting.querySelector(".empty")?.remove();
     for (const one of data.pending) if (!cards.has(one.id)) { const made = make(one); cards.set(one.id, made); waiting.append(made.node); }
-    if (!selected && cards.size) select(cards.keys().next().value);
+    if (!selected && !isHeld && cards.size) select(cards.keys().next().value);
     blank();
     put(recent, data.recent.length ? card(t("Decided lately"), table([
       { name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Decision"), show: (one) => badge(one.status) },

@@ -10,9 +10,11 @@ export async function show(context) {
   const box = h("div", { class: "stack" });
   const trail = [], seen = new Set();
   const actions = h("datalist", { id: "actions" }); // those that were seen: the filter wants one exactly
+  let asked = 0;
   const load = async () => {
+    const mine = ++asked;
     const data = await get("/audit", query);
-    if (!context.isHere()) return;
+    if (mine !== asked || !context.isHere()) return; // another filter is in force by now
     for (const row of data.items) if (!seen.has(row.action)) { seen.add(row.action); actions.append(h("option", { value: row.action })); }
     put(box, data.items.length ? table([
       { name: "#", class: "num", show: (row) => String(row.id) }, { name: t("When"), class: "num", show: (row) => moment(Date.parse(row.createdAt)) },

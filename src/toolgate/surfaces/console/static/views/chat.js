@@ -6,6 +6,7 @@ import { t } from "../lang.js";
 import { button, mono } from "../ui.js";
 
 const KEPT = "toolgate.chat";
+const TOO_BIG = 1009; // how a WebSocket is closed over a message that is longer than it may be
 const MOST = 20_000; // characters of one answer: a bubble is to be read, and a run's page has all of it
 const EXAMPLES = [
   ["Add two numbers", 'Let me work that out. [[tool:math.add {"a": 2, "b": 40}]]'],
@@ -19,7 +20,7 @@ export async function show(context) {
   const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
   const log = h("div", { class: "log", role: "log", "aria-live": "polite", tabindex: "0", "aria-label": t("Conversation") });
   const state = h("span", { class: "linked", role: "status" }, t("Connecting…"));
-  const agent = h("select", { "aria-label": t("Agent") }, agents.map((name) => h("option", { value: name, selected: name === kept.agent }, name)));
+  const agent = h("select", { "aria-label": t("Agent") }, agents.map((name) => h("option", { value: name, selected: name === kept.agent }, plain(name))));
   const input = h("textarea", { rows: 1, placeholder: t("Message"), "aria-label": t("Message"), required: true });
   const runs = new Map();
   let socket = null, session = kept.session || "", seq = 0, epoch = kept.epoch || "", tries = 0, left = false;
@@ -88,9 +89,19 @@ export async function show(context) {
       if (message.type === "error" && message.code === "session_not_found" && !message.seq) { session = ""; seq = 0; }
       hear[message.type]?.(message);
     };
-    socket.onclose = () => { state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
+    socket.onclose = (event) => { if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
   };
 
+  // The ingress has closed over it: it never came to be a run, and whoever wrote it may shorten it.
+  const takeBack = () => {
+    const [request, words] = Object.entries(kept.said || {}).at(-1) || [];
+    if (!request) return;
+    log.querySelector(`[data-request="${CSS.escape(request)}"]`)?.remove();
+    delete kept.said[request];
+    keep();
+    input.value ||= words;
+    aside(t("This message is longer than the ingress takes, and was not sent.")).classList.add("notice", "bad");
+  };
   const send = (words) => {
     if (socket?.readyState !== WebSocket.OPEN) return false;
     const request = `c_${crypto.randomUUID()}`;

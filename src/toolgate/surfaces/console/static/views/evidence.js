@@ -23,10 +23,12 @@ export async function show(context) {
   const query = { limit: 50, ...Object.fromEntries(new URLSearchParams(location.search)) };
   const trail = [];
   const box = h("div", { class: "stack" }), head = h("div", { class: "card" }), verdict = h("div", { "aria-live": "polite" });
-  let data = null;
+  let data = null, asked = 0;
   const load = async () => {
-    data = await get("/evidence", query);
-    if (!context.isHere()) return;
+    const mine = ++asked;
+    const found = await get("/evidence", query);
+    if (mine !== asked || !context.isHere()) return; // another search is in force by now
+    data = found;
     put(head, h("dl", { class: "facts" }, h("dt", null, t("Records")), h("dd", null, data.size.toLocaleString()), h("dt", null, t("Key")), h("dd", null, mono(data.key))),
       h("details", null, h("summary", { class: "hint" }, t("The signed checkpoint")), block(data.checkpoint)));
     put(box, data.items.length ? table([
@@ -49,6 +51,7 @@ export async function show(context) {
   await load();
   const soon = later(() => { if (!query.before) load().catch(() => {}); }, 150);
   context.onTold((told) => told.touched?.includes("evidence") && soon());
+  context.onLink((on) => on && soon());
   const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.before = ""; trail.length = 0; load(); } } });
   return page(t("Evidence"), button(t("Verify everything"), verify), verdict, head, h("div", { class: "filters" }, search), box);
 }

@@ -6,12 +6,15 @@ import { ago, badge, button, empty, link, page, shortId, table, tableRow, timer,
 const STATES = { "": "All", open: "Open", waiting: "Waiting for approval", done: "Done", failed: "Failed", cancelled: "Cancelled" };
 const PAGE = 50;
 
-const matches = (run, query) => !query.cursor && !query.q && !query.agent && !query.status;
+// As the server filters them: a run that comes is shown where a search would have found it.
+const GROUPS = { open: ["CREATED", "RUNNING", "PAUSED_WAITING_TOOL", "PAUSED_WAITING_APPROVAL"], waiting: ["PAUSED_WAITING_APPROVAL"], done: ["DONE"], failed: ["FAILED"], cancelled: ["CANCELLED"] };
+const wordsOf = (run) => `${run.run_id} ${run.user_id} ${run.session_id} ${run.preview} ${run.code}`.toLowerCase();
+const matches = (run, query) => !query.cursor && (!query.status || !!GROUPS[query.status]?.includes(run.status)) && (!query.agent || query.agent === run.agent_id) && (!query.q || wordsOf(run).includes(query.q.toLowerCase()));
 
 export async function show(context) {
   const query = { ...Object.fromEntries(new URLSearchParams(location.search)), limit: PAGE };
   const trail = [];
-  let items = [], next = null;
+  let items = [], next = null, asked = 0;
   const box = h("div", { class: "stack" });
   const open = (run) => context.go(`/console/runs/${run.run_id}`);
   const columns = [
@@ -27,7 +30,13 @@ export async function show(context) {
     items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : (query.q || query.agent || query.status ? empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : "") : empty(t("Nothing has run yet."), link("/console/chat", t("Talk to an agent in the chat, or connect a client.")))),
     h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
       next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
-  const load = async () => { ({ items, next } = await get("/runs", query)); if (context.isHere()) draw(); };
+  const load = async () => {
+    const mine = ++asked;
+    const found = await get("/runs", query);
+    if (mine !== asked || !context.isHere()) return; // another filter is in force by now
+    ({ items, next } = found);
+    draw();
+  };
   const again = () => { trail.length = 0; query.cursor = ""; return load(); };
   const change = (name) => (event) => {
     query[name] = event.target.value;
@@ -38,21 +47,24 @@ export async function show(context) {
   const filters = h("div", { class: "filters" },
     h("input", { type: "search", placeholder: t("Search ids, users and messages"), "aria-label": t("Search"), value: query.q || "", on: { change: change("q") } }),
     h("select", { "aria-label": t("State"), on: { change: change("status") } }, Object.entries(STATES).map(([name, words]) => h("option", { value: name, selected: (query.status || "") === name }, t(words)))),
-    h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, name))));
+    h("select", { "aria-label": t("Agent"), on: { change: change("agent") } }, h("option", { value: "" }, t("Every agent")), context.me.chat.agents.map((name) => h("option", { value: name, selected: query.agent === name }, plain(name)))));
   await load();
   // Only the rows that changed are made anew: there may be many a second.
   const renew = (run, body) => {
     const at = items.findIndex((one) => one.run_id === run.run_id);
     if (at >= 0) { items[at] = run; body.children[at].replaceWith(tableRow(columns, run, open)); return; }
-    if (!matches(run, query) || run.run_id < items[0].run_id) return;
-    items.unshift(run);
-    body.prepend(tableRow(columns, run, open));
+    if (!matches(run, query)) return;
+    const older = items.findIndex((one) => one.run_id < run.run_id);
+    if (older < 0 && next) return; // its place is on a later page
+    const place = older < 0 ? items.length : older;
+    items.splice(place, 0, run);
+    body.insertBefore(tableRow(columns, run, open), body.children[place] || null);
     if (items.length > PAGE * 2) { items.pop(); body.lastElementChild.remove(); }
   };
   context.onTold((told) => {
     if (!told.runs) return;
     const body = box.querySelector("tbody");
-    if (body) for (const run of told.runs) renew(run, body); else if (matches(null, query)) load().catch(() => {});
+    if (body) for (const run of told.runs) renew(run, body); else if (told.runs.some((run) => matches(run, query))) load().catch(() => {});
   });
   context.onLink((on) => on && !query.cursor && load());
   return page(t("Runs"), null, filters, box);

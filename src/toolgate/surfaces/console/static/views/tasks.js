@@ -33,5 +33,6 @@ export async function show(context) {
   await load();
   const soon = later(() => load().catch(() => {}), 100);
   context.onTold((told) => told.touched?.includes("tasks") && soon());
+  context.onLink((on) => on && soon());
   return page(t("Browser tasks"), button(t("New browser task…"), () => start(templates, context)), box);
 }
