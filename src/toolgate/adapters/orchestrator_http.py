@@ -44,6 +44,7 @@ VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
     wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
 }
+BROKE_OFF: Final = "the orchestrator's stream broke off"
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
@@ -161,7 +162,7 @@ class HttpOrchestrator:
         heard: Sequence[SseEvent],
     ) -> None:
         """A run's events, to their end; a stream that breaks off is taken up again where it can be."""
-        why = "the orchestrator's stream broke off"
+        why = BROKE_OFF
         failures = 0
         while failures < RESUMES:
             try:
@@ -190,6 +191,9 @@ class HttpOrchestrator:
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
+        await self._broke_off(run_id, run, why)
+
+    async def _broke_off(self, run_id: str, run: RunRow, why: str) -> None:
         ended = deliveries.failure(
             run_id, code="orchestrator_error", message=why, request_id=run.request_id
         )
@@ -312,6 +316,10 @@ class HttpOrchestrator:
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
                 reading.cancel()
+        except ToolgateError:
+            if not run.pushed and run_id not in self._reading:  # its reader left the end to us
+                await self._broke_off(run_id, run, BROKE_OFF)
+            raise
         finally:
             self._cancelling.discard(run_id)
         run = await self.runs.find(run_id)
