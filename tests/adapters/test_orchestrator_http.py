@@ -195,6 +195,17 @@ async def test_a_run_whose_stream_breaks_while_its_cancel_fails_still_has_an_end
         await orchestrator.stop()
 
 
+async def test_nobody_decides_for_a_run_that_has_ended() -> None:
+    orchestrator, _ = an_orchestrator()
+    members = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
+    await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", members))
+    await orchestrator.hear("s", CANCELLED)
+    with pytest.raises(Conflict, match="ended"):
+        await orchestrator.decide_approval(
+            "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by="u"
+        )
+
+
 async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
     orchestrator, journal = an_orchestrator()
     members: dict[str, Any] = {"code": "maintenance", "message": "back in an hour"}

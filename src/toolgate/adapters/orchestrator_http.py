@@ -284,6 +284,8 @@ class HttpOrchestrator:
         )
         if found.settled:
             raise Conflict(f"approval {approval_id} is {found.verdict.lower()} already")
+        if (await self.runs.find(found.run_id)).ended:
+            raise Conflict(f"run {found.run_id} has ended")
         deciding = self._deciding.get(approval_id)
         if deciding is not None:  # someone of ours was first: what comes of it stands
             stands = await asyncio.shield(deciding)

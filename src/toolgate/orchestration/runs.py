@@ -44,6 +44,7 @@ FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a
 ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
 PAGE: Final = 50  # runs in a list, unless told otherwise
+PENDING: Final = "PENDING"
 SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
 
 
@@ -255,6 +256,9 @@ class Runs:
         line = await self.find_approval(approval_id)
         if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
             raise NotFound("approval", approval_id)
+        ended = (await self.state(line.run_id)).ended
+        if ended and await self.verdict(approval_id) == PENDING:  # nothing would come of it
+            raise Conflict(f"run {line.run_id} has ended")
         try:
             await self.pipeline.decide_approval(
                 approval_id, approve=approve, decided_by=decided_by, reason=reason
@@ -277,7 +281,7 @@ class Runs:
             told = records.decode_members(event.data)
             if event.type in SETTLED and told.get("approval_id") == approval_id:
                 return str(told["status"])
-        return "PENDING"
+        return PENDING
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Hear of decisions that came by another door, and let their runs go on."""
