@@ -17,6 +17,7 @@ from toolgate.adapters.orchestrator_http_records import RemoteRuns
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.tools import Level, Tool
 from toolgate.ports.journal import Event, Operation
 from toolgate.ports.orchestrator import Invocation
 from toolgate.testing.clock import FakeClock
@@ -204,6 +205,40 @@ async def test_nobody_decides_for_a_run_that_has_ended() -> None:
         await orchestrator.decide_approval(
             "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by="u"
         )
+
+
+def a_tool(name: str) -> Tool:
+    return Tool(name, "", Level.WRITE, {"type": "object"}, repeatable=False)
+
+
+async def test_tools_that_could_not_be_registered_are_before_the_next_run() -> None:
+    away = True
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if away:
+            return web.Response(status=503)
+        body = await request.json()
+        if request.path.endswith("/tools"):
+            named.append([tool["name"] for tool in body["tools"]])
+            return web.json_response({"ok": True})
+        return web.json_response({"run_id": f"run_{len(there.asked)}"})
+
+    named: list[list[str]] = []
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        for session_id in ("s", "t"):
+            await orchestrator.register_tools(session_id, [a_tool("desk.look")])
+        away = False
+        await orchestrator.register_tools("t", [a_tool("desk.point")])
+        for session_id in ("s", "t", "s"):
+            await orchestrator.invoke(Invocation(session_id, "u", "agent", "user", "hi"))
+        assert named == [["desk.point"], ["desk.look"]]
+        assert [path.rsplit("/", 1)[1] for path in there.asked[-4:]] == [
+            "tools", "invoke", "invoke", "invoke",
+        ]  # fmt: skip
+        await orchestrator.stop()
 
 
 async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:

@@ -36,6 +36,7 @@ BODY_LIMIT: Final = 1_000_000
 RESUMES: Final = 5  # how often a stream that broke off is taken up again
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
+MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 # What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
 BESIDE: Final = frozenset({deliveries.TOOL_REQUEST, deliveries.APPROVAL_REQUIRED, deliveries.STATE})
@@ -64,6 +65,7 @@ class HttpOrchestrator:
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
+    _untold: dict[str, wire.RegisterTools] = field(default_factory=dict)  # by session
     _cancelling: set[str] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -108,6 +110,8 @@ class HttpOrchestrator:
             context={**invocation.context, "user_id": invocation.user_id},
         )
         run = RunRow(invocation.session_id, invocation.agent_id, invocation.request_id)
+        if (tools := self._untold.pop(invocation.session_id, None)) is not None:
+            await self._tell_tools(invocation.session_id, tools)
         response = await self._post(wire.INVOKE_PATH, body, accept=wire.EVENT_STREAM_TYPE)
         if response.content_type == wire.EVENT_STREAM_TYPE:
             return await self._begin_stream(run, response)
@@ -342,11 +346,17 @@ class HttpOrchestrator:
             )
             for tool in tools
         ]
+        self._untold.pop(session_id, None)
+        await self._tell_tools(session_id, wire.RegisterTools(named))
+
+    async def _tell_tools(self, session_id: str, tools: wire.RegisterTools) -> None:
         path = wire.SESSION_TOOLS_PATH.format(session_id=session_id)
         try:
-            await self._ask(path, wire.RegisterTools(named))
+            await self._ask(path, tools)
         except (NotFound, Invalid, Unavailable) as failed:
             log.warning("tools_not_registered session_id=%s error=%s", session_id, failed)
+            if isinstance(failed, Unavailable) and len(self._untold) < MAX_UNTOLD:
+                self._untold.setdefault(session_id, tools)
 
     async def session_of(self, run_id: str) -> str:
         return (await self.runs.find(run_id)).session_id
