@@ -483,3 +483,20 @@ async def test_an_earlier_session_is_gone_on_with_and_nothing_of_it_is_done_agai
         assert said == "payments.transfer: paid\n"
         await again.close()
     assert (runs, len(questions)) == (["A", "B"], 2)
+
+
+async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running: Running) -> None:
+    ids: list[str] = []
+    session_id = ""
+    for _ in range(2):
+        async with (
+            asyncio.timeout(20),
+            connect(running.ws, user_id="u", api_key=API_KEY, session_id=session_id) as session,
+        ):
+            session_id = session.session_id
+            asked = session.invoke("order 17", agent_id="echo", request_id="order-17")
+            events = [event async for event in asked]
+            assert "".join(one.text for one in events if isinstance(one, wire.Delta)) == "order 17"
+            ids.append(events[-1].run_id)
+            assert await session.ask("more", agent_id="echo") == "more"
+    assert ids[0] == ids[1]

@@ -80,6 +80,7 @@ class _Run:
     invoke: wire.AgentInvoke
     events: asyncio.Queue[wire.AnySessionEvent | Exception] = field(default_factory=asyncio.Queue)
     run_id: str = ""
+    last_seq: int = 0
 
 
 @dataclass(slots=True)
@@ -334,9 +335,13 @@ class Session:
             self._heard.append(event.event_id)
         if not event.seq:
             return False
-        if event.seq <= self.last_seq:
+        # A run of an earlier process is told from its start, though the session is far beyond.
+        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
+        if event.seq <= (self.last_seq if run is None else run.last_seq):
             return True
-        self.last_seq = event.seq
+        if run is not None:
+            run.last_seq = event.seq
+        self.last_seq = max(self.last_seq, event.seq)
         return False
 
     def _forget_heard(self, event: wire.AnySessionEvent) -> None:
