@@ -279,6 +279,36 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
             await Session(url, "u").open()
 
 
+@requirement("001/resume/other-epoch")
+async def test_numbers_that_a_restored_journal_gives_anew_are_of_new_events() -> None:
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        await socket.recv()
+        ack = {"type": "hello_ack", "ts": 1, "session_id": "s", "resumed": False}
+        await socket.send(json.dumps({**ack, "epoch": f"ep_{connections}", "seq": connections - 1}))
+        if connections == 1:
+            await started(socket)
+            for seq in (2, 3):
+                await socket.send(told("delta", seq, text="before "))
+            await socket.close(1011)
+            return
+        await socket.recv()  # to know the snapshot's end
+        await socket.send(told("state", state="RUNNING", detail={}))
+        await socket.send(told("delta", 2, text="after"))
+        await socket.send(told("done", 3, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(5),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        assert await session.ask("x", agent_id="echo") == "before before after"
+
+
 async def test_what_an_agent_took_back_is_no_part_of_its_answer() -> None:
     async def serve(socket: ServerConnection) -> None:
         await acknowledged(socket)

@@ -211,6 +211,9 @@ class Session:
             raise Disconnected("no answer to hello")
         if not ack.resumed or not self._knows_its_place:
             self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
+            self._heard.clear()  # a restored journal gives numbers and ids anew
+            for run in self._runs.values():
+                run.last_seq = self.last_seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
         self._socket = socket
         self.connections += 1
