@@ -129,6 +129,11 @@ async def test_without_a_window_a_request_to_nobody_fails_at_once(tmp_path: Path
         run = await run_of(running, run_id)
         assert "error client_offline" in run["output"]
         assert client.session_id == run["session_id"]
+        (call,) = run["tool_calls"]
+        records = await running.ingress().journal.read("evidence", subject=call["tool_call_id"])
+        result = json.loads(records[-1].data.split(b"\n")[0])
+        assert result["kind"] == "result"
+        assert result["fields"]["outcome"] == "not_started", "nobody had it"
 
 
 @requirement("001/offline/window-waits", "001/offline/window-returns")

@@ -263,6 +263,15 @@ class HttpOrchestrator:
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
 
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        offline = {
+            "code": wire.ErrorCode.CLIENT_OFFLINE.value,
+            "message": "the client is not connected",
+        }
+        await self.submit_result(
+            call_id, session_id="", run_id=run_id, ok=False, result=None, error=offline
+        )
+
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
         """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
         try:

@@ -162,19 +162,9 @@ class Ingress:
     async def _tool_request_undelivered(self, session_id: str, event: Event) -> None:
         request = message_of(event)
         assert isinstance(request, wire.ToolRequest)
-        offline = {
-            "code": wire.ErrorCode.CLIENT_OFFLINE.value,
-            "message": f"session {session_id} has no active connections",
-        }
+        log.info("client_offline session_id=%s call_id=%s", session_id, request.tool_call_id)
         with contextlib.suppress(Conflict, NotFound):  # someone else was first
-            await self.orchestrator.submit_result(
-                request.tool_call_id,
-                session_id=session_id,
-                run_id=event.subject,
-                ok=False,
-                result=None,
-                error=offline,
-            )
+            await self.orchestrator.client_offline(event.subject, request.tool_call_id)
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""
