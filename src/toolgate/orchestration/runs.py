@@ -302,11 +302,29 @@ class Runs:
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
         command = End(status, code, message, self.clock.now_ms())
-        try:
-            await self.apply(run_id, command)
-        except Conflict:
-            return
+        ended = False
+        while not ended:
+            state = await self.state(run_id)
+            if state.ended:
+                return
+            evidence = await self._abandoned(state, message)
+            try:
+                await self._commit(state, decide(state, command), (), evidence, durable=True)
+                ended = True
+            except Fenced:
+                return
+            except Conflict:  # a call of it ended meanwhile, or the run did
+                log.debug("run_moved run_id=%s", run_id)
         self.dispatcher.interrupt(run_id)
+
+    async def _abandoned(self, state: RunState, message: str) -> list[Operation]:
+        """What puts on record that nobody waits any more for the calls that devices have."""
+        ending: list[Operation] = []
+        for call in state.open_calls:
+            if call.client and call.status is CallStatus.DISPATCHED:
+                late = _failed_on_device(message, started=True)
+                ending.extend(await self.pipeline.conclude(call.call_id, late))
+        return ending
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""
