@@ -530,3 +530,50 @@ async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running:
             ids.append(events[-1].run_id)
             assert await session.ask("more", agent_id="echo") == "more"
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n"])
+async def test_a_server_that_hangs_up_on_the_handshake_is_tried_again_and_nobody_waits_for_ever(
+    answer: bytes,
+) -> None:
+    attempts = 0
+
+    async def goodbye(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        await socket.close(1011)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    may = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        await may.wait()
+
+    async with asyncio.timeout(10):
+        server = await websockets.serve(goodbye, "127.0.0.1", 0)
+        port = next(iter(server.sockets)).getsockname()[1]
+        session = Session(f"ws://127.0.0.1:{port}/ws", "u", sleep=pause)
+        await session.open()
+        run = session.invoke("x", agent_id="echo")
+        assert isinstance(await anext(aiter(run)), wire.RunStarted)
+        server.close()
+        await server.wait_closed()
+        async with await asyncio.start_server(hang_up, "127.0.0.1", port):
+            may.set()
+            with pytest.raises(Disconnected):
+                await _drain(run)
+        await session.close()
+    assert attempts == Backoff().retries
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:99999/ws", "ws://[::1/ws", "ws:///ws"])
+async def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(Disconnected):
+        await Session(url, "u").open()
