@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from toolgate.cli import chat
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.domain.errors import Unavailable
 
 
 class Slow:
@@ -39,3 +42,15 @@ async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(
     person.may.set()
     assert await asyncio.wait_for(asyncio.gather(*both), 5) == [True, True]
     assert ("pay" in shown, "wipe" in shown) == (True, False)
+
+
+def test_a_user_without_a_name_can_chat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")  # as in a container with any uid
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    home = {"TOOLGATE_HOME": str(tmp_path)}
+    told = CliRunner().invoke(chat.command, ["--url", "ws://127.0.0.1:1/ws", "hi"], env=home)
+    assert isinstance(told.exception, Unavailable), told.exception
