@@ -207,6 +207,29 @@ async def test_the_model_is_told_the_history_and_what_its_tools_answered(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_provider_is_given_no_empty_text(kind: str) -> None:
+    history = [Said("user", "Hello"), Said("assistant", ""), Said("user", " ")]
+    turns = [Turn("\n", [ToolAnswer("tc_1", "clock.read", {}, ok=True, output="")])]
+    async with provider((200, text_answer(kind))) as model:
+        await steps(agent_at(kind, model.url), history=history, turns=turns)
+    said = [text for one in model.asked[0]["messages"] for text in texts(one["content"])]
+    assert all(text.strip() for text in said), said
+    assert "Hello" in said
+
+
+def texts(content: Any) -> list[str]:
+    """Every text of a message, however deep."""
+    if isinstance(content, str):
+        return [content]
+    blocks = content or []
+    return [
+        text
+        for one in blocks
+        for text in ([one["text"]] if "text" in one else texts(one.get("content")))
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_rate_limit_is_waited_out(kind: str) -> None:
     limit = (429, {"error": {"type": "rate_limit_error", "message": "slow down"}})
     async with provider(limit, limit, (200, text_answer(kind))) as model:

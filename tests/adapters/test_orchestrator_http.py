@@ -16,14 +16,18 @@ from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
-from toolgate.domain.errors import Conflict
+from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.tools import Level, Tool
 from toolgate.ports.journal import Event, Operation
+from toolgate.ports.orchestrator import Invocation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 DONE = Delivery(deliveries.DONE, "run_1", {"run_id": "run_1", "usage": {}})
 CANCELLED = deliveries.failure("run_1", code="cancelled", message="enough")
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Held(MemoryJournal):
@@ -105,20 +109,17 @@ async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
 class Answering:
     """An orchestrator: answers as it is told to, and remembers what it was asked."""
 
-    answer: Callable[[str], Awaitable[web.StreamResponse]]
+    answer: Answer
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        await request.read()
         self.asked.append(request.path)
-        return await self.answer(request.path)
+        return await self.answer(request)
 
 
 @contextlib.asynccontextmanager
-async def answering(
-    answer: Callable[[str], Awaitable[web.StreamResponse]],
-) -> AsyncIterator[Answering]:
+async def answering(answer: Answer) -> AsyncIterator[Answering]:
     one = Answering(answer)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", one.handle)
@@ -136,7 +137,7 @@ async def answering(
 async def test_a_result_that_was_not_handed_over_before_a_kill_may_be_given_again() -> None:
     heard, hangs = asyncio.Event(), True
 
-    async def answer(_: str) -> web.StreamResponse:
+    async def answer(_: web.Request) -> web.StreamResponse:
         heard.set()
         if hangs:
             await asyncio.Event().wait()
@@ -164,6 +165,80 @@ async def test_a_result_that_was_not_handed_over_before_a_kill_may_be_given_agai
         for one in (before, after):
             await one.stop()
     assert len(there.asked) == 2
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_whose_stream_breaks_while_its_cancel_fails_still_has_an_end() -> None:
+    breaks = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        if request.path.endswith("/cancel"):
+            breaks.set()
+            while orchestrator._reading:
+                await asyncio.sleep(0)
+            return web.Response(status=503)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "run_started", "run_id": "run_1"}\n\n')
+        await breaks.wait()
+        return response
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        with pytest.raises(Unavailable):
+            await orchestrator.cancel("run_1", session_id="s", reason="enough")
+        assert await told(journal) == ["run_started", "error"]
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()
+
+
+async def test_nobody_decides_for_a_run_that_has_ended() -> None:
+    orchestrator, _ = an_orchestrator()
+    members = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
+    await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", members))
+    await orchestrator.hear("s", CANCELLED)
+    with pytest.raises(Conflict, match="ended"):
+        await orchestrator.decide_approval(
+            "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by="u"
+        )
+
+
+def a_tool(name: str) -> Tool:
+    return Tool(name, "", Level.WRITE, {"type": "object"}, repeatable=False)
+
+
+async def test_tools_that_could_not_be_registered_are_before_the_next_run() -> None:
+    away = True
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if away:
+            return web.Response(status=503)
+        body = await request.json()
+        if request.path.endswith("/tools"):
+            named.append([tool["name"] for tool in body["tools"]])
+            return web.json_response({"ok": True})
+        return web.json_response({"run_id": f"run_{len(there.asked)}"})
+
+    named: list[list[str]] = []
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        for session_id in ("s", "t"):
+            await orchestrator.register_tools(session_id, [a_tool("desk.look")])
+        away = False
+        await orchestrator.register_tools("t", [a_tool("desk.point")])
+        for session_id in ("s", "t", "s"):
+            await orchestrator.invoke(Invocation(session_id, "u", "agent", "user", "hi"))
+        assert named == [["desk.point"], ["desk.look"]]
+        assert [path.rsplit("/", 1)[1] for path in there.asked[-4:]] == [
+            "tools", "invoke", "invoke", "invoke",
+        ]  # fmt: skip
+        await orchestrator.stop()
 
 
 async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:

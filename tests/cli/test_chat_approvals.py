@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from toolgate.cli import chat
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.domain.errors import Unavailable
 
 
 class Slow:
@@ -49,3 +52,15 @@ def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert shown.count("owned") == 4
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_a_user_without_a_name_can_chat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")  # as in a container with any uid
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    home = {"TOOLGATE_HOME": str(tmp_path)}
+    told = CliRunner().invoke(chat.command, ["--url", "ws://127.0.0.1:1/ws", "hi"], env=home)
+    assert isinstance(told.exception, Unavailable), told.exception

@@ -279,6 +279,36 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
             await Session(url, "u").open()
 
 
+@requirement("001/resume/other-epoch")
+async def test_numbers_that_a_restored_journal_gives_anew_are_of_new_events() -> None:
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        await socket.recv()
+        ack = {"type": "hello_ack", "ts": 1, "session_id": "s", "resumed": False}
+        await socket.send(json.dumps({**ack, "epoch": f"ep_{connections}", "seq": connections - 1}))
+        if connections == 1:
+            await started(socket)
+            for seq in (2, 3):
+                await socket.send(told("delta", seq, text="before "))
+            await socket.close(1011)
+            return
+        await socket.recv()  # to know the snapshot's end
+        await socket.send(told("state", state="RUNNING", detail={}))
+        await socket.send(told("delta", 2, text="after"))
+        await socket.send(told("done", 3, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(5),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        assert await session.ask("x", agent_id="echo") == "before before after"
+
+
 async def test_what_an_agent_took_back_is_no_part_of_its_answer() -> None:
     async def serve(socket: ServerConnection) -> None:
         await acknowledged(socket)
@@ -483,3 +513,67 @@ async def test_an_earlier_session_is_gone_on_with_and_nothing_of_it_is_done_agai
         assert said == "payments.transfer: paid\n"
         await again.close()
     assert (runs, len(questions)) == (["A", "B"], 2)
+
+
+async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running: Running) -> None:
+    ids: list[str] = []
+    session_id = ""
+    for _ in range(2):
+        async with (
+            asyncio.timeout(20),
+            connect(running.ws, user_id="u", api_key=API_KEY, session_id=session_id) as session,
+        ):
+            session_id = session.session_id
+            asked = session.invoke("order 17", agent_id="echo", request_id="order-17")
+            events = [event async for event in asked]
+            assert "".join(one.text for one in events if isinstance(one, wire.Delta)) == "order 17"
+            ids.append(events[-1].run_id)
+            assert await session.ask("more", agent_id="echo") == "more"
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n"])
+async def test_a_server_that_hangs_up_on_the_handshake_is_tried_again_and_nobody_waits_for_ever(
+    answer: bytes,
+) -> None:
+    attempts = 0
+
+    async def goodbye(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        await socket.close(1011)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    may = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        await may.wait()
+
+    async with asyncio.timeout(10):
+        server = await websockets.serve(goodbye, "127.0.0.1", 0)
+        port = next(iter(server.sockets)).getsockname()[1]
+        session = Session(f"ws://127.0.0.1:{port}/ws", "u", sleep=pause)
+        await session.open()
+        run = session.invoke("x", agent_id="echo")
+        assert isinstance(await anext(aiter(run)), wire.RunStarted)
+        server.close()
+        await server.wait_closed()
+        async with await asyncio.start_server(hang_up, "127.0.0.1", port):
+            may.set()
+            with pytest.raises(Disconnected):
+                await _drain(run)
+        await session.close()
+    assert attempts == Backoff().retries
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:99999/ws", "ws://[::1/ws", "ws:///ws"])
+async def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(Disconnected):
+        await Session(url, "u").open()

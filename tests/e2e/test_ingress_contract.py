@@ -302,6 +302,33 @@ async def test_a_request_id_starts_one_run_per_session(running: Running, client:
     await elsewhere.close()
 
 
+@requirement("001/invoke/same-request-id")
+async def test_who_asks_again_on_a_new_connection_is_told_of_the_same_run(running: Running) -> None:
+    user = f"again{next(numbers)}"
+    client = await running.connect(user=user, client_meta=TOOLS)
+    await client.invoke("well then " + LOOK, agent="script", request_id="once")
+    first = await client.hear_until("tool_request")
+    again = await running.connect(user=user, session_id=client.session_id)
+    assert [(await again.hear())["type"] for _ in range(2)] == ["state", "tool_request"]
+    await again.invoke("well then " + LOOK, agent="script", request_id="once")
+    again.last_seq = 0
+    assert [await again.hear() for _ in first[:-1]] == first[:-1], "but no tool is asked for twice"
+    ids = {"run_id": first[0]["run_id"], "tool_call_id": first[-1]["tool_call_id"]}
+    await client.say("tool_result", **ids, ok=True, result="a door")
+    rest = await client.hear_until("done")
+    again.last_seq += 1
+    assert await again.hear_until("done") == rest
+    last = await running.connect(user=user, session_id=client.session_id)
+    await last.invoke("well then " + LOOK, agent="script", request_id="once")
+    whole = [json.loads(await last.socket.recv()) for _ in [*first[:-1], *rest]]
+    assert whole == [*first[:-1], *rest]
+    await last.invoke("and now", request_id="twice")
+    last.last_seq = last.ack["seq"]
+    assert await text_of_run(last) == "and now"
+    for one in (client, again, last):
+        await one.close()
+
+
 @requirement("001/invoke/same-request-id-concurrent")
 async def test_two_devices_with_one_request_id_start_one_run(running: Running) -> None:
     devices = await same_session(running, "twins", 2)
@@ -938,6 +965,18 @@ async def test_approvals_can_be_decided_over_http(
     assert (status, said["status"]) == (200, "REJECTED")
     assert (await running.post(f"{url}/apr_no/{path}", body))[0] == 404
     assert "error rejected" in await text_of_run(client)
+
+
+async def test_a_decision_for_a_cancelled_run_is_refused(running: Running, client: Client) -> None:
+    asked = await ask_for_approval(client)
+    await client.say("cancel_run", run_id=asked["run_id"])
+    await client.hear_until("error")
+    ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
+    await client.say("approval_decision", **ids, decision="approve")
+    assert "ended" in (await refusal(client))["message"]
+    url = f"{running.orchestrator}/internal/approvals/{asked['approval_id']}/decide"
+    status, said = await running.post(url, {"decision": "approve"})
+    assert (status, said["error"]) == (409, "conflict")
 
 
 @requirement(

@@ -129,6 +129,30 @@ async def test_without_a_window_a_request_to_nobody_fails_at_once(tmp_path: Path
         run = await run_of(running, run_id)
         assert "error client_offline" in run["output"]
         assert client.session_id == run["session_id"]
+        (call,) = run["tool_calls"]
+        assert await outcome_of(running, call["tool_call_id"]) == "not_started", "nobody had it"
+
+
+async def outcome_of(running: Running, call_id: str) -> str:
+    """How a call ended, as the evidence has it."""
+    records = await running.ingress().journal.read("evidence", subject=call_id)
+    last = json.loads(records[-1].data.split(b"\n")[0])
+    return str(last["fields"].get("outcome", last["kind"]))
+
+
+async def test_a_call_that_a_device_has_when_its_run_is_cancelled_has_an_outcome(
+    tmp_path: Path,
+) -> None:
+    async with installed(TOGETHER, tmp_path) as running:
+        client = await running.connect(client_meta=TOOLS)
+        await client.invoke(LOOK, agent="script")
+        request = (await client.hear_until("tool_request"))[-1]
+        await client.say("cancel_run", run_id=request["run_id"])
+        await client.hear_until("error")
+        assert await outcome_of(running, request["tool_call_id"]) == "may_have_executed"
+        ids = {"run_id": request["run_id"], "tool_call_id": request["tool_call_id"]}
+        await client.say("tool_result", **ids, ok=True, result="too late")
+        assert "ended" in (await client.hear())["message"]
 
 
 @requirement("001/offline/window-waits", "001/offline/window-returns")

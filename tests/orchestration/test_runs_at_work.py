@@ -400,6 +400,18 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
         )
 
 
+async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    await house.runs.cancel(run_id, session_id="s", reason="enough")
+    with pytest.raises(Conflict, match="ended"):
+        await house.runs.decide_approval(
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        )
+    assert await house.runs.verdict(approval_id) == "PENDING"
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [(AgentFailed("tired", "not today"), "tired"), (RuntimeError("a bug"), "internal_error")],

@@ -176,7 +176,9 @@ class _PydanticAi:
     def messages(self, transcript: Transcript, names: Mapping[str, str]) -> "list[ModelMessage]":
         m = self._messages
         told: list[ModelMessage] = []
-        for said in (*transcript.history, transcript.message):
+        # Providers refuse empty text: one run that was cancelled must not end the conversation.
+        earlier = [said for said in transcript.history if said.content.strip()]
+        for said in (*earlier, transcript.message):
             if said.role == "assistant":
                 told.append(m.ModelResponse(parts=[m.TextPart(said.content)]))
             else:
@@ -187,7 +189,7 @@ class _PydanticAi:
                 m.ToolCallPart(names[answer.tool], dict(answer.args), tool_call_id=answer.call_id)
                 for answer in turn.answers
             ]
-            text = [m.TextPart(turn.text)] if turn.text else []
+            text = [m.TextPart(turn.text)] if turn.text.strip() else []
             told.append(m.ModelResponse(parts=[*text, *calls]))
             returns = [
                 m.ToolReturnPart(names[answer.tool], _told(answer), tool_call_id=answer.call_id)
@@ -251,4 +253,6 @@ def _arguments(part: Any) -> dict[str, Any]:
 
 
 def _told(answer: ToolAnswer) -> str:
-    return answer.output if answer.ok else f"error {answer.error_code}: {answer.output}"
+    if not answer.ok:
+        return f"error {answer.error_code}: {answer.output}"
+    return answer.output if answer.output.strip() else "(no output)"

@@ -36,6 +36,7 @@ BODY_LIMIT: Final = 1_000_000
 RESUMES: Final = 5  # how often a stream that broke off is taken up again
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
+MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 # What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
 BESIDE: Final = frozenset({deliveries.TOOL_REQUEST, deliveries.APPROVAL_REQUIRED, deliveries.STATE})
@@ -44,6 +45,7 @@ VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
     wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
 }
+BROKE_OFF: Final = "the orchestrator's stream broke off"
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
@@ -63,6 +65,7 @@ class HttpOrchestrator:
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _deciding: dict[str, asyncio.Task[str]] = field(default_factory=dict)
+    _untold: dict[str, wire.RegisterTools] = field(default_factory=dict)  # by session
     _cancelling: set[str] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -107,6 +110,8 @@ class HttpOrchestrator:
             context={**invocation.context, "user_id": invocation.user_id},
         )
         run = RunRow(invocation.session_id, invocation.agent_id, invocation.request_id)
+        if (tools := self._untold.pop(invocation.session_id, None)) is not None:
+            await self._tell_tools(invocation.session_id, tools)
         response = await self._post(wire.INVOKE_PATH, body, accept=wire.EVENT_STREAM_TYPE)
         if response.content_type == wire.EVENT_STREAM_TYPE:
             return await self._begin_stream(run, response)
@@ -161,7 +166,7 @@ class HttpOrchestrator:
         heard: Sequence[SseEvent],
     ) -> None:
         """A run's events, to their end; a stream that breaks off is taken up again where it can be."""
-        why = "the orchestrator's stream broke off"
+        why = BROKE_OFF
         failures = 0
         while failures < RESUMES:
             try:
@@ -190,6 +195,9 @@ class HttpOrchestrator:
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
+        await self._broke_off(run_id, run, why)
+
+    async def _broke_off(self, run_id: str, run: RunRow, why: str) -> None:
         ended = deliveries.failure(
             run_id, code="orchestrator_error", message=why, request_id=run.request_id
         )
@@ -255,6 +263,15 @@ class HttpOrchestrator:
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
 
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        offline = {
+            "code": wire.ErrorCode.CLIENT_OFFLINE.value,
+            "message": "the client is not connected",
+        }
+        await self.submit_result(
+            call_id, session_id="", run_id=run_id, ok=False, result=None, error=offline
+        )
+
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
         """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
         try:
@@ -280,6 +297,8 @@ class HttpOrchestrator:
         )
         if found.settled:
             raise Conflict(f"approval {approval_id} is {found.verdict.lower()} already")
+        if (await self.runs.find(found.run_id)).ended:
+            raise Conflict(f"run {found.run_id} has ended")
         deciding = self._deciding.get(approval_id)
         if deciding is not None:  # someone of ours was first: what comes of it stands
             stands = await asyncio.shield(deciding)
@@ -312,6 +331,10 @@ class HttpOrchestrator:
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
                 reading.cancel()
+        except ToolgateError:
+            if not run.pushed and run_id not in self._reading:  # its reader left the end to us
+                await self._broke_off(run_id, run, BROKE_OFF)
+            raise
         finally:
             self._cancelling.discard(run_id)
         run = await self.runs.find(run_id)
@@ -332,11 +355,17 @@ class HttpOrchestrator:
             )
             for tool in tools
         ]
+        self._untold.pop(session_id, None)
+        await self._tell_tools(session_id, wire.RegisterTools(named))
+
+    async def _tell_tools(self, session_id: str, tools: wire.RegisterTools) -> None:
         path = wire.SESSION_TOOLS_PATH.format(session_id=session_id)
         try:
-            await self._ask(path, wire.RegisterTools(named))
+            await self._ask(path, tools)
         except (NotFound, Invalid, Unavailable) as failed:
             log.warning("tools_not_registered session_id=%s error=%s", session_id, failed)
+            if isinstance(failed, Unavailable) and len(self._untold) < MAX_UNTOLD:
+                self._untold.setdefault(session_id, tools)
 
     async def session_of(self, run_id: str) -> str:
         return (await self.runs.find(run_id)).session_id

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import getpass
 import logging
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -123,10 +124,17 @@ async def _chat(talk: Talk, once: str) -> bool:
         raise Unavailable(f"{talk.url}: {failed}") from failed
 
 
+def _this_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in a container
+        return f"uid-{os.getuid()}"
+
+
 @click.command()
 @click.option("--url", help="The ingress. Unset: the one of this machine's settings.")
 @click.option("--agent", default="echo", show_default=True, help="Whom to talk to.")
-@click.option("--user", default=getpass.getuser, help="Who talks. Unset: this user.")
+@click.option("--user", default=_this_user, help="Who talks. Unset: this user.")
 @click.option("--session", "session_id", default="", help="Go on with an earlier session.")
 @click.option("--json", "as_json", is_flag=True, help="Each event as a line of JSON.")
 @click.argument("message", nargs=-1)

@@ -80,6 +80,7 @@ class _Run:
     invoke: wire.AgentInvoke
     events: asyncio.Queue[wire.AnySessionEvent | Exception] = field(default_factory=asyncio.Queue)
     run_id: str = ""
+    last_seq: int = 0
 
 
 @dataclass(slots=True)
@@ -210,6 +211,9 @@ class Session:
             raise Disconnected("no answer to hello")
         if not ack.resumed or not self._knows_its_place:
             self.last_seq = 0 if isinstance(ack.seq, msgspec.UnsetType) else ack.seq
+            self._heard.clear()  # a restored journal gives numbers and ids anew
+            for run in self._runs.values():
+                run.last_seq = self.last_seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
         self._socket = socket
         self.connections += 1
@@ -334,9 +338,13 @@ class Session:
             self._heard.append(event.event_id)
         if not event.seq:
             return False
-        if event.seq <= self.last_seq:
+        # A run of an earlier process is told from its start, though the session is far beyond.
+        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
+        if event.seq <= (self.last_seq if run is None else run.last_seq):
             return True
-        self.last_seq = event.seq
+        if run is not None:
+            run.last_seq = event.seq
+        self.last_seq = max(self.last_seq, event.seq)
         return False
 
     def _forget_heard(self, event: wire.AnySessionEvent) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from picows import WSFrame, WSHandshakeError, WSListener, WSMsgType, WSTransport, ws_connect
+from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 MANY: Final = 1000  # messages that may wait for their reader before the socket does
 OPENING_S: Final = 10.0
@@ -101,7 +101,8 @@ async def open_socket(url: str) -> Socket:
     try:
         async with asyncio.timeout(OPENING_S):
             _, listener = await ws_connect(Socket, url, logger_name="toolgate-client")
-    except (OSError, TimeoutError, WSHandshakeError) as failed:
+    except Exception as failed:  # such as a redirect to what is no WebSocket, or an odd URL
         raise Closed(1006, str(failed) or type(failed).__name__) from failed
-    assert isinstance(listener, Socket)
+    if not isinstance(listener, Socket):  # the server hung up before it had answered
+        raise Closed(1006, "no answer to the handshake")
     return listener

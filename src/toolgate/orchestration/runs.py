@@ -44,6 +44,7 @@ FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a
 ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
 PAGE: Final = 50  # runs in a list, unless told otherwise
+PENDING: Final = "PENDING"
 SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
 
 
@@ -255,6 +256,9 @@ class Runs:
         line = await self.find_approval(approval_id)
         if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
             raise NotFound("approval", approval_id)
+        ended = (await self.state(line.run_id)).ended
+        if ended and await self.verdict(approval_id) == PENDING:  # nothing would come of it
+            raise Conflict(f"run {line.run_id} has ended")
         try:
             await self.pipeline.decide_approval(
                 approval_id, approve=approve, decided_by=decided_by, reason=reason
@@ -277,7 +281,7 @@ class Runs:
             told = records.decode_members(event.data)
             if event.type in SETTLED and told.get("approval_id") == approval_id:
                 return str(told["status"])
-        return "PENDING"
+        return PENDING
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Hear of decisions that came by another door, and let their runs go on."""
@@ -298,11 +302,29 @@ class Runs:
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
         command = End(status, code, message, self.clock.now_ms())
-        try:
-            await self.apply(run_id, command)
-        except Conflict:
-            return
+        ended = False
+        while not ended:
+            state = await self.state(run_id)
+            if state.ended:
+                return
+            evidence = await self._abandoned(state, message)
+            try:
+                await self._commit(state, decide(state, command), (), evidence, durable=True)
+                ended = True
+            except Fenced:
+                return
+            except Conflict:  # a call of it ended meanwhile, or the run did
+                log.debug("run_moved run_id=%s", run_id)
         self.dispatcher.interrupt(run_id)
+
+    async def _abandoned(self, state: RunState, message: str) -> list[Operation]:
+        """What puts on record that nobody waits any more for the calls that devices have."""
+        ending: list[Operation] = []
+        for call in state.open_calls:
+            if call.client and call.status is CallStatus.DISPATCHED:
+                late = _failed_on_device(message, started=True)
+                ending.extend(await self.pipeline.conclude(call.call_id, late))
+        return ending
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""

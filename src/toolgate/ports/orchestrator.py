@@ -34,6 +34,10 @@ class Orchestrator(Protocol):
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
     ) -> None: ...
 
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        """Nobody was there to take a tool request."""
+        ...
+
     async def decide_approval(
         self,
         approval_id: str,

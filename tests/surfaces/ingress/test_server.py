@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.errors import Conflict
+from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -71,4 +71,29 @@ async def test_each_run_of_a_gone_session_is_cancelled_unless_it_comes_back(back
     orchestrator.may.set()
     await asyncio.wait_for(going, 5)
     assert orchestrator.cancelled == ([] if back else ["run_2"])
+    ingress.hub.close()
+
+
+@dataclass
+class Away:
+    """An orchestrator that cannot be reached at first."""
+
+    attempts: list[str] = field(default_factory=list)
+
+    async def open_runs(self, _: str) -> list[tuple[str, str]]:
+        return [("run_1", "s"), ("run_2", "s")]
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        self.attempts.append(run_id)
+        if len(self.attempts) < 4:
+            raise Unavailable("it is just starting")
+
+
+@pytest.mark.requirement("001/m4/orchestrator-told")
+async def test_an_orchestrator_that_is_away_is_told_later_that_a_session_is_gone() -> None:
+    orchestrator = Away()
+    ingress = an_ingress(orchestrator)
+    ingress.told_again_s = (0.0, 0.0, 0.0)
+    await asyncio.wait_for(ingress._session_gone("s"), 5)
+    assert orchestrator.attempts == ["run_1", "run_2"] * 3
     ingress.hub.close()

@@ -24,7 +24,7 @@ from picows import (
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
-from toolgate.domain.deliveries import DELTA
+from toolgate.domain.deliveries import APPROVAL_REQUIRED, DELTA, TOOL_REQUEST
 from toolgate.domain.errors import NotFound, ToolgateError
 from toolgate.domain.tools import Tool
 from toolgate.ports.clock import Clock
@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = 256  # events a reader that lags is given at a time
 INBOX: Final = 64  # messages of a client that may wait for an earlier one of its own
+ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
 SENT: Final = range(1000, 5000)  # close codes (RFC 6455, 7.4); picows knows those left free in it
 ABNORMAL: Final = 1006  # stands for a connection that was lost
 CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
@@ -97,6 +98,7 @@ class Connection(WSListener):
         self._reader: asyncio.Task[None] | None = None
         self._channel: Channel | None = None
         self._cursor = 0  # the number of the last event this reader was given
+        self._began = 0  # the number of the last event it was not given, as it came later
         self._writable = asyncio.Event()
         self._writable.set()
         self._hello_due: asyncio.TimerHandle | None = None
@@ -276,16 +278,20 @@ class Connection(WSListener):
             case Forward(message):
                 if self._transport is not None:
                     self._parts.hub.touch(self._conversation.session_id)
+                invoked: list[str] = []
                 refusal = await dispatch(
                     message,
                     self._parts.orchestrator,
                     session_id=self._conversation.session_id,
                     user_id=self._conversation.user_id,
                     clock=self._parts.clock,
+                    invoked=invoked.append,
                 )
                 if refusal is not None:
                     await self._writable.wait()
                     self._write(wire.encode(refusal))
+                elif invoked and self._began:
+                    await self._tell_again(*invoked)
             case _:
                 assert_never(effect)
 
@@ -325,7 +331,7 @@ class Connection(WSListener):
             return False
         if self._too_many(self._conversation.user_id):
             return False
-        self._cursor = opening.after
+        self._cursor = self._began = opening.after
         self._conversation.session_id = opening.session_id
         self._channel = self._parts.hub.join(opening.session_id, self._conversation.user_id, self)
         return True
@@ -389,6 +395,26 @@ class Connection(WSListener):
         new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
+
+    async def _tell_again(self, run_id: str) -> None:
+        """A run of an earlier connection is asked for by the request that began it.
+
+        Whoever asks so may have heard nothing of it: it is told again what it was told, numbered
+        as then, but for the tools and approvals that the run asked for.
+        """
+        stream = stream_of(self._conversation.session_id)
+        journal = self._parts.journal
+        told = await journal.read(stream, subject=run_id, limit=1)
+        if not told or told[0].seq > self._began:
+            return  # it comes as any other
+        while page := await journal.read(stream, after=told[-1].seq, subject=run_id):
+            told += page
+        await self._writable.wait()
+        live = None if self._channel is None else self._channel.given(self)
+        given = self._cursor if live is None else live
+        for number, data in single(event for event in told if event.type not in ASKS):
+            if number <= given:  # what is above is yet to come
+                self._write(data)
 
     async def _catch_up_or_close(self, *, lagging: bool) -> None:
         """A connection that would hear nothing more must not look as if nothing happened."""

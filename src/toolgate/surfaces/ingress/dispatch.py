@@ -1,7 +1,7 @@
 """A client's command becomes a call of the orchestrator; what goes wrong becomes an `error`."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -37,11 +37,20 @@ CODES: dict[type[ToolgateError], ErrorCode] = {
 
 
 async def dispatch(
-    message: Command, orchestrator: Orchestrator, *, session_id: str, user_id: str, clock: Clock
+    message: Command,
+    orchestrator: Orchestrator,
+    *,
+    session_id: str,
+    user_id: str,
+    clock: Clock,
+    invoked: Callable[[str], object] = str,
 ) -> wire.Error | None:
-    """Do what the client asks; the error to answer, where there is one."""
+    """Do what the client asks; the error to answer, where there is one.
+
+    `invoked` is told the run that an invoke is answered with, be it a new one or an earlier one.
+    """
     try:
-        await _call(message, orchestrator, session_id=session_id, user_id=user_id)
+        await _call(message, orchestrator, session_id=session_id, user_id=user_id, invoked=invoked)
     except ToolgateError as failed:
         code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
         hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
@@ -58,11 +67,16 @@ async def dispatch(
 
 
 async def _call(
-    message: Command, orchestrator: Orchestrator, *, session_id: str, user_id: str
+    message: Command,
+    orchestrator: Orchestrator,
+    *,
+    session_id: str,
+    user_id: str,
+    invoked: Callable[[str], object],
 ) -> None:
     match message:
         case wire.AgentInvoke():
-            await orchestrator.invoke(
+            run_id = await orchestrator.invoke(
                 Invocation(
                     session_id=session_id,
                     user_id=user_id,
@@ -72,6 +86,7 @@ async def _call(
                     request_id=message.request_id,
                 )
             )
+            invoked(run_id)
         case wire.ToolResult():
             await orchestrator.submit_result(
                 message.tool_call_id,

@@ -66,11 +66,16 @@ class Channel:
         self.live[connection] = write
         return True
 
+    def given(self, connection: Listener) -> int | None:
+        """The number of the last event that it was given; None where it is not live."""
+        return self.ahead.get(connection, self.last_seq) if connection in self.live else None
+
     def leave_live(self, connection: Listener) -> int | None:
-        """The number of the last event that it was given; None where it was not live."""
-        if self.live.pop(connection, None) is None:
-            return None
-        return self.ahead.pop(connection, self.last_seq)
+        """The same, and from now on it is not."""
+        given = self.given(connection)
+        self.live.pop(connection, None)
+        self.ahead.pop(connection, None)
+        return given
 
     def deliver(self, event: Event, data: bytes) -> None:
         if self.live and event.seq != self.last_seq + 1:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -24,7 +24,7 @@ from toolgate import asgi
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
-from toolgate.domain.errors import Conflict, NotFound, ToolgateError
+from toolgate.domain.errors import Conflict, NotFound, ToolgateError, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Event, Journal
 from toolgate.ports.orchestrator import Orchestrator
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 READ_BUFFER: Final = 2048  # bytes to begin with; 5,000 idle connections must not cost 16 KiB each
 BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
 STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
+TOLD_AGAIN_S: Final = (1, 2, 4, 8, 16, 32, 60, 60)  # for an orchestrator that is away
 SWEEPS: Final = 4  # looks at every connection per ping interval
 
 
@@ -56,6 +57,7 @@ class Ingress:
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
     internal_token: str = ""
+    told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None
     _heart: asyncio.Task[None] | None = None
@@ -137,32 +139,32 @@ class Ingress:
     async def _session_gone(self, session_id: str) -> None:
         if not self.cancel_when_gone:
             return
+        for pause in self.told_again_s:
+            if await self._cancel_runs(session_id):
+                return
+            await asyncio.sleep(pause)
+
+    async def _cancel_runs(self, session_id: str) -> bool:
+        """Whether the orchestrator could be told of each."""
+        told = True
         for run_id, _ in await self.orchestrator.open_runs(session_id):
             if self.hub.is_online(session_id):
-                return  # it has come back meanwhile
+                return True  # it has come back meanwhile
             try:
                 await self.orchestrator.cancel(
                     run_id, session_id=session_id, reason="the client went away"
                 )
-            except ToolgateError:  # its others must not go on for that
+            except ToolgateError as failed:  # its others must not go on for that
                 log.exception("cancel_failed run_id=%s", run_id)
+                told = told and not isinstance(failed, Unavailable)
+        return told
 
     async def _tool_request_undelivered(self, session_id: str, event: Event) -> None:
         request = message_of(event)
         assert isinstance(request, wire.ToolRequest)
-        offline = {
-            "code": wire.ErrorCode.CLIENT_OFFLINE.value,
-            "message": f"session {session_id} has no active connections",
-        }
+        log.info("client_offline session_id=%s call_id=%s", session_id, request.tool_call_id)
         with contextlib.suppress(Conflict, NotFound):  # someone else was first
-            await self.orchestrator.submit_result(
-                request.tool_call_id,
-                session_id=session_id,
-                run_id=event.subject,
-                ok=False,
-                result=None,
-                error=offline,
-            )
+            await self.orchestrator.client_offline(event.subject, request.tool_call_id)
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""

@@ -30,7 +30,7 @@ from toolgate.domain.toolcalls import CallState, CallStatus
 from toolgate.domain.tools import Level, Tool
 from toolgate.orchestration.agents import External
 from toolgate.orchestration.records import ApprovalLine, session_stream
-from toolgate.orchestration.runs import Runs
+from toolgate.orchestration.runs import PENDING, Runs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Event
@@ -144,6 +144,8 @@ class OrchestratorApi:
                 decided_by=asked.decided_by or "orchestrator",
             )
         except Conflict:  # someone else was first: what was decided stands, and all are told it
+            if await self.runs.verdict(approval_id) == PENDING:
+                raise
             log.info("decided_already approval_id=%s", approval_id)
         verdict = wire.ApprovalStatus(await self.runs.verdict(approval_id))
         return asgi.Json(_approval_view(approval_id, line, verdict))
