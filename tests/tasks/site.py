@@ -132,6 +132,8 @@ class Site:
         elif path == "/file":
             _send(request, "some bytes", kind="application/octet-stream", headers={
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
+        elif path == "/slow-file":
+            self._slow_file(request)
         elif path == "/huge":
             self._huge(request)
         elif path == "/headed":
@@ -223,6 +225,16 @@ class Site:
                 request.wfile.write(block)
         except OSError:
             request.close_connection = True
+
+    def _slow_file(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", "application/octet-stream")
+        request.send_header("Content-Length", "400000")
+        request.end_headers()
+        request.wfile.write(b"x" * 200_000)
+        request.wfile.flush()
+        self._stop.wait(0.5)
+        request.wfile.write(b"y" * 200_000)
 
     def _huge(self, request: BaseHTTPRequestHandler) -> None:
         row = b"<p>" + b"words of a page without end " * 36 + b"</p>\n"

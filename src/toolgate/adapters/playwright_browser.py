@@ -354,6 +354,7 @@ class PlaywrightSession:
             with translating():
                 page = await self._blank_page()
                 cdp = await self.context.new_cdp_session(page)
+                await cdp.send("Page.enable")  # says which file a download becomes
                 if not self._media:
                     await cdp.send("Network.enable")
                     await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})

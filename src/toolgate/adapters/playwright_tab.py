@@ -96,6 +96,7 @@ class PlaywrightTab:
         self._went = 0.0
         self._committed = asyncio.Event()
         self._download: asyncio.Future[PageDownload] = _future()
+        self._file_names: dict[str, str] = {}  # on disk, by the URL they come from
         self.navigations = 0
         self._attach(page, cdp)
 
@@ -105,6 +106,7 @@ class PlaywrightTab:
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         page.on("download", self._on_download)
+        cdp.on("Page.downloadWillBegin", self._on_file)
 
     @property
     def url(self) -> str:
@@ -308,8 +310,9 @@ class PlaywrightTab:
         try:
             while asyncio.get_running_loop().time() < end:
                 await asyncio.wait([finished], timeout=0.05)
-                largest = max((_size_of(file) for file in place.iterdir()), default=0)
-                if largest > self._options.download_limit:
+                name = self._file_names.get(download.url, "")
+                files = place.glob(f"{name}*")  # a name of its own; while it comes, with an ending
+                if any(_size_of(file) > self._options.download_limit for file in files):
                     break
                 if finished.done():
                     return
@@ -323,6 +326,7 @@ class PlaywrightTab:
             await self._leave()
         self._committed.clear()
         self._download = _future()
+        self._file_names.clear()
         self._restless = True
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
@@ -510,6 +514,9 @@ class PlaywrightTab:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
+
+    def _on_file(self, begun: dict[str, Any]) -> None:
+        self._file_names[begun["url"]] = begun["guid"]
 
     def _on_download(self, download: "PageDownload") -> None:
         if self._download.done():
