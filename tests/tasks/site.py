@@ -29,6 +29,10 @@ PAGES = {
     "/form": "<title>Form</title><form method=post action=/sent><label>Your name "
     "<input name=name></label><label>Colour <select name=colour><option>red<option>blue</select>"
     "</label><label>Card number <input name=card></label><button>Send it</button></form>",
+    "/unusable": "<title>Unusable</title><input name=off disabled><input name=gone hidden>"
+    "<select><option>red</select><button style='visibility:hidden'>Send</button>",
+    "/hangs-later": "<title>Later</title><input name=a>"
+    "<script>addEventListener('keydown',()=>{for(;;){}})</script>",
     "/search": "<title>Search</title><form action=/results><input type=search name=q "
     "aria-label='Search the site'><button>Find</button></form>",
     "/login": "<title>Sign in</title><form method=post action=/login><label>User name "

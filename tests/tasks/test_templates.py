@@ -1,5 +1,7 @@
 """Each template on real pages in a real Chromium."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,15 @@ from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import Extract, ExtractOptions
+from toolgate.ports.browser import (
+    ElementAbsent,
+    Extract,
+    ExtractOptions,
+    Locator,
+    LocatorMode,
+    PageCrashed,
+    PageError,
+)
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
@@ -383,6 +393,45 @@ async def test_a_list_is_read_to_its_end_whatever_little_of_it_is_asked_for(
     assert answer["result"]["stoppedReason"] == "next_unavailable"
     texts = [page["content"]["sections"][0]["text"] for page in answer["result"]["pages"]]
     assert texts == ["Department"] * 3
+
+
+@pytest.mark.parametrize(
+    ("action", "selector", "value"),
+    [
+        ("fill", "select", "green"),
+        ("fill", "[name=off]", "x"),
+        ("fill", "[name=gone]", "x"),
+        ("click", "button", None),
+    ],
+)
+async def test_an_element_that_cannot_be_used_in_time_is_named_as_such(
+    browser: SystemBrowser, site: Site, action: str, selector: str, value: str | None
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    locator = Locator(LocatorMode.SELECTOR, selector)
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/unusable"))
+        given = [] if value is None else [value]
+        with pytest.raises(ElementAbsent) as absent:
+            async with asyncio.timeout(5):
+                await getattr(tab, action)(locator, *given, timeout_ms=200)
+        assert selector in str(absent.value)
+    await session.close()
+
+
+async def test_a_page_that_hangs_while_it_is_worked_does_not_hold_its_run_up(
+    browser: SystemBrowser, site: Site
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    field = Locator(LocatorMode.SELECTOR, "[name=a]")
+    with pytest.raises(PageCrashed):
+        async with session.tab(run_id="run_1") as tab:
+            await tab.visit(site.url("/hangs-later"))
+            with contextlib.suppress(PageError):
+                await tab.press(field, "Enter", timeout_ms=200)
+            async with asyncio.timeout(10):
+                await tab.has(field)
+    await session.close()
 
 
 @pytest.mark.requirement("004/templates/submit-flow")

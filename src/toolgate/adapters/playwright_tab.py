@@ -156,31 +156,37 @@ class PlaywrightTab:
             await self._stop()
         try:
             looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
-        except TimeoutError as hung:
-            self._crashed = True  # nothing will come of this tab any more
-            raise PageCrashed("the page no longer answers") from hung
+        except TimeoutError:
+            raise self._hung() from None
         return marked(looked, Degraded.STOPPED)
 
     async def title(self) -> str:
-        return await self._ask(self._page.title())
+        return await self._answered(self._page.title())
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "field", timeout_ms)
-        tag = await self._ask(element.evaluate("element => element.tagName"))
+        tag = await self._answered(element.evaluate("element => element.tagName"))
         if tag == "SELECT":
-            await self._ask(element.select_option(value))
+            await self._use(locator, element.select_option(value, timeout=timeout_ms))
         else:
-            await self._ask(element.fill(value, timeout=timeout_ms))
+            await self._use(locator, element.fill(value, timeout=timeout_ms))
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
-        await self._act(element.click(timeout=timeout_ms, no_wait_after=True))
+        await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "any", timeout_ms)
-        await self._act(element.press(key, timeout=timeout_ms, no_wait_after=True))
+        await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
 
-    async def _act(self, action: Awaitable[None]) -> None:
+    async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
+        try:
+            await self._ask(action)
+        except NavigationTimedOut as late:
+            told = f"the element for {locator.mode} {locator.value!r} cannot be used so"
+            raise ElementAbsent(told) from late
+
+    async def _act(self, locator: Locator, action: Awaitable[None]) -> None:
         """Do it; where it sends the page elsewhere, wait until it is there."""
         leaving = asyncio.Event()
 
@@ -191,7 +197,7 @@ class PlaywrightTab:
         self._committed.clear()
         self._page.on("request", on_request)
         try:
-            await self._ask(action)
+            await self._use(locator, action)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await leaving.wait()
@@ -204,8 +210,8 @@ class PlaywrightTab:
         element = await self._look_for(locator, "any")
         return (
             element is not None
-            and await self._ask(element.is_visible())
-            and await self._ask(element.is_enabled())
+            and await self._answered(element.is_visible())
+            and await self._answered(element.is_enabled())
         )
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
@@ -463,12 +469,15 @@ class PlaywrightTab:
 
     async def _look_for(self, locator: Locator, kind: str) -> "ElementHandle | None":
         try:
-            if locator.mode is LocatorMode.SELECTOR:
-                return await self._page.query_selector(locator.value)
-            handle = await self._page.evaluate_handle(
-                FINDER, {"query": locator.value, "kind": kind}
-            )
-            return handle.as_element()
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                if locator.mode is LocatorMode.SELECTOR:
+                    return await self._page.query_selector(locator.value)
+                handle = await self._page.evaluate_handle(
+                    FINDER, {"query": locator.value, "kind": kind}
+                )
+                return handle.as_element()
+        except TimeoutError:
+            raise self._hung() from None
         except Exception as failed:
             if is_gone_elsewhere(failed):
                 return None
@@ -488,6 +497,18 @@ class PlaywrightTab:
             return await asking
         except Exception as failed:
             raise self._noted(failed) from failed
+
+    async def _answered(self, asking: Awaitable[T]) -> T:
+        """What a page that lives says at once; one that hangs would not say it before the run's end."""
+        try:
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                return await self._ask(asking)
+        except TimeoutError:
+            raise self._hung() from None
+
+    def _hung(self) -> PageCrashed:
+        self._crashed = True  # nothing will come of this tab any more
+        return PageCrashed("the page no longer answers")
 
     def _noted(self, failed: Exception) -> PageError:
         ours = translated(failed)
