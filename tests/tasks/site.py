@@ -33,6 +33,11 @@ PAGES = {
     "<select><option>red</select><button style='visibility:hidden'>Send</button>",
     "/hangs-later": "<title>Later</title><input name=a>"
     "<script>addEventListener('keydown',()=>{for(;;){}})</script>",
+    "/fields-in-a-shadow": "<title>Shadow</title><my-form></my-form><p contenteditable id=note></p>"
+    "<script>customElements.define('my-form',class extends HTMLElement{constructor(){super();"
+    "this.attachShadow({mode:'open'}).innerHTML='<input name=who>'}})</script>",
+    "/keeps-its-fields": "<title>Keeps</title><input name=who><script>"
+    "document.querySelectorAll=()=>{throw 'no'}</script>",
     "/search": "<title>Search</title><form action=/results><input type=search name=q "
     "aria-label='Search the site'><button>Find</button></form>",
     "/login": "<title>Sign in</title><form method=post action=/login><label>User name "

@@ -24,6 +24,7 @@ from toolgate.ports.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.tasks.templates import submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
@@ -424,14 +425,50 @@ async def test_a_page_that_hangs_while_it_is_worked_does_not_hold_its_run_up(
 ) -> None:
     session = await browser.working.open(trust=Trust.LOCAL)
     field = Locator(LocatorMode.SELECTOR, "[name=a]")
-    with pytest.raises(PageCrashed):
-        async with session.tab(run_id="run_1") as tab:
-            await tab.visit(site.url("/hangs-later"))
-            with contextlib.suppress(PageError):
-                await tab.press(field, "Enter", timeout_ms=200)
-            async with asyncio.timeout(10):
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/hangs-later"))
+        with contextlib.suppress(PageError):
+            await tab.press(field, "Enter", timeout_ms=200)
+        async with asyncio.timeout(10):
+            with pytest.raises(PageCrashed):
                 await tab.has(field)
     await session.close()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_a_picture_of_a_failure_shows_nothing_that_was_typed_into_a_component(
+    browser: SystemBrowser, site: Site
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/fields-in-a-shadow"))
+        for selector in ("[name=who]", "#note"):
+            locator = Locator(LocatorMode.SELECTOR, selector)
+            await tab.fill(locator, "secret", timeout_ms=1_000)
+        await tab.blank_fields()
+        left = await tab._page.evaluate(
+            "document.querySelector('my-form').shadowRoot.firstChild.value + note.textContent"
+        )
+        assert left == ""
+    await session.close()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit_and_verify, "STEP_TIMEOUT_MS", 300)
+    inputs = {
+        "startUrl": site.url("/keeps-its-fields"),
+        "fields": [
+            {"name": "password", "value": "secret", "locator": by("[name=who]")},
+            {"name": "absent", "value": "x", "locator": by("#absent")},
+        ],
+    }
+    with pytest.raises(TaskFailed) as failed:
+        await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
+    assert "screenshot" not in failed.value.error.details
 
 
 @pytest.mark.requirement("004/templates/submit-flow")

@@ -57,6 +57,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
+BLANK: Final = """() => {
+  const blank = (root) => root.querySelectorAll("*").forEach((element) => {
+    if (element.matches("input,textarea")) element.value = "";
+    else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
+    if (element.shadowRoot) blank(element.shadowRoot);
+  });
+  blank(document);
+}"""
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
@@ -272,13 +280,7 @@ class PlaywrightTab:
         return False
 
     async def blank_fields(self) -> None:
-        with contextlib.suppress(PageError, TimeoutError):
-            async with asyncio.timeout(1):
-                await self._ask(
-                    self._page.evaluate(
-                        "() => document.querySelectorAll('input,textarea').forEach(field => { field.value = ''; })"
-                    )
-                )
+        await self._ask(self._page.evaluate(BLANK))
 
     async def screenshot(self, *, full_page: bool) -> bytes:
         return await self._ask(
