@@ -471,6 +471,18 @@ async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
     assert "screenshot" not in failed.value.error.details
 
 
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+@pytest.mark.parametrize("name", ["password", "pwd", "api_key", "Card number", "user-pin"])
+async def test_what_is_typed_into_a_field_with_a_sensitive_name_is_a_secret(name: str) -> None:
+    locator = wire.Locator(mode=wire.LocatorMode.SELECTOR, selector="#field")
+    fields = [
+        wire.FormField(name=name, value="secret", locator=locator),
+        wire.FormField(name="colour", value="blue", locator=locator),
+    ]
+    inputs = wire.SubmitAndVerify(start_url="http://a.example/", fields=fields)
+    assert submit_and_verify.TEMPLATE.secrets(inputs) == ["secret"]
+
+
 @pytest.mark.requirement("004/templates/submit-flow")
 @pytest.mark.requirement("004/templates/submit-not-verified")
 async def test_a_form_is_submitted_once_and_verified(toolset: Toolset, site: Site) -> None:
