@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tasks.runtimes import get, run, until
+from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
@@ -24,6 +25,7 @@ from toolgate.ports.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.templates import submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
@@ -469,6 +471,44 @@ async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
         await run(toolset, "submit_and_verify", inputs, mode="sync")
     assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
     assert "screenshot" not in failed.value.error.details
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+@pytest.mark.parametrize("password", ["hunter2secret", "p%40ss%2Fword", "x"])
+async def test_a_password_in_an_address_is_written_nowhere(
+    tmp_path: Path, browser: SystemBrowser, site: Site, password: str
+) -> None:
+    clock = SystemClock()
+    journal = memory_journal(clock)
+
+    def with_password(path: str) -> str:
+        return site.url(path).replace("://", f"://ada:{password}@")
+
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("batch_extract_pages", {"urls": [with_password("/n/1"), "http://127.0.0.1:9/"]}),
+        (
+            "search_extract",
+            {"startUrl": with_password("/search"), "query": "x", "searchField": by("[name=q]")},
+        ),
+        (
+            "submit_and_verify",
+            {
+                "startUrl": with_password("/search"),
+                "fields": [{"name": "q", "value": "v", "locator": by("[name=q]")}],
+            },
+        ),
+    ]
+    async with a_toolset(
+        tmp_path, browser=browser, catalog=load_templates(), journal=journal, clock=clock
+    ) as toolset:
+        for template_id, inputs in cases:
+            answer = await run(toolset, template_id, inputs, mode="sync")
+            assert answer["status"] in {"succeeded", "partial_success"}
+            text = msgspec.json.encode(answer).decode()
+            assert "://[redacted]@" in text
+            assert f"ada:{password}" not in text
+        for row in await journal.scan("task_runs"):
+            assert f"ada:{password}" not in row.value.decode()
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")

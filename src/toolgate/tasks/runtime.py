@@ -31,6 +31,7 @@ from toolgate.domain.task_runs import (
     TaskStatus,
     Trust,
     decide,
+    passwords_in,
     reduce,
     status_of,
 )
@@ -278,6 +279,8 @@ class TaskRuntime:
 
     def _new(self, submission: Submission) -> _Live:
         template, now = submission.template, self._clock.now_ms()
+        in_addresses = tuple(passwords_in(submission.given))
+        keeps_inputs = template.keeps_inputs and not in_addresses
         run = TaskRun(
             run_id=self._new_id("run"),
             template_id=template.id,
@@ -287,7 +290,7 @@ class TaskRuntime:
             trust=submission.trust,
             mode=Mode.SYNC if submission.sync else Mode.ASYNC,
             timeout_ms=submission.timeout_ms,
-            inputs=submission.given if template.keeps_inputs else None,
+            inputs=submission.given if keeps_inputs else None,
             created_at=now,
             updated_at=now,
             idempotency_key=submission.idempotency_key,
@@ -298,7 +301,7 @@ class TaskRuntime:
             template,
             submission.inputs,
             submission.client,
-            Scrubber(template.secrets(submission.inputs)),
+            Scrubber((*template.secrets(submission.inputs), *in_addresses)),
         )
 
     async def _recover(self, live: _Live) -> None:
