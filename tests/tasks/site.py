@@ -38,6 +38,7 @@ PAGES = {
     "this.attachShadow({mode:'open'}).innerHTML='<input name=who>'}})</script>",
     "/keeps-its-fields": "<title>Keeps</title><input name=who><script>"
     "document.querySelectorAll=()=>{throw 'no'}</script>",
+    "/titled": "<title></title><p>Text<script>document.title='t\\ud800'+'x'.repeat(2e6)</script>",
     "/search": "<title>Search</title><form action=/results><input type=search name=q "
     "aria-label='Search the site'><button>Find</button></form>",
     "/login": "<title>Sign in</title><form method=post action=/login><label>User name "

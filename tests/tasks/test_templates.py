@@ -398,6 +398,14 @@ async def test_a_list_is_read_to_its_end_whatever_little_of_it_is_asked_for(
     assert texts == ["Department"] * 3
 
 
+async def test_a_title_of_half_letters_and_without_end_is_told_in_short(
+    toolset: Toolset, site: Site
+) -> None:
+    answer = await run(toolset, "screenshot_page", {"url": site.url("/titled")}, mode="sync")
+    assert answer["result"]["title"].startswith("t\ufffdxx")
+    assert len(answer["result"]["title"]) == 500
+
+
 @pytest.mark.parametrize(
     ("action", "selector", "value"),
     [

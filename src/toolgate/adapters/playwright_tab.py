@@ -65,6 +65,8 @@ BLANK: Final = """() => {
   });
   blank(document);
 }"""
+# As long as the extractor has it, and without half letters, which no JSON can hold.
+TITLE: Final = "document.title.slice(0, 500).toWellFormed()"
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
@@ -169,7 +171,7 @@ class PlaywrightTab:
         return marked(looked, Degraded.STOPPED)
 
     async def title(self) -> str:
-        return await self._answered(self._page.title())
+        return str(await self._answered(self._page.evaluate(TITLE)))
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "field", timeout_ms)
