@@ -39,6 +39,7 @@ PAGES = {
     "/keeps-its-fields": "<title>Keeps</title><input name=who><script>"
     "document.querySelectorAll=()=>{throw 'no'}</script>",
     "/titled": "<title></title><p>Text<script>document.title='t\\ud800'+'x'.repeat(2e6)</script>",
+    "/named-alike": "<title>Alike</title><form name=title></form><form name=body></form><p>Text",
     "/search": "<title>Search</title><form action=/results><input type=search name=q "
     "aria-label='Search the site'><button>Find</button></form>",
     "/login": "<title>Sign in</title><form method=post action=/login><label>User name "

@@ -256,6 +256,15 @@ async def test_pages_with_old_libraries_and_half_letters_are_read(
     assert text_of(half) == "Text Role"
 
 
+async def test_forms_that_are_named_like_parts_of_the_document_do_not_hide_them(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/named-alike"))
+    assert (item["title"], text_of(item)) == ("Alike", "Text")
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/named-alike")}, mode="sync")
+    assert shot["result"]["title"] == "Alike"
+
+
 async def test_a_long_heading_is_not_said_again_for_each_line_below_it(
     toolset: Toolset, site: Site
 ) -> None:

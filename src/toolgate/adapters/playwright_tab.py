@@ -66,7 +66,10 @@ BLANK: Final = """() => {
   blank(document);
 }"""
 # As long as the extractor has it, and without half letters, which no JSON can hold.
-TITLE: Final = "document.title.slice(0, 500).toWellFormed()"
+TITLE: Final = (
+    "Object.getOwnPropertyDescriptor(Document.prototype, 'title').get.call(document)"
+    ".slice(0, 500).toWellFormed()"
+)
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
