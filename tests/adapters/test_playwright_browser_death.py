@@ -22,6 +22,7 @@ from toolgate.adapters import playwright_browser
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.chromium import KNOWN, process_tree
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
+from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.task_runs import Trust
 from toolgate.ports.browser import BrowserGone, ExtractOptions
 from toolgate.tasks.catalog import load_templates
@@ -279,3 +280,22 @@ async def test_a_driver_that_dies_is_started_again_like_the_browser(a_site: Site
 
 def parent_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_a_browser_that_is_busy_for_some_seconds_is_not_taken_for_one_that_hangs() -> None:
+    """Drawing a long page takes as long on a loaded machine, and others' sessions are in it."""
+    browser = SystemBrowser(BrowserOptions(spares=0))
+    loop = asyncio.get_running_loop()
+    try:
+        worked = await browser.working.open(trust=Trust.LOCAL)
+        read = await browser.reading.open(trust=Trust.LOCAL)
+        busy = [browser.working.processes()[0], browser.reading.processes()[0]]
+        for process in busy:
+            os.kill(process, signal.SIGSTOP)
+            loop.call_later(6.0, os.kill, process, signal.SIGCONT)
+        async with asyncio.timeout(BOUND_S):
+            await asyncio.gather(worked._generation.check(), read._life.check())
+        assert worked.is_alive
+        assert read.is_alive
+    finally:
+        await browser.close()

@@ -1,8 +1,9 @@
-"""`toolgate browser --http`: how it starts, and how it ends."""
+"""`toolgate browser`: how it starts, and how it ends."""
 
 import asyncio
 import signal
 import socket
+import sys
 from pathlib import Path
 
 from tests.e2e.harness import PROGRAM, environment
@@ -83,3 +84,27 @@ async def test_a_home_that_cannot_be_made_is_not_said_to_be_in_use(tmp_path: Pat
     assert process.returncode == 2
     assert "in use" not in said.decode()
     assert "cannot be written" in said.decode()
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+sys.modules["mcp"] = None
+sys.argv = ["toolgate", "browser", "--stdio"]
+from toolgate.cli.main import main
+main()
+"""
+
+
+async def test_without_its_extra_it_says_what_it_needs(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        WITHOUT_THE_EXTRA,
+        env=environment({"TOOLGATE_HOME": str(tmp_path)}),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert (process.returncode, told) == (2, b"")
+    assert "toolgate[browser]" in said.decode()

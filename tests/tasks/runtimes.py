@@ -12,10 +12,11 @@ from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.ids import RandomIds
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.task_runs import Trust
 from toolgate.ports.browser import Browser
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Event, Journal, Operation
+from toolgate.ports.journal import Append, Event, Journal, Operation
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
@@ -69,6 +70,21 @@ def instant(template_id: str = "instant", outcome: Outcome | None = None) -> Tem
 
 def memory_journal(clock: Clock) -> MemoryJournal:
     return MemoryJournal(clock=clock, bus=LocalBus())
+
+
+class RefusingJournal(MemoryJournal):
+    """Refuses the next commits that write an event of this type."""
+
+    refuses = ""
+    times = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        appended = [each for each in operations if isinstance(each, Append)]
+        types = {event.type for each in appended for event in each.events}
+        if self.times and self.refuses in types:
+            self.times -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
 
 
 class SlowJournal(MemoryJournal):

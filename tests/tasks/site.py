@@ -29,6 +29,17 @@ PAGES = {
     "/form": "<title>Form</title><form method=post action=/sent><label>Your name "
     "<input name=name></label><label>Colour <select name=colour><option>red<option>blue</select>"
     "</label><label>Card number <input name=card></label><button>Send it</button></form>",
+    "/unusable": "<title>Unusable</title><input name=off disabled><input name=gone hidden>"
+    "<select><option>red</select><button style='visibility:hidden'>Send</button>",
+    "/hangs-later": "<title>Later</title><input name=a>"
+    "<script>addEventListener('keydown',()=>{for(;;){}})</script>",
+    "/fields-in-a-shadow": "<title>Shadow</title><my-form></my-form><p contenteditable id=note></p>"
+    "<script>customElements.define('my-form',class extends HTMLElement{constructor(){super();"
+    "this.attachShadow({mode:'open'}).innerHTML='<input name=who>'}})</script>",
+    "/keeps-its-fields": "<title>Keeps</title><input name=who><script>"
+    "document.querySelectorAll=()=>{throw 'no'}</script>",
+    "/titled": "<title></title><p>Text<script>document.title='t\\ud800'+'x'.repeat(2e6)</script>",
+    "/named-alike": "<title>Alike</title><form name=title></form><form name=body></form><p>Text",
     "/search": "<title>Search</title><form action=/results><input type=search name=q "
     "aria-label='Search the site'><button>Find</button></form>",
     "/login": "<title>Sign in</title><form method=post action=/login><label>User name "
@@ -132,6 +143,8 @@ class Site:
         elif path == "/file":
             _send(request, "some bytes", kind="application/octet-stream", headers={
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
+        elif path == "/slow-file":
+            self._slow_file(request)
         elif path == "/huge":
             self._huge(request)
         elif path == "/headed":
@@ -223,6 +236,16 @@ class Site:
                 request.wfile.write(block)
         except OSError:
             request.close_connection = True
+
+    def _slow_file(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", "application/octet-stream")
+        request.send_header("Content-Length", "400000")
+        request.end_headers()
+        request.wfile.write(b"x" * 200_000)
+        request.wfile.flush()
+        self._stop.wait(0.5)
+        request.wfile.write(b"y" * 200_000)
 
     def _huge(self, request: BaseHTTPRequestHandler) -> None:
         row = b"<p>" + b"words of a page without end " * 36 + b"</p>\n"

@@ -19,7 +19,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.ports.browser import ExtractOptions, PageError
+from toolgate.ports.browser import DownloadTooLarge, ExtractOptions, PageError
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -172,6 +172,26 @@ async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
     await until(lambda: not list(place.iterdir()))
 
 
+async def test_a_file_is_bounded_by_its_own_size_and_not_by_anothers(
+    site: Site, browser: SystemBrowser
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    anothers = browser.working.downloads / "anothers"
+    anothers.write_bytes(b"x" * (browser.working.options.download_limit + 1))
+    try:
+        async with session.tab(run_id="run_1") as tab:
+            looked = await tab.read(site.url("/slow-file"), ExtractOptions())
+        assert looked.download is not None
+        assert len(looked.download.content) == 400_000
+        async with session.tab(run_id="run_1") as tab:
+            with pytest.raises(DownloadTooLarge):
+                await tab.read(site.url("/bomb"), ExtractOptions())
+        await until(lambda: list(browser.working.downloads.iterdir()) == [anothers])
+    finally:
+        anothers.unlink()
+        await session.close()
+
+
 async def test_files_that_pages_give_unasked_are_not_left_lying(
     toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:
@@ -234,6 +254,15 @@ async def test_pages_with_old_libraries_and_half_letters_are_read(
     assert text_of(old) == "Its arrays say themselves Home"
     assert old["pageInfo"]["elements"][0]["role"] == "link"
     assert text_of(half) == "Text Role"
+
+
+async def test_forms_that_are_named_like_parts_of_the_document_do_not_hide_them(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/named-alike"))
+    assert (item["title"], text_of(item)) == ("Alike", "Text")
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/named-alike")}, mode="sync")
+    assert shot["result"]["title"] == "Alike"
 
 
 async def test_a_long_heading_is_not_said_again_for_each_line_below_it(

@@ -11,6 +11,7 @@ from tests.tasks.runtimes import (
     LOCAL,
     Gate,
     Inputs,
+    RefusingJournal,
     SlowJournal,
     a_toolset,
     get,
@@ -21,7 +22,7 @@ from tests.tasks.runtimes import (
 )
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
-from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
+from toolgate.domain.errors import Conflict, ToolgateError
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     RUN_TTL_MS,
@@ -33,13 +34,12 @@ from toolgate.domain.task_runs import (
     Trust,
 )
 from toolgate.ports.browser import PageCrashed
-from toolgate.ports.journal import Append, Event, Operation, Put
+from toolgate.ports.journal import Put
 from toolgate.tasks import records, runtime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Asker, Call
 from toolgate.testing.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.journal import MemoryJournal
 
 
 @pytest.mark.requirement("004/pool/five-running")
@@ -467,21 +467,6 @@ async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artif
         artifact_id = answer["result"]["contentArtifactId"]
         assert artifact_id == answer["artifactIds"][0]
         assert await toolset.runtime.artifacts.read(artifact_id) == whole
-
-
-class RefusingJournal(MemoryJournal):
-    """Refuses the next commits that write an event of this type."""
-
-    refuses = ""
-    times = 0
-
-    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
-        appended = [each for each in operations if isinstance(each, Append)]
-        types = {event.type for each in appended for event in each.events}
-        if self.times and self.refuses in types:
-            self.times -= 1
-            raise Unavailable("the disk is full")
-        return await super().commit(*operations, durable=durable)
 
 
 async def test_a_run_whose_start_cannot_be_written_waits_and_takes_no_slot_with_it(

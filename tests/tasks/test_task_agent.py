@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.runtimes import LOCAL, Gate, SlowJournal, a_toolset, instant, until
+from tests.tasks.runtimes import (
+    LOCAL,
+    Gate,
+    RefusingJournal,
+    SlowJournal,
+    a_toolset,
+    instant,
+    until,
+)
 from tests.tasks.site import Site
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.json_schema import schema_errors
 from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.domain.tools import Level, Outcome, ToolRequest
+from toolgate.tasks import runtime
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.task_agent import Plan, Repair, TaskAgent, plan_by_rules
@@ -168,3 +179,23 @@ async def test_an_agent_that_is_stopped_takes_its_browser_task_with_it(
         (canceled,) = toolset.runtime.listed()
         assert canceled.status is TaskStatus.CANCELED
         assert toolset.runtime.running == 0
+
+
+async def test_a_goal_whose_run_cannot_be_written_down_is_told_as_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0,))
+    clock = SystemClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+
+    async def choose(*_: Any) -> Plan:
+        return Plan("instant", {})
+
+    async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_ended", 1000
+        agent = TaskAgent(toolset, check=schema_errors, choose=choose)
+        with pytest.raises(TaskFailed) as failed:
+            await agent.run("be quick", LOCAL)
+        assert failed.value.code is TaskCode.EXECUTION_ERROR
+        (left,) = toolset.runtime.listed()
+        assert failed.value.error.details["runId"] == left.run_id

@@ -1,19 +1,32 @@
 """Each template on real pages in a real Chromium."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.tasks.runtimes import get, run, until
+from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
 from toolgate.adapters.browser_options import BrowserOptions
+from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import Extract, ExtractOptions
+from toolgate.ports.browser import (
+    ElementAbsent,
+    Extract,
+    ExtractOptions,
+    Locator,
+    LocatorMode,
+    PageCrashed,
+    PageError,
+)
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.templates import submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
@@ -383,6 +396,139 @@ async def test_a_list_is_read_to_its_end_whatever_little_of_it_is_asked_for(
     assert answer["result"]["stoppedReason"] == "next_unavailable"
     texts = [page["content"]["sections"][0]["text"] for page in answer["result"]["pages"]]
     assert texts == ["Department"] * 3
+
+
+async def test_a_title_of_half_letters_and_without_end_is_told_in_short(
+    toolset: Toolset, site: Site
+) -> None:
+    answer = await run(toolset, "screenshot_page", {"url": site.url("/titled")}, mode="sync")
+    assert answer["result"]["title"].startswith("t\ufffdxx")
+    assert len(answer["result"]["title"]) == 500
+
+
+@pytest.mark.parametrize(
+    ("action", "selector", "value"),
+    [
+        ("fill", "select", "green"),
+        ("fill", "[name=off]", "x"),
+        ("fill", "[name=gone]", "x"),
+        ("click", "button", None),
+    ],
+)
+async def test_an_element_that_cannot_be_used_in_time_is_named_as_such(
+    browser: SystemBrowser, site: Site, action: str, selector: str, value: str | None
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    locator = Locator(LocatorMode.SELECTOR, selector)
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/unusable"))
+        given = [] if value is None else [value]
+        with pytest.raises(ElementAbsent) as absent:
+            async with asyncio.timeout(5):
+                await getattr(tab, action)(locator, *given, timeout_ms=200)
+        assert selector in str(absent.value)
+    await session.close()
+
+
+async def test_a_page_that_hangs_while_it_is_worked_does_not_hold_its_run_up(
+    browser: SystemBrowser, site: Site
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    field = Locator(LocatorMode.SELECTOR, "[name=a]")
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/hangs-later"))
+        with contextlib.suppress(PageError):
+            await tab.press(field, "Enter", timeout_ms=200)
+        async with asyncio.timeout(10):
+            with pytest.raises(PageCrashed):
+                await tab.has(field)
+    await session.close()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_a_picture_of_a_failure_shows_nothing_that_was_typed_into_a_component(
+    browser: SystemBrowser, site: Site
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        await tab.visit(site.url("/fields-in-a-shadow"))
+        for selector in ("[name=who]", "#note"):
+            locator = Locator(LocatorMode.SELECTOR, selector)
+            await tab.fill(locator, "secret", timeout_ms=1_000)
+        await tab.blank_fields()
+        left = await tab._page.evaluate(
+            "document.querySelector('my-form').shadowRoot.firstChild.value + note.textContent"
+        )
+        assert left == ""
+    await session.close()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit_and_verify, "STEP_TIMEOUT_MS", 300)
+    inputs = {
+        "startUrl": site.url("/keeps-its-fields"),
+        "fields": [
+            {"name": "password", "value": "secret", "locator": by("[name=who]")},
+            {"name": "absent", "value": "x", "locator": by("#absent")},
+        ],
+    }
+    with pytest.raises(TaskFailed) as failed:
+        await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
+    assert "screenshot" not in failed.value.error.details
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+@pytest.mark.parametrize("password", ["hunter2secret", "p%40ss%2Fword", "x"])
+async def test_a_password_in_an_address_is_written_nowhere(
+    tmp_path: Path, browser: SystemBrowser, site: Site, password: str
+) -> None:
+    clock = SystemClock()
+    journal = memory_journal(clock)
+
+    def with_password(path: str) -> str:
+        return site.url(path).replace("://", f"://ada:{password}@")
+
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("batch_extract_pages", {"urls": [with_password("/n/1"), "http://127.0.0.1:9/"]}),
+        (
+            "search_extract",
+            {"startUrl": with_password("/search"), "query": "x", "searchField": by("[name=q]")},
+        ),
+        (
+            "submit_and_verify",
+            {
+                "startUrl": with_password("/search"),
+                "fields": [{"name": "q", "value": "v", "locator": by("[name=q]")}],
+            },
+        ),
+    ]
+    async with a_toolset(
+        tmp_path, browser=browser, catalog=load_templates(), journal=journal, clock=clock
+    ) as toolset:
+        for template_id, inputs in cases:
+            answer = await run(toolset, template_id, inputs, mode="sync")
+            assert answer["status"] in {"succeeded", "partial_success"}
+            text = msgspec.json.encode(answer).decode()
+            assert "://[redacted]@" in text
+            assert f"ada:{password}" not in text
+        for row in await journal.scan("task_runs"):
+            assert f"ada:{password}" not in row.value.decode()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+@pytest.mark.parametrize("name", ["password", "pwd", "api_key", "Card number", "user-pin"])
+async def test_what_is_typed_into_a_field_with_a_sensitive_name_is_a_secret(name: str) -> None:
+    locator = wire.Locator(mode=wire.LocatorMode.SELECTOR, selector="#field")
+    fields = [
+        wire.FormField(name=name, value="secret", locator=locator),
+        wire.FormField(name="colour", value="blue", locator=locator),
+    ]
+    inputs = wire.SubmitAndVerify(start_url="http://a.example/", fields=fields)
+    assert submit_and_verify.TEMPLATE.secrets(inputs) == ["secret"]
 
 
 @pytest.mark.requirement("004/templates/submit-flow")

@@ -33,7 +33,7 @@ from toolgate.ports.browser import BrowserGone, DownloadTooLarge, PageCrashed, P
 
 log = logging.getLogger(__name__)
 
-ASK_S: Final = 5.0
+ASK_S: Final = 20.0  # one that is only busy must not be ended for one that hangs
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
 # A renderer and a session's cache, which lies in memory too, would grow with a long run.
 READS_PER_COLLECTION: Final = 8  # of a tab

@@ -1,6 +1,8 @@
 // One look at a page: waits until it is quiet, then says what is on it, as one JSON text.
 async (options) => {
   const watch = window[Symbol.for("toolgate.pending")] || { pending: 0 };
+  // A form of that name would stand in for the document's own.
+  const its = (name) => Object.getOwnPropertyDescriptor(Document.prototype, name).get.call(document);
   const READ_EVERY_MS = 25;
   const STILL_READS = 2;
   const LOAD_GRACE_MS = 1500; // a load event that a slow sub-resource holds up is not waited for
@@ -86,7 +88,7 @@ async (options) => {
         }
       }
     };
-    if (document.body) walk(document.body);
+    if (its("body")) walk(its("body"));
     flush();
     return found;
   };
@@ -216,8 +218,8 @@ async (options) => {
   if (options.still && watch.framed) return "framed";
   await quiet();
   if (options.still && watch.framed) return "framed"; // what it waits for will not come here
-  if (!document.body) return ""; // between two documents
-  const title = whole(cut(tidy(document.title || ""), 500));
+  if (!its("body")) return ""; // between two documents
+  const title = whole(cut(tidy(its("title") || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
   const digest = (words) => {

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 LAUNCH_S: Final = 20.0
 OPEN_S: Final = 15.0  # a context or a page comes in milliseconds, on a loaded machine in seconds
-ASK_S: Final = 5.0
+# One that is only busy, drawing a long page on a loaded machine, must not be ended for one that hangs.
+ASK_S: Final = 20.0
 
 
 @dataclass(eq=False)
@@ -354,6 +355,7 @@ class PlaywrightSession:
             with translating():
                 page = await self._blank_page()
                 cdp = await self.context.new_cdp_session(page)
+                await cdp.send("Page.enable")  # says which file a download becomes
                 if not self._media:
                     await cdp.send("Network.enable")
                     await cdp.send("Network.setBlockedURLs", {"urls": list(BLOCKED_MEDIA)})

@@ -57,6 +57,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
+BLANK: Final = """() => {
+  const blank = (root) => root.querySelectorAll("*").forEach((element) => {
+    if (element.matches("input,textarea")) element.value = "";
+    else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
+    if (element.shadowRoot) blank(element.shadowRoot);
+  });
+  blank(document);
+}"""
+# As long as the extractor has it, and without half letters, which no JSON can hold.
+TITLE: Final = (
+    "Object.getOwnPropertyDescriptor(Document.prototype, 'title').get.call(document)"
+    ".slice(0, 500).toWellFormed()"
+)
 FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
@@ -96,6 +109,7 @@ class PlaywrightTab:
         self._went = 0.0
         self._committed = asyncio.Event()
         self._download: asyncio.Future[PageDownload] = _future()
+        self._file_names: dict[str, str] = {}  # on disk, by the URL they come from
         self.navigations = 0
         self._attach(page, cdp)
 
@@ -105,6 +119,7 @@ class PlaywrightTab:
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         page.on("download", self._on_download)
+        cdp.on("Page.downloadWillBegin", self._on_file)
 
     @property
     def url(self) -> str:
@@ -154,31 +169,37 @@ class PlaywrightTab:
             await self._stop()
         try:
             looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
-        except TimeoutError as hung:
-            self._crashed = True  # nothing will come of this tab any more
-            raise PageCrashed("the page no longer answers") from hung
+        except TimeoutError:
+            raise self._hung() from None
         return marked(looked, Degraded.STOPPED)
 
     async def title(self) -> str:
-        return await self._ask(self._page.title())
+        return str(await self._answered(self._page.evaluate(TITLE)))
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "field", timeout_ms)
-        tag = await self._ask(element.evaluate("element => element.tagName"))
+        tag = await self._answered(element.evaluate("element => element.tagName"))
         if tag == "SELECT":
-            await self._ask(element.select_option(value))
+            await self._use(locator, element.select_option(value, timeout=timeout_ms))
         else:
-            await self._ask(element.fill(value, timeout=timeout_ms))
+            await self._use(locator, element.fill(value, timeout=timeout_ms))
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
-        await self._act(element.click(timeout=timeout_ms, no_wait_after=True))
+        await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "any", timeout_ms)
-        await self._act(element.press(key, timeout=timeout_ms, no_wait_after=True))
+        await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
 
-    async def _act(self, action: Awaitable[None]) -> None:
+    async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
+        try:
+            await self._ask(action)
+        except NavigationTimedOut as late:
+            told = f"the element for {locator.mode} {locator.value!r} cannot be used so"
+            raise ElementAbsent(told) from late
+
+    async def _act(self, locator: Locator, action: Awaitable[None]) -> None:
         """Do it; where it sends the page elsewhere, wait until it is there."""
         leaving = asyncio.Event()
 
@@ -189,7 +210,7 @@ class PlaywrightTab:
         self._committed.clear()
         self._page.on("request", on_request)
         try:
-            await self._ask(action)
+            await self._use(locator, action)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await leaving.wait()
@@ -202,8 +223,8 @@ class PlaywrightTab:
         element = await self._look_for(locator, "any")
         return (
             element is not None
-            and await self._ask(element.is_visible())
-            and await self._ask(element.is_enabled())
+            and await self._answered(element.is_visible())
+            and await self._answered(element.is_enabled())
         )
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
@@ -264,13 +285,7 @@ class PlaywrightTab:
         return False
 
     async def blank_fields(self) -> None:
-        with contextlib.suppress(PageError, TimeoutError):
-            async with asyncio.timeout(1):
-                await self._ask(
-                    self._page.evaluate(
-                        "() => document.querySelectorAll('input,textarea').forEach(field => { field.value = ''; })"
-                    )
-                )
+        await self._ask(self._page.evaluate(BLANK))
 
     async def screenshot(self, *, full_page: bool) -> bytes:
         return await self._ask(
@@ -308,8 +323,9 @@ class PlaywrightTab:
         try:
             while asyncio.get_running_loop().time() < end:
                 await asyncio.wait([finished], timeout=0.05)
-                largest = max((_size_of(file) for file in place.iterdir()), default=0)
-                if largest > self._options.download_limit:
+                name = self._file_names.get(download.url, "")
+                files = place.glob(f"{name}*")  # a name of its own; while it comes, with an ending
+                if any(_size_of(file) > self._options.download_limit for file in files):
                     break
                 if finished.done():
                     return
@@ -323,6 +339,7 @@ class PlaywrightTab:
             await self._leave()
         self._committed.clear()
         self._download = _future()
+        self._file_names.clear()
         self._restless = True
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
@@ -459,12 +476,15 @@ class PlaywrightTab:
 
     async def _look_for(self, locator: Locator, kind: str) -> "ElementHandle | None":
         try:
-            if locator.mode is LocatorMode.SELECTOR:
-                return await self._page.query_selector(locator.value)
-            handle = await self._page.evaluate_handle(
-                FINDER, {"query": locator.value, "kind": kind}
-            )
-            return handle.as_element()
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                if locator.mode is LocatorMode.SELECTOR:
+                    return await self._page.query_selector(locator.value)
+                handle = await self._page.evaluate_handle(
+                    FINDER, {"query": locator.value, "kind": kind}
+                )
+                return handle.as_element()
+        except TimeoutError:
+            raise self._hung() from None
         except Exception as failed:
             if is_gone_elsewhere(failed):
                 return None
@@ -484,6 +504,18 @@ class PlaywrightTab:
             return await asking
         except Exception as failed:
             raise self._noted(failed) from failed
+
+    async def _answered(self, asking: Awaitable[T]) -> T:
+        """What a page that lives says at once; one that hangs would not say it before the run's end."""
+        try:
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                return await self._ask(asking)
+        except TimeoutError:
+            raise self._hung() from None
+
+    def _hung(self) -> PageCrashed:
+        self._crashed = True  # nothing will come of this tab any more
+        return PageCrashed("the page no longer answers")
 
     def _noted(self, failed: Exception) -> PageError:
         ours = translated(failed)
@@ -510,6 +542,9 @@ class PlaywrightTab:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
+
+    def _on_file(self, begun: dict[str, Any]) -> None:
+        self._file_names[begun["url"]] = begun["guid"]
 
     def _on_download(self, download: "PageDownload") -> None:
         if self._download.done():

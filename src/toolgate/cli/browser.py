@@ -47,6 +47,8 @@ async def _serve_stdio(settings: Settings) -> None:
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, serving.cancel)
         await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
 
 
 async def _serve_http(settings: Settings) -> None:

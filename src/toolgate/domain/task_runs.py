@@ -4,11 +4,12 @@ Pure: commands and times come in, events and new states go out. How a page is re
 templates' business; how a run is kept is the runtime's.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolgate.domain.errors import Conflict, ToolgateError
 
@@ -430,3 +431,20 @@ def without_password(url: str) -> str:
         return urlunsplit(parts._replace(netloc=f"[redacted]@{parts.netloc.rpartition('@')[2]}"))
     except ValueError:
         return url
+
+
+def passwords_in(given: Any) -> Iterator[str]:
+    """Of every address with one in these inputs: with its name, as the address has it, and alone."""
+    left = [given]  # not by recursion: unknown members may be nested without end
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+        elif isinstance(value, str) and "@" in value:
+            with contextlib.suppress(ValueError):
+                parts = urlsplit(value)
+                if parts.password:
+                    password = unquote(parts.password)
+                    yield from (f"{unquote(parts.username or '')}:{password}", password)

@@ -147,7 +147,10 @@ class Tab(Reader, Protocol):
         ...
 
     async def blank_fields(self) -> None:
-        """Empty every field, so that a picture of the page shows nothing that was typed."""
+        """Empty every field, so that a picture of the page shows nothing that was typed.
+
+        Raises where that cannot be done: then there must be no picture.
+        """
         ...
 
     async def screenshot(self, *, full_page: bool) -> bytes: ...

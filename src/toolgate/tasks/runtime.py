@@ -31,6 +31,7 @@ from toolgate.domain.task_runs import (
     TaskStatus,
     Trust,
     decide,
+    passwords_in,
     reduce,
     status_of,
 )
@@ -218,8 +219,10 @@ class TaskRuntime:
     async def cancel(self, run_id: str) -> tuple[TaskRun, bool]:
         """The run, and whether it was this that ended it."""
         live = self._find(run_id)
+        command = Cancel(tuple(live.artifact_ids), live.done_steps)
         try:
-            await self._command(live, Cancel(tuple(live.artifact_ids), live.done_steps))
+            # The caller may go away meanwhile: what was committed is believed all the same.
+            await asyncio.shield(self._spawn(self._command(live, command)))
         except Conflict:
             return self.view(run_id), False
         return self.view(run_id), True
@@ -278,6 +281,8 @@ class TaskRuntime:
 
     def _new(self, submission: Submission) -> _Live:
         template, now = submission.template, self._clock.now_ms()
+        in_addresses = tuple(passwords_in(submission.given))
+        keeps_inputs = template.keeps_inputs and not in_addresses
         run = TaskRun(
             run_id=self._new_id("run"),
             template_id=template.id,
@@ -287,7 +292,7 @@ class TaskRuntime:
             trust=submission.trust,
             mode=Mode.SYNC if submission.sync else Mode.ASYNC,
             timeout_ms=submission.timeout_ms,
-            inputs=submission.given if template.keeps_inputs else None,
+            inputs=submission.given if keeps_inputs else None,
             created_at=now,
             updated_at=now,
             idempotency_key=submission.idempotency_key,
@@ -298,7 +303,7 @@ class TaskRuntime:
             template,
             submission.inputs,
             submission.client,
-            Scrubber(template.secrets(submission.inputs)),
+            Scrubber((*template.secrets(submission.inputs), *in_addresses)),
         )
 
     async def _recover(self, live: _Live) -> None:
@@ -330,16 +335,7 @@ class TaskRuntime:
                 live.worker = self._spawn(self._work(live))
 
     async def _command(self, live: _Live, command: TaskCommand) -> None:
-        """Decide, commit, and only then believe; raises Conflict where another was first.
-
-        Whoever asked may go away meanwhile: what was committed is believed all the same.
-        """
-        asking = asyncio.current_task()
-        await asyncio.shield(self._spawn(self._carried(live, command, asking)))
-
-    async def _carried(
-        self, live: _Live, command: TaskCommand, asking: "asyncio.Task[Any] | None"
-    ) -> None:
+        """Decide, commit, and only then believe; raises Conflict where another was first."""
         async with live.ending:
             before = live.stored
             now = self._clock.now_ms()
@@ -352,16 +348,15 @@ class TaskRuntime:
             await self._journal.commit(*operations)
             live.stored = records.Stored(after, before.version + 1)
         if after.is_over:
-            self._over(live, asking)
+            self._over(live)
 
-    def _over(self, live: _Live, asking: "asyncio.Task[Any] | None") -> None:
+    def _over(self, live: _Live) -> None:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
-        if asking is not live.worker:
-            self._stop_worker(live)
+        self._stop_worker(live)
         live.inputs = None
         live.over.set()
         log.info(

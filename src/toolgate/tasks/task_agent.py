@@ -75,8 +75,9 @@ class TaskAgent:
             {"templateId": plan.template_id, "inputs": dict(plan.inputs), "options": options},
             call,
         )
-        if answer["result"] is None or answer["status"] == "failed":
-            error = answer["error"] or {}
+        # A run whose end cannot be written is answered as one that still runs, without a result.
+        if answer.get("result") is None or answer["status"] == "failed":
+            error = answer.get("error") or {}
             raise TaskFailed(
                 TaskCode(error.get("errorCode", TaskCode.EXECUTION_ERROR)),
                 error.get("message", "the task found nothing"),

@@ -19,6 +19,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import TaskFailed, Trust
 from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
 from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
@@ -89,7 +90,7 @@ class BrowserTools:
             if self._tasks.takes(ctx, params):
                 return await self._tasks.call(ctx, params)
             return await self._run(ctx, params)
-        except TaskFailed as failed:
+        except ToolgateError as failed:
             return self._answers.refused(ctx, failed)
 
     async def _run(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
+from toolgate.domain.errors import ToolgateError
 from toolgate.domain.task_runs import TaskFailed, TaskRun
+from toolgate.tasks.template import error_of
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer
 
 TOOL: Final = "run_task_template"
@@ -34,8 +36,8 @@ class TaskAnswers:
         started = await self._toolset.call(TOOL, {**arguments, "options": asynchronous}, call)
         return self._toolset.runtime.view(started["runId"])
 
-    def refused(self, ctx: Context, failed: TaskFailed) -> dict[str, Any]:
-        return self._result(error_answer(failed.error), ctx, is_error=True)
+    def refused(self, ctx: Context, failed: ToolgateError) -> dict[str, Any]:
+        return self._result(error_answer(error_of(failed)), ctx, is_error=True)
 
     def find(self, task_id: str) -> TaskRun:
         try:

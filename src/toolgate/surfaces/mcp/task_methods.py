@@ -15,7 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.task_runs import RUN_TTL_MS, TaskFailed, TaskRun, TaskStatus
+from toolgate.domain.errors import ToolgateError
+from toolgate.domain.task_runs import RUN_TTL_MS, TaskRun, TaskStatus
 from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
 
@@ -90,7 +91,7 @@ class TaskMethods:
         try:
             # The SDK's client takes no answer of a tool that has no content.
             return {"content": [], "task": _task(await self._answers.begin(ctx, given))}
-        except TaskFailed as failed:
+        except ToolgateError as failed:
             return self._answers.refused(ctx, failed)
 
     async def _get(self, _ctx: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import CamelWire
+from toolgate.domain.redaction import is_sensitive
 from toolgate.domain.task_runs import without_password
 from toolgate.tasks.template import (
     NOTICE,
@@ -67,7 +68,8 @@ def _secrets(inputs: wire.SubmitAndVerify) -> Sequence[str]:
     return [
         field.value
         for field in inputs.fields
-        if _SECRET.search(f"{field.name} {field.locator.selector} {field.locator.query}")
+        if is_sensitive(field.name)
+        or _SECRET.search(f"{field.name} {field.locator.selector} {field.locator.query}")
     ]
 
 
