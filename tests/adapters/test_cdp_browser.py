@@ -229,12 +229,14 @@ async def test_a_long_run_lets_go_of_the_pages_before(
     await browser.close()
 
 
-async def test_a_file_that_comes_when_its_visit_is_over_is_not_left_lying() -> None:
+async def test_a_file_that_comes_when_its_visit_is_over_is_not_left_lying(
+    tmp_path: Path,
+) -> None:
     class Tab:
         file: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     browser = CdpBrowser(complaint=no_complaint)
-    life = cdp_browser._Life(browser)
+    life = cdp_browser._Life(browser, tmp_path)
     tab: Any = Tab()
     tab.file.cancel()  # whoever waited for it has gone
     came = life.downloads / "guid"

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from toolgate.adapters.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.adapters.scratch import make_scratch
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
@@ -81,8 +81,8 @@ def _of(kind: type[Any], raw: msgspec.Raw) -> Any:
 class _Life:
     """One life of the browser process, and what is in it."""
 
-    def __init__(self, owner: "CdpBrowser") -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="toolgate-reading-"))
+    def __init__(self, owner: "CdpBrowser", home: Path) -> None:
+        self.home = home
         self.downloads = self.home / "downloads"
         self.downloads.mkdir()
         self.connection = CdpConnection(lost=self._lost)
@@ -289,7 +289,7 @@ class CdpBrowser:
 
     async def _launch(self) -> _Life:
         for last in (False, True):
-            life = _Life(self)
+            life = _Life(self, await asyncio.to_thread(make_scratch, "reading"))
             try:
                 await life.start()
             except (Unavailable, PageError) as failed:

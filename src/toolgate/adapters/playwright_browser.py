@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import tempfile
+import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from toolgate.adapters.page_looks import WATCH
 from toolgate.adapters.playwright_errors import translated, translating, within
 from toolgate.adapters.playwright_tab import PlaywrightTab
 from toolgate.adapters.proxy_verdicts import no_complaint
+from toolgate.adapters.scratch import make_scratch
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
@@ -126,14 +127,12 @@ class PlaywrightBrowser:
         self._starting = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
 
     @property
     def downloads(self) -> Path:
-        """Made with the first browser: most processes start none."""
-        if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="toolgate-downloads-")
-        return Path(self._scratch.name)
+        assert self._scratch is not None  # it is made with the first browser
+        return self._scratch
 
     async def open(
         self, *, trust: Trust, media: bool = False, only_reads: bool = False
@@ -169,7 +168,7 @@ class PlaywrightBrowser:
             await within(5, self._playwright.stop())
             self._playwright = None
         if self._scratch is not None:
-            self._scratch.cleanup()
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     def processes(self) -> list[int]:
         """The browser's processes, for health and tests; empty where it is not running."""
@@ -204,6 +203,8 @@ class PlaywrightBrowser:
 
     async def _launch(self) -> _Generation:
         executable = find_chromium(self.options.executable)
+        if self._scratch is None:
+            self._scratch = await asyncio.to_thread(make_scratch, "downloads")
         for last in (False, True):
             try:
                 playwright = await self._driver()

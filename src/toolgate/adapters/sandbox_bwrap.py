@@ -8,7 +8,6 @@ import asyncio
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Final
 from toolgate.adapters import cgroups, sandbox_agent, sandbox_seccomp
 from toolgate.adapters.sandbox_child import DESTROY_SECONDS, ChildSession
 from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, base_env
+from toolgate.adapters.scratch import make_scratch
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
 FIRST_UID: Final = 1_700_000_000  # far from any user, and from the ranges given to containers
 UIDS_PER_PROCESS: Final = 1000
-FOLDER: Final = "toolgate-sandbox-"
 INNER_UID: Final = 1000
 ENTER: Final = (  # into the cgroups first, then on: nothing is ever outside them
     'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done; '
@@ -159,8 +158,7 @@ class BwrapSandbox:
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
         self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
-        _remove_abandoned()
-        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+        folder = make_scratch("sandbox")
         try:
             (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
             (folder / "agent").write_bytes(Path(sandbox_agent.__file__).read_bytes())
@@ -195,14 +193,6 @@ class BwrapSandbox:
             arguments += ["--perms", mode, "--size", size, "--tmpfs", where]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
         return [*arguments, programs.python, "-I", "-S", "/run/agent", WORKSPACE]
-
-
-def _remove_abandoned() -> None:
-    """The folders of runners that were killed; they are named by their process."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _limits_first(programs: Programs, limits: Limits, uid: int) -> list[str]:

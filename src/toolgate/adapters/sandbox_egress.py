@@ -4,18 +4,16 @@ The sandbox has no network; its agent passes connections from its own loopback t
 hosts may be reached is decided here, outside, and each connection is checked as every fetch is.
 """
 
-import os
 import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from toolgate.adapters.egress_proxy import Client, EgressDecision, EgressProxy
+from toolgate.adapters.scratch import make_scratch
 from toolgate.adapters.web_guard import Guard
 from toolgate.ports.sandbox import SessionKey
 
-FOLDER: Final = "toolgate-egress-"
 PORTS: Final = (80, 443)  # of a host that is listed without one
 
 Allows = Callable[[str, int], bool]
@@ -100,15 +98,6 @@ class SandboxEgress:
 
     def _place(self) -> Path:
         if self._folder is None or not self._folder.is_dir():  # it may have been cleaned up
-            _remove_abandoned()
-            self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+            self._folder = make_scratch("egress")
             self._folder.chmod(0o711)  # to be walked through by who knows the name, not listed
         return self._folder
-
-
-def _remove_abandoned() -> None:
-    """The sockets of those who were killed; their folders are named by their process."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)

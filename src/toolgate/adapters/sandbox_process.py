@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from toolgate.adapters import sandbox_agent
 from toolgate.adapters.sandbox_child import DESTROY_SECONDS, ChildSession
 from toolgate.adapters.sandbox_session import base_env
+from toolgate.adapters.scratch import make_scratch
 from toolgate.domain.errors import Misconfigured
 from toolgate.ports.sandbox import Limits, SessionSpec
 
@@ -33,7 +33,7 @@ class ProcessSandbox:
 
     async def open(self, spec: SessionSpec) -> "ProcessSession":
         if self._root is None:
-            self._root = Path(tempfile.mkdtemp(prefix="toolgate-process-"))
+            self._root = make_scratch("process")
         workspace = self._root / spec.key.digest
         workspace.mkdir(exist_ok=True)
         session = ProcessSession(limits=self.limits)
