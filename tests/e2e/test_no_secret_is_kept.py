@@ -50,6 +50,26 @@ async def test_secrets_in_messages_arguments_and_results_do_not_reach_the_disk(
         assert [path.name for path, content in written.items() if form in content] == []
 
 
+async def test_secrets_in_the_context_of_an_invocation_do_not_reach_the_disk(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    async with running(home) as program, aiohttp.ClientSession() as http:
+        asked = {
+            "session_id": "s_1",
+            "agent_id": "echo",
+            "message": {"role": "user", "content": "hello"},
+            "context": {"page": f"https://x.example/?key={KEY}", "password": GITHUB, "tab": "seen"},
+        }
+        async with http.post(f"{program.urls['orchestrator']}/internal/invoke", json=asked) as told:
+            assert told.status == 200, await told.text()
+        await program.stop()
+    written = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
+    assert any(b'"tab":"seen"' in content for content in written), "looking at nothing"
+    for form in (KEY, GITHUB):
+        assert not any(form.encode() in content for content in written)
+
+
 async def test_tokens_that_must_be_sent_as_they_are_lie_sealed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     tokens = ["runner token 7c41a90be2", "agent token 55d0e7f1c3"]

@@ -44,6 +44,7 @@ async def open_runs(
         agents=agents,
         session_tools=session_tools,
         redact=core.redactor.text,
+        redact_fields=core.redactor.fields,
         limits=Limits(
             tool_ms=settings.tool_timeout_ms,
             approval_ms=settings.approval_timeout_ms,

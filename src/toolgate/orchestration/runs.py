@@ -5,7 +5,7 @@ at, and decided anew where someone else was first.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from toolgate.domain.runs import (
     reduce,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Outcome, Tool, ToolOutput
+from toolgate.domain.tools import JsonValue, Outcome, Tool, ToolOutput
 from toolgate.orchestration import records
 from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.session_tools import SessionTools
@@ -68,7 +68,9 @@ class Runs:
     new_id: NewId
     agents: Agents
     session_tools: SessionTools
-    redact: Callable[[str], str] = str  # what a person or a device says is kept without secrets
+    # What a person, a device or another system says is kept without secrets.
+    redact: Callable[[str], str] = str
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     limits: Limits = field(default_factory=Limits)
 
     async def invoke(self, invocation: Invocation) -> str:
@@ -84,7 +86,7 @@ class Runs:
             role=invocation.role,
             content=self.redact(invocation.content),
             at=self.clock.now_ms(),
-            context=invocation.context,
+            context=self.redact_fields(invocation.context) if invocation.context else {},
         )
         try:
             await self.journal.commit(*records.start(started, deliveries.run_started(started)))
