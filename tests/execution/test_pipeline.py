@@ -269,6 +269,20 @@ async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(r
     assert (await artifact(rig, "requests/r1/approval.json"))["status"] == "REJECTED"
 
 
+async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Rig) -> None:
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.journal.commit(*await rig.pipeline.withdraw("r1", reason="cancelled"))
+    assert await rig.approvals.pending() == []
+    closed = await rig.approvals.get(pending.approval_id)
+    assert (closed.status, closed.decided_by, closed.note) == ("REJECTED", "run", "cancelled")
+    for request_id in ("r1", "nobody"):
+        assert await rig.pipeline.withdraw(request_id, reason="again") == ()
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert rig.engine.runs["ask.once"] == 0
+
+
 async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is_not_found(
     rig: Rig,
 ) -> None:

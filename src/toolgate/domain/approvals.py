@@ -15,7 +15,9 @@ from toolgate.domain.errors import Conflict, Refused
 from toolgate.domain.tools import Caller, JsonValue
 
 DEFAULT_TTL_MS: Final = 10 * 60 * 1000
-POLICY: Final = "policy"  # who decides where no person may any more
+# Who decides where a person's word would come to nothing: the call is denied, or its run is over.
+POLICY: Final = "policy"
+RUN: Final = "run"
 USE_WINDOW_MS: Final = 15 * 60 * 1000  # how long after the decision the call may still start
 
 
@@ -75,10 +77,10 @@ class Approval:
         verdict = ApprovalStatus.APPROVED if approve else ApprovalStatus.REJECTED
         return replace(current._to(verdict), decided_by=decided_by, decided_at=now, note=note)
 
-    def withdraw(self, *, now: int, note: str) -> "Approval":
-        """What the policy has come to deny is nobody's to approve. Raises Conflict, as `decide`."""
+    def withdraw(self, *, by: str, now: int, note: str) -> "Approval":
+        """Of what will not be run whatever a person says. Raises Conflict, as `decide`."""
         rejected = self.at(now)._to(ApprovalStatus.REJECTED)
-        return replace(rejected, decided_by=POLICY, decided_at=now, note=note)
+        return replace(rejected, decided_by=by, decided_at=now, note=note)
 
     def use(self, binding: str, *, now: int) -> "Approval":
         """Raises Refused unless it is for exactly this call, and for the first time."""

@@ -106,14 +106,14 @@ class Approvals:
         return decided
 
     async def withdraw(
-        self, request: ToolRequest, *, reason: str
+        self, request_id: str, *, by: str, reason: str
     ) -> tuple[Approval, list[Operation]]:
-        """Close what is open and denied by now: as it then is, and the writes to be committed.
+        """Close what is open to no effect: as it then is, and the writes to be committed.
 
-        Raises Conflict where it is no longer open.
+        Raises NotFound, or Conflict where it is no longer open.
         """
-        row = await self._row(approval_id_of(request.request_id))
-        closed = decode(row.value).withdraw(now=self._clock.now_ms(), note=reason)
+        row = await self._row(approval_id_of(request_id))
+        closed = decode(row.value).withdraw(by=by, now=self._clock.now_ms(), note=reason)
         return closed, self._write(closed, expected=row.version)
 
     async def use(self, request: ToolRequest, decision: Decision) -> Operation:

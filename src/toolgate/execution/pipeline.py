@@ -5,6 +5,7 @@ it is shown; the response that is given is the one that is stored.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import msgspec
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given
-from toolgate.domain.approvals import Approval, ApprovalStatus
+from toolgate.domain.approvals import POLICY, RUN, Approval, ApprovalStatus
 from toolgate.domain.errors import (
     Conflict,
     Invalid,
@@ -192,6 +193,13 @@ class Pipeline:
     async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
         return await self._ledger.conclude(request_id, clean_output(output, self._redactor))
 
+    async def withdraw(self, request_id: str, *, reason: str) -> Sequence[Operation]:
+        note = self._redactor.text(reason)
+        with contextlib.suppress(NotFound, Conflict):
+            _, closing = await self._approvals.withdraw(request_id, by=RUN, reason=note)
+            return closing
+        return ()
+
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
@@ -241,7 +249,9 @@ class Pipeline:
             if approval.status is not ApprovalStatus.PENDING:
                 decision, use = await self._heed(call, decision, approval)
             elif decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
-                approval, use = await self._approvals.withdraw(call.request, reason=decision.reason)
+                approval, use = await self._approvals.withdraw(
+                    call.id, by=POLICY, reason=decision.reason
+                )
             else:
                 return Waiting(call, approval)
         rider = running.rider

@@ -320,12 +320,14 @@ class Runs:
         self.dispatcher.interrupt(run_id)
 
     async def _abandoned(self, state: RunState, message: str) -> list[Operation]:
-        """What puts on record that nobody waits any more for the calls that devices have."""
+        """What puts on record that nobody waits any more, for a device's answer or a person's."""
         ending: list[Operation] = []
         for call in state.open_calls:
             if call.client and call.status is CallStatus.DISPATCHED:
                 late = _failed_on_device(message, started=True)
                 ending.extend(await self.pipeline.conclude(call.call_id, late))
+            elif call.status is CallStatus.WAITING_APPROVAL:
+                ending.extend(await self.pipeline.withdraw(call.call_id, reason=message))
         return ending
 
     async def on_agent_deadline(self, row: Row) -> None:

@@ -91,6 +91,13 @@ class ToolPipeline(Protocol):
         """
         ...
 
+    async def withdraw(self, request_id: str, *, reason: str) -> Sequence[Operation]:
+        """What closes the approval that a call waits for, as its run is over.
+
+        The caller commits it with that end. There is nothing to write where none is open.
+        """
+        ...
+
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:

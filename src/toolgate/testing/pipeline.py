@@ -54,6 +54,7 @@ class FakePipeline:
 
     ran: list[ToolRequest] = field(default_factory=list)
     concluded: list[tuple[str, ToolOutput]] = field(default_factory=list)  # by a device
+    withdrawn: list[tuple[str, str]] = field(default_factory=list)  # request and reason
     denied: set[str] = field(default_factory=set)
     asks: set[str] = field(default_factory=set)
     elsewhere: set[str] = field(default_factory=set)  # a client runs them: none of ours to offer
@@ -124,6 +125,10 @@ class FakePipeline:
 
     async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
         self.concluded.append((request_id, output))
+        return ()
+
+    async def withdraw(self, request_id: str, *, reason: str) -> Sequence[Operation]:
+        self.withdrawn.append((request_id, reason))
         return ()
 
     async def decide_approval(
