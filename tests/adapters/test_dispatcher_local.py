@@ -131,3 +131,26 @@ async def test_deadlines_that_nobody_handles_are_told_once_and_hold_up_no_others
         assert await asyncio.wait_for(handled.get(), 5) == str(turn)
     await dispatcher.drain(seconds=0)
     assert caplog.text.count("deadline_without_handler") == 1
+
+
+async def test_a_deadline_comes_though_very_many_before_it_cannot_be_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.01)
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    stuck = [Put("of_another_role", str(number), b"", due=clock.now_ms()) for number in range(1500)]
+    await journal.commit(*stuck, Put("calls", "late", b"", due=clock.now_ms() + 1))
+    clock.advance(10)
+    handled = asyncio.Event()
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        await journal.commit(Delete(row.collection, row.key))
+        handled.set()
+
+    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher.start(nothing, {"calls": on_due})
+    await asyncio.wait_for(handled.wait(), 5)
+    await dispatcher.drain(seconds=0)

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 OnDue = Callable[[Row], Awaitable[None]]
 
+AT_ONCE: Final = 1000  # deadlines, beside those that could not be handled
 LONGEST_SLEEP_S: Final = 60.0  # the wall clock may be set while the timer sleeps
 RETRY_S: Final = 1.0  # after a deadline could not be handled
 SHORTEST_SLEEP_S: Final = 0.02  # a row that stays due must not keep the loop busy
@@ -30,6 +31,7 @@ class LocalDispatcher:
         self._on_due: Mapping[str, OnDue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._stuck = 0  # how many could not be handled when it last looked
         self._unknown: set[str] = set()  # collections whose deadlines nobody here handles
         self._timer: asyncio.Task[None] | None = None
         self._earlier = asyncio.Event()
@@ -120,8 +122,11 @@ class LocalDispatcher:
 
     async def _handle_due(self) -> bool:
         """Hand each row that is due to its handler, all at once; whether one of them failed."""
-        due = await self._journal.due(until=self._clock.now_ms())
-        return not all(await asyncio.gather(*map(self._handle, due)))
+        # What stays due comes first each time: those after it must not wait for ever.
+        limit = AT_ONCE + self._stuck
+        due = await self._journal.due(until=self._clock.now_ms(), limit=limit)
+        self._stuck = (await asyncio.gather(*map(self._handle, due))).count(False)
+        return self._stuck > 0
 
     async def _handle(self, row: Row) -> bool:
         handle = self._on_due.get(row.collection)
