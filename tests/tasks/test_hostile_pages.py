@@ -116,6 +116,14 @@ async def test_pages_that_navigate_by_themselves_are_read_and_their_tab_still_wo
     assert [item["title"] for item in found] == ["Refresh", "Reload", "Page 1", "Page 2"]
 
 
+async def test_a_page_that_leaves_late_is_not_taken_for_the_one_after_it(
+    toolset: Toolset, site: Site
+) -> None:
+    urls = [site.url(path) for n in range(15) for path in (f"/refresh?{n}", f"/n/{n}")]
+    found = await items(toolset, *urls, concurrency=1)
+    assert [item["title"] for item in found[1::2]] == [f"Page {n}" for n in range(15)]
+
+
 async def test_dialogs_and_pop_ups_are_dismissed(
     toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -47,6 +47,10 @@ ELSEWHERE: Final = (
     "Promise was collected",
 )
 ABORTED: Final = "net::ERR_ABORTED"
+LEAVING: Final = frozenset(
+    f"Page.frame{how}"
+    for how in ("ScheduledNavigation", "RequestedNavigation", "StartedNavigating")
+)
 SETTLE_S: Final = 0.02
 
 
@@ -88,10 +92,23 @@ class WaitsForFrames(PageError):
 class _Navigated(msgspec.Struct, rename="camel"):
     error_text: str = ""
     is_download: bool = False
+    loader_id: str = ""
 
 
 class _Frame(msgspec.Struct, rename="camel"):
     unreachable_url: str = ""
+    parent_id: str = ""
+    loader_id: str = ""
+
+
+class _FrameNavigated(msgspec.Struct):
+    frame: _Frame
+
+
+class _Leaving(msgspec.Struct, rename="camel"):
+    frame_id: str
+    loader_id: str = ""
+    navigation_type: str = ""
 
 
 class _Tree(msgspec.Struct):
@@ -115,6 +132,13 @@ class _Evaluated(msgspec.Struct, rename="camel"):
     exception_details: _Thrown | None = None
 
 
+class _Step(NamedTuple):
+    """A document that came, or that one was left for; which one is not always told."""
+
+    loader_id: str
+    came: bool
+
+
 class _Dialog(msgspec.Struct):
     type: str = ""
 
@@ -123,6 +147,8 @@ _navigated: Final = msgspec.json.Decoder(_Navigated).decode
 _evaluated: Final = msgspec.json.Decoder(_Evaluated).decode
 _tree: Final = msgspec.json.Decoder(_FrameTree).decode
 _dialog: Final = msgspec.json.Decoder(_Dialog).decode
+_frame_navigated: Final = msgspec.json.Decoder(_FrameNavigated).decode
+_leaving: Final = msgspec.json.Decoder(_Leaving).decode
 
 
 class CdpTab:
@@ -134,6 +160,8 @@ class CdpTab:
         self._spent = False
         self._crashed = False
         self._restless = False
+        self._loader = ""  # of the document that this visit is for
+        self._steps: list[_Step] = []  # of the main frame, as they were told
         self.navigations = 0
         self.file: asyncio.Future[tuple[str, Path]] = asyncio.get_running_loop().create_future()
 
@@ -180,7 +208,10 @@ class CdpTab:
         with contextlib.suppress(TimeoutError):
             quiet_ms = min(budget.quiet_ms, int(soft_s * 500))
             looked = await self._look(options, quiet_ms=quiet_ms, within_s=soft_s)
-            return self._unless_the_proxys(url, looked)
+            if not self._was_led_away():
+                return self._unless_the_proxys(url, looked)
+        if self._was_led_away():
+            return await self._read_apart(url, options)
         try:
             await self._stop()
             looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
@@ -198,6 +229,7 @@ class CdpTab:
             await self._navigate("about:blank")
             answer = await self._navigate(url)
         self._restless = True
+        self._loader = answer.loader_id
         if answer.is_download:
             self._spent = True
             return True
@@ -226,7 +258,31 @@ class CdpTab:
                 return tree.frame_tree.frame.unreachable_url
         return ""
 
+    def _was_led_away(self) -> bool:
+        """Whether the page before went elsewhere in the same moment: then we may have seen that.
+
+        What documents tell comes in order, and before what they answer.
+        """
+        came = _Step(self._loader, came=True)
+        before = self._steps[: self._steps.index(came)] if came in self._steps else []
+        return any(not step.came and step.loader_id != self._loader for step in before)
+
+    async def _read_apart(self, url: str, options: ExtractOptions) -> Extract:
+        """In a tab of its own, in which there was no page before."""
+        self._spent = True
+        apart = CdpTab(self._home)
+        try:
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                await apart.open()
+            return await apart.read(url, options)
+        except TimeoutError:
+            raise NavigationTimedOut("there was no other tab in time") from None
+        finally:
+            if apart.target_id:
+                apart.discard()
+
     async def _navigate(self, url: str) -> _Navigated:
+        self._steps = [step for step in self._steps[-1:] if not step.came]
         try:
             async with asyncio.timeout(self._options.navigation_ms / 1000):
                 return _navigated(await self._send("Page.navigate", url=url))
@@ -342,6 +398,15 @@ class CdpTab:
         if method == "Page.javascriptDialogOpening":
             leaving = _dialog(params).type == "beforeunload"
             self._home.spawn(self._answer_dialog(accept=leaving))
+        elif method == "Page.frameNavigated":
+            frame = _frame_navigated(params).frame
+            if not frame.parent_id:
+                self._steps.append(_Step(frame.loader_id, came=True))
+        elif method in LEAVING:
+            left = _leaving(params)
+            stays = left.navigation_type.endswith("ameDocument")
+            if left.frame_id == self.target_id and not stays:
+                self._steps.append(_Step(left.loader_id, came=False))
 
     async def _answer_dialog(self, *, accept: bool) -> None:
         with contextlib.suppress(PageError):
