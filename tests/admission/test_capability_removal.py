@@ -1,28 +1,16 @@
 """Two who remove the same capability at once."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.admission.capabilities import CAPABILITIES, Capabilities
 from toolgate.domain.capabilities import Capability
-from toolgate.domain.tools import JsonValue, Level
+from toolgate.domain.tools import Level
 from toolgate.ports.journal import Event, Operation
+from toolgate.testing.audit import SilentAudit
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.seal import PlainSeal
-
-
-class Silent:
-    def note(
-        self,
-        action: str,
-        *,
-        actor: str,
-        resource: tuple[str, str] = ("", ""),
-        metadata: Mapping[str, JsonValue] | None = None,
-    ) -> Sequence[Operation]:
-        return ()
 
 
 class Held(MemoryJournal):
@@ -41,7 +29,7 @@ class Held(MemoryJournal):
 
 async def test_a_capability_that_is_removed_twice_at_once_is_removed_once() -> None:
     journal = Held()
-    capabilities = Capabilities(journal, FakeClock(), PlainSeal(), Silent())
+    capabilities = Capabilities(journal, FakeClock(), PlainSeal(), SilentAudit())
     journal.may.set()
     await capabilities.register(Capability("weather", "Weather", Level.READ, 1), by="operator")
     journal.may.clear()

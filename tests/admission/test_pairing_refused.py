@@ -1,7 +1,5 @@
 """Pairing on a disk that refuses: what could not be written can be asked for again."""
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
@@ -10,24 +8,12 @@ from toolgate.admission.refusals import InvalidToken
 from toolgate.admission.registry import Credentials, Registry
 from toolgate.domain.devices import Contact, Scope
 from toolgate.domain.errors import NotFound, Unavailable
-from toolgate.domain.tools import JsonValue
 from toolgate.ports.journal import Event, Operation
+from toolgate.testing.audit import SilentAudit
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
 LAPTOP = Contact("laptop", "192.0.2.1")
-
-
-class Silent:
-    def note(
-        self,
-        action: str,
-        *,
-        actor: str,
-        resource: tuple[str, str] = ("", ""),
-        metadata: Mapping[str, JsonValue] | None = None,
-    ) -> Sequence[Operation]:
-        return ()
 
 
 class Full(MemoryJournal):
@@ -48,7 +34,7 @@ def journal() -> Full:
 
 def make(journal: Full) -> Pairing:
     registry = Registry(journal, FakeClock(), operator_token="op")
-    return Pairing(journal, FakeClock(), registry, Silent())
+    return Pairing(journal, FakeClock(), registry, SilentAudit())
 
 
 async def test_a_request_that_could_not_be_turned_down_waits_on(journal: Full) -> None:
