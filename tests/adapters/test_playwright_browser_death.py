@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright import async_api
 
-from tests.tasks.runtimes import a_toolset, get, is_running, run, until
+from tests.tasks.runtimes import a_toolset, get, is_running, read_one, run, until
 from tests.tasks.site import Site
 from toolgate.adapters import playwright_browser
 from toolgate.adapters.browser_options import BrowserOptions
@@ -192,11 +192,7 @@ async def test_a_browser_that_hangs_is_ended_and_costs_no_run_its_end(
 
     monkeypatch.setattr(kind, method, freezing)
     try:
-        async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as tools:
-            urls = [a_site.url("/n/1")]
-            begun = await run(tools, "batch_extract_pages", {"urls": urls}, mode="async")
-            ended = await tools.runtime.wait(begun["runId"], timeout_s=BOUND_S)
-            assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
+        await read_one(a_site.url("/n/1"), browser, tmp_path)
         await until(lambda: not any(map(is_running, frozen)), within_s=20)
     finally:
         await browser.close()

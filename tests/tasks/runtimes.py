@@ -17,6 +17,7 @@ from toolgate.domain.task_runs import Trust
 from toolgate.ports.browser import Browser
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Append, Event, Journal, Operation
+from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
@@ -152,6 +153,14 @@ async def run(
 
 async def get(toolset: Toolset, run_id: str) -> Answer:
     return await toolset.call("get_task_run", {"runId": run_id}, LOCAL)
+
+
+async def read_one(url: str, browser: Any, place: Path) -> None:
+    """A batch of one page, in a runtime of its own, which must succeed."""
+    async with a_toolset(place, browser=browser, catalog=load_templates()) as tools:
+        begun = await run(tools, "batch_extract_pages", {"urls": [url]}, mode="async")
+        ended = await tools.runtime.wait(begun["runId"], timeout_s=45)
+        assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
 
 
 async def until(condition: Any, *, within_s: float = 5.0) -> None:
