@@ -223,6 +223,10 @@ def test_audit_rows_are_printed_and_paged(home: Path) -> None:
     assert "dev_5" in again.output
     assert "dev_6" not in again.output
     assert "more: --cursor 5" in again.output
+    for row in page["items"]:  # whole, for whoever looks for an id in it
+        shown = run("audit", "query", "--home", home, "--cursor", row["id"] + 1, "--limit", "1")
+        lines = [line.strip() for line in shown.output.splitlines()]
+        assert json.dumps(row["metadata"], separators=(",", ":")) in lines
 
 
 def test_audit_filters_and_refuses_as_the_contract_says(home: Path) -> None:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
-from toolgate.cli.terminal import plain, table_of
+from toolgate.cli.terminal import plain
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -47,12 +46,11 @@ def _print(page: AuditPage) -> None:
     if not page.items:
         click.echo("no rows match")
         return
-    table = table_of(("id", "time", "action", "actor", "resource", "metadata"))
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
-        metadata = msgspec.json.encode(row.metadata).decode()
-        cells = (str(row.id), row.created_at[:19], row.action, row.actor, resource, metadata)
-        table.add_row(*map(plain, cells))
-    Console(markup=False, emoji=False, highlight=False).print(table)
+        facts = (str(row.id), row.created_at[:19], row.action, row.actor, resource)
+        click.echo("  ".join(map(plain, filter(None, facts))))
+        # Not in a table: what is folded there cannot be copied or searched for.
+        click.echo(f"    {plain(msgspec.json.encode(row.metadata).decode())}")
     if page.next_cursor is not None:
         click.echo(f"more: --cursor {page.next_cursor}", err=True)
