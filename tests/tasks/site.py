@@ -71,6 +71,10 @@ PAGES = {
     "'['+this.length+']'}</script><p>Its arrays say themselves <a href=/>Home</a>",
     "/liar": "<title>Liar</title><script>JSON.stringify=()=>'no JSON'</script><p>Text",
     "/liar-too": "<title>Liar</title><script>JSON.stringify=()=>5</script><p>Text",
+    "/liar-by-half": "<title>Liar</title><script>JSON.stringify=()=>'\\ud800'</script><p>Text",
+    "/throws-half": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw "
+    "'\\ud800'+'x'.repeat(1e6)}</script><p>Text",
+    "/throws-a-net": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw 'net::'}</script>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

@@ -236,14 +236,17 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-@pytest.mark.parametrize("path", ["/liar", "/liar-too"])
+@pytest.mark.parametrize(
+    "path", ["/liar", "/liar-too", "/liar-by-half", "/throws-half", "/throws-a-net"]
+)
 async def test_a_page_that_cannot_be_understood_is_a_failure_of_that_page(
     browser: SystemBrowser, site: Site, path: str, only_reads: bool
 ) -> None:
     session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
     async with session.reader(run_id="run_1") as reader:
-        with pytest.raises(PageError):
+        with pytest.raises(PageError) as failed:
             await reader.read(site.url(path), ExtractOptions())
+    assert len(str(failed.value).encode()) < 1_000  # it can be written down
     await session.close()
 
 

@@ -33,7 +33,7 @@ def decode_looked(said: Any) -> Looked:
     """What the page's side answered: a page can make that into anything."""
     try:
         return _decode(said)
-    except (*UNREADABLE, TypeError) as wrong:
+    except (*UNREADABLE, UnicodeEncodeError, TypeError) as wrong:
         raise PageError("the page cannot be understood") from wrong
 
 
