@@ -75,6 +75,9 @@ PAGES = {
     "/throws-half": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw "
     "'\\ud800'+'x'.repeat(1e6)}</script><p>Text",
     "/throws-a-net": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw 'net::'}</script>",
+    "/by-fragment": "<title>Part</title><p id=o><script>o.textContent='Part '+location.hash</script>",
+    "/long-tags": "<title>Tags</title><div id=d></div><script>for(let i=0;i<9;i++)"
+    "d.append(Object.assign(document.createElement('x-'+'a'.repeat(2e5)),{textContent:'w'}))</script>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

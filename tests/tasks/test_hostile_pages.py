@@ -124,6 +124,14 @@ async def test_a_page_that_leaves_late_is_not_taken_for_the_one_after_it(
     assert [item["title"] for item in found[1::2]] == [f"Page {n}" for n in range(15)]
 
 
+async def test_parts_of_one_page_are_each_loaded_anew(toolset: Toolset, site: Site) -> None:
+    site.hits.clear()
+    urls = [site.url(f"/by-fragment#{part}") for part in ("a", "b", "b")]
+    found = await items(toolset, *urls, concurrency=1)
+    assert [text_of(item) for item in found] == ["Part #a", "Part #b", "Part #b"]
+    assert site.hits["/by-fragment"] == 3
+
+
 async def test_dialogs_and_pop_ups_are_dismissed(
     toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:

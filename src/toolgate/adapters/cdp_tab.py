@@ -160,7 +160,7 @@ class CdpTab:
         self._spent = False
         self._crashed = False
         self._restless = False
-        self._loader = ""  # of the document that this visit is for
+        self._loader = ""  # of the document that this visit is for, or that was last asked for
         self._steps: list[_Step] = []  # of the main frame, as they were told
         self.navigations = 0
         self.file: asyncio.Future[tuple[str, Path]] = asyncio.get_running_loop().create_future()
@@ -224,12 +224,14 @@ class CdpTab:
         self.navigations += 1
         self.file = asyncio.get_running_loop().create_future()
         answer = await self._navigate(url)
-        if answer.error_text == ABORTED and not answer.is_download and self._restless:
-            # The page before went elsewhere in the same moment: be rid of it first.
+        led_away = answer.error_text == ABORTED and self._restless
+        stayed = not answer.error_text and not answer.loader_id
+        if (led_away or stayed) and not answer.is_download:
+            # The page before went elsewhere in the same moment, or is the same but for its fragment
+            # and was not loaded again: be rid of it first.
             await self._navigate("about:blank")
             answer = await self._navigate(url)
         self._restless = True
-        self._loader = answer.loader_id
         if answer.is_download:
             self._spent = True
             return True
@@ -282,10 +284,11 @@ class CdpTab:
                 apart.discard()
 
     async def _navigate(self, url: str) -> _Navigated:
-        self._steps = [step for step in self._steps[-1:] if not step.came]
+        ours = _Step(self._loader, came=False) if self._loader else None
+        self._steps = [step for step in self._steps[-1:] if not step.came and step != ours]
         try:
             async with asyncio.timeout(self._options.navigation_ms / 1000):
-                return _navigated(await self._send("Page.navigate", url=url))
+                answer = _navigated(await self._send("Page.navigate", url=url))
         except TimeoutError:
             self._spent = True
             if wrong := self._home.complaint(url):
@@ -293,6 +296,8 @@ class CdpTab:
             raise NavigationTimedOut("the server did not answer in time") from None
         except CdpRefused as refused:
             raise NavigationFailed(str(refused)) from refused
+        self._loader = answer.loader_id
+        return answer
 
     async def _look(self, options: ExtractOptions, *, quiet_ms: int, within_s: float) -> Looked:
         """One evaluate; again where the page went elsewhere meanwhile."""
