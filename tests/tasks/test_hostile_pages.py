@@ -245,7 +245,8 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
 
 @pytest.mark.parametrize("only_reads", [True, False])
 @pytest.mark.parametrize(
-    "path", ["/liar", "/liar-too", "/liar-by-half", "/throws-half", "/throws-a-net"]
+    "path",
+    ["/liar", "/liar-too", "/liar-by-half", "/throws-half", "/throws-a-net"],
 )
 async def test_a_page_that_cannot_be_understood_is_a_failure_of_that_page(
     browser: SystemBrowser, site: Site, path: str, only_reads: bool
@@ -291,6 +292,15 @@ async def test_a_long_heading_is_not_said_again_for_each_line_below_it(
     sections = item["content"]["sections"]
     assert len(sections) == 2_001
     assert max(len(section.get("heading", "")) for section in sections) == 200
+
+
+async def test_long_names_of_elements_do_not_make_a_result_long(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/long-tags"))
+    sections = item["content"]["sections"]
+    assert "w" in text_of(item)
+    assert max(len(section["tag"]) for section in sections) <= 100
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ async (options) => {
           if (INLINE.has(child.tagName) && !child.shadowRoot) { walk(child); continue; }
           flush();
           const outer = tag;
-          tag = child.tagName.toLowerCase();
+          tag = whole(cut(child.tagName.toLowerCase(), 100));
           if (child.shadowRoot) walk(child.shadowRoot);
           walk(child);
           flush();
