@@ -465,13 +465,22 @@ URL = "http://127.0.0.1/"
             },
         ),
         *(
-            ("submit_and_verify", {"startUrl": URL, "fields": [], "successIndicator": indicator})
+            (
+                "submit_and_verify",
+                {
+                    "startUrl": URL,
+                    "fields": [],
+                    "submit": {"mode": "semantic", "query": "send"},
+                    "successIndicator": indicator,
+                },
+            )
             for indicator in (
                 {"type": "urlContains"},
                 {"type": "textIncludes", "value": ""},
                 {"type": "selector"},
             )
         ),
+        ("submit_and_verify", {"startUrl": URL, "fields": []}),  # nothing would be submitted
         (
             "paginated_extract",
             {
