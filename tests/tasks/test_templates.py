@@ -482,15 +482,21 @@ async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")
-@pytest.mark.parametrize("password", ["hunter2secret", "p%40ss%2Fword", "x"])
-async def test_a_password_in_an_address_is_written_nowhere(
-    tmp_path: Path, browser: SystemBrowser, site: Site, password: str
+@pytest.mark.parametrize(
+    ("userinfo", "secret"),
+    [
+        *((f"ada:{password}",) * 2 for password in ("hunter2secret", "p%40ss%2Fword", "x")),
+        ("ghp_a-token-alone", "ghp_a-token-alone"),
+    ],
+)
+async def test_a_password_or_token_in_an_address_is_written_nowhere(
+    tmp_path: Path, browser: SystemBrowser, site: Site, userinfo: str, secret: str
 ) -> None:
     clock = SystemClock()
     journal = memory_journal(clock)
 
     def with_password(path: str) -> str:
-        return site.url(path).replace("://", f"://ada:{password}@")
+        return site.url(path).replace("://", f"://{userinfo}@")
 
     cases: list[tuple[str, dict[str, Any]]] = [
         ("batch_extract_pages", {"urls": [with_password("/n/1"), "http://127.0.0.1:9/"]}),
@@ -514,9 +520,9 @@ async def test_a_password_in_an_address_is_written_nowhere(
             assert answer["status"] in {"succeeded", "partial_success"}
             text = msgspec.json.encode(answer).decode()
             assert "://[redacted]@" in text
-            assert f"ada:{password}" not in text
+            assert secret not in text
         for row in await journal.scan("task_runs"):
-            assert f"ada:{password}" not in row.value.decode()
+            assert secret not in row.value.decode()
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")
