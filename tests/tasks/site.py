@@ -78,6 +78,9 @@ PAGES = {
     "/by-fragment": "<title>Part</title><p id=o><script>o.textContent='Part '+location.hash</script>",
     "/long-tags": "<title>Tags</title><div id=d></div><script>for(let i=0;i<9;i++)"
     "d.append(Object.assign(document.createElement('x-'+'a'.repeat(2e5)),{textContent:'w'}))</script>",
+    "/tall": "<title>Tall</title><body style='margin:0'><div style='height:100000px'>Text</div>",
+    "/no-font": "<title>Font</title><style>@font-face{font-family:f;src:url(/never-ever)}"
+    "p{font-family:f}</style><p>Text",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import playwright_tab
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
@@ -159,6 +161,27 @@ async def test_results_pictures_prints_and_downloads_are_artifacts(
     assert await artifacts.read(item["artifactId"]) == b"some bytes"
     assert item["artifactId"] in batch["artifactIds"]
     assert msgspec.json.decode(await artifacts.read(batch["artifactIds"][0])) == batch["result"]
+
+
+async def test_a_picture_of_a_page_of_any_height_is_cut_and_says_so(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playwright_tab, "TALLEST", 2_000)  # drawn soon
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/tall"), "fullPage": True})
+    picture = await toolset.runtime.artifacts.read(shot["result"]["artifactId"])
+    assert struct.unpack(">II", picture[16:24]) == (1280, 2_000)
+    assert shot["result"]["truncated"] is True
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/tall")})
+    picture = await toolset.runtime.artifacts.read(shot["result"]["artifactId"])
+    assert struct.unpack(">II", picture[16:24]) == (1280, 800)
+    assert "truncated" not in shot["result"]
+
+
+async def test_a_page_whose_font_never_comes_is_pictured_all_the_same(
+    toolset: Toolset, site: Site
+) -> None:
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/no-font")})
+    assert shot["status"] == "succeeded"
 
 
 @pytest.mark.requirement("004/templates/login-selector")

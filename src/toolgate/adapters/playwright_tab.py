@@ -4,6 +4,7 @@ The ladder for a page that hangs: a soft budget, then stop it and read, then its
 """
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Awaitable, Coroutine, Sequence
 from importlib.resources import files
@@ -40,6 +41,7 @@ from toolgate.ports.browser import (
     NavigationTimedOut,
     PageCrashed,
     PageError,
+    Picture,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What is drawn of a page at most: a picture of more takes longer than anybody waits for it.
+WIDEST: Final = 4_096
+TALLEST: Final = 16_384
+MOST_PIXELS: Final = 1_280 * TALLEST
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
 BLANK: Final = """() => {
   const blank = (root) => root.querySelectorAll("*").forEach((element) => {
@@ -287,10 +293,26 @@ class PlaywrightTab:
     async def blank_fields(self) -> None:
         await self._ask(self._page.evaluate(BLANK))
 
-    async def screenshot(self, *, full_page: bool) -> bytes:
-        return await self._ask(
-            self._page.screenshot(full_page=full_page, timeout=self._options.soft_ms)
-        )
+    async def screenshot(self, *, full_page: bool) -> Picture:
+        """Of what is drawn now: Playwright's own waits for fonts that may never come."""
+        try:
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                return await self._ask(self._drawn(full_page=full_page))
+        except TimeoutError:
+            raise NavigationTimedOut("the page was not drawn in time") from None
+
+    async def _drawn(self, *, full_page: bool) -> Picture:
+        how: dict[str, Any] = {"format": "png"}
+        truncated = False
+        if full_page:
+            whole = (await self._cdp.send("Page.getLayoutMetrics"))["cssContentSize"]
+            width = max(1, min(whole["width"], WIDEST))
+            height = max(1, min(whole["height"], TALLEST, MOST_PIXELS // width))
+            truncated = width < whole["width"] or height < whole["height"]
+            clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+            how |= {"captureBeyondViewport": True, "clip": clip}
+        drawn = await self._cdp.send("Page.captureScreenshot", how)
+        return Picture(base64.b64decode(drawn["data"]), truncated)
 
     async def pdf(self) -> bytes:
         return await self._ask(self._page.pdf(print_background=True))

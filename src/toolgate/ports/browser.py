@@ -100,6 +100,14 @@ class Download:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG; `truncated` where the page is larger than what is drawn of one."""
+
+    content: bytes
+    truncated: bool = False
+
+
 class Reader(Protocol):
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         """Go there and extract, whatever the page does: a hang gives a degraded extract."""
@@ -153,7 +161,7 @@ class Tab(Reader, Protocol):
         """
         ...
 
-    async def screenshot(self, *, full_page: bool) -> bytes: ...
+    async def screenshot(self, *, full_page: bool) -> Picture: ...
 
     async def pdf(self) -> bytes: ...
 

@@ -131,8 +131,8 @@ class Work:
         with contextlib.suppress(PageError, Unavailable, TimeoutError):
             async with asyncio.timeout(PICTURE_S):
                 await tab.blank_fields()
-                image = await tab.screenshot(full_page=False)
-                return await self.keep(image, name="failure.png", mime_type="image/png")
+                picture = await tab.screenshot(full_page=False)
+                return await self.keep(picture.content, name="failure.png", mime_type="image/png")
         return ""
 
 
