@@ -81,6 +81,13 @@ PAGES = {
     "/tall": "<title>Tall</title><body style='margin:0'><div style='height:100000px'>Text</div>",
     "/no-font": "<title>Font</title><style>@font-face{font-family:f;src:url(/never-ever)}"
     "p{font-family:f}</style><p>Text",
+    "/gives-late": "<title>Gives</title><p>Text<a id=a download href='/file-after?s=0.2'>File</a>"
+    "<script>a.click()</script>",
+    "/gives-a-bomb": "<title>Gives</title><p>Text<a id=a download href='/bomb?s=0.6'>File</a>"
+    "<script>a.click()</script>",
+    "/frames-a-bomb": "<title>Frames</title><p>Text<iframe src=/bomb></iframe>",
+    "/leaves-by-frame": '<title>Leaves</title><p>Text<iframe srcdoc="<script>setTimeout(()=>'
+    "{top.location='/n/elsewhere'},200)</script>\"></iframe>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
@@ -149,10 +156,18 @@ class Site:
         elif path == "/fetches-inside":
             _send(request, self._fetching())
         elif path == "/bomb":
-            self._bomb(request)
+            self._bomb(request, float(query.get("s", ["0"])[0]))
         elif path == "/file":
             _send(request, "some bytes", kind="application/octet-stream", headers={
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
+        elif path == "/file-after":
+            time.sleep(float(query["s"][0]))
+            _send(request, query["s"][0], kind="application/octet-stream")
+        elif path == "/page-after":
+            time.sleep(float(query["s"][0]))
+            _send(request, "<title>Came late</title>")
+        elif path == "/leaves-by-header":
+            _send(request, "<title>Leaves</title>", headers={"Refresh": "1; url=/n/elsewhere"})
         elif path == "/slow-file":
             self._slow_file(request)
         elif path == "/huge":
@@ -235,7 +250,8 @@ class Site:
             ".then(t=>{o.textContent='got '+t},e=>{o.textContent='failed'})</script>"
         )
 
-    def _bomb(self, request: BaseHTTPRequestHandler) -> None:
+    def _bomb(self, request: BaseHTTPRequestHandler, after_s: float) -> None:
+        time.sleep(after_s)
         request.send_response(200)
         request.send_header("Content-Type", "application/octet-stream")
         request.send_header("Connection", "close")
@@ -245,6 +261,7 @@ class Site:
             while not self._stop.is_set():
                 request.wfile.write(block)
         except OSError:
+            self.hits["bombs cut off"] += 1
             request.close_connection = True
 
     def _slow_file(self, request: BaseHTTPRequestHandler) -> None:

@@ -124,6 +124,34 @@ async def test_a_page_that_leaves_late_is_not_taken_for_the_one_after_it(
     assert [item["title"] for item in found[1::2]] == [f"Page {n}" for n in range(15)]
 
 
+@pytest.mark.parametrize(
+    ("path", "late_s"), [("/leaves-by-frame", 0.6), ("/leaves-by-header", 1.3)]
+)
+async def test_a_page_that_seems_at_rest_and_leaves_late_costs_the_next_nothing(
+    browser: SystemBrowser, site: Site, path: str, late_s: float
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        assert (await tab.read(site.url(path), ExtractOptions())).title == "Leaves"
+        looked = await tab.read(site.url(f"/page-after?s={late_s}"), ExtractOptions())
+        assert looked.title == "Came late"
+    await session.close()
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+async def test_a_file_of_the_page_before_is_not_taken_for_the_one_that_is_asked_for(
+    browser: SystemBrowser, site: Site, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    contents = []
+    for path in ("/gives-late", "/file-after?s=0.5"):
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(site.url(path), ExtractOptions())
+            contents.append(looked.download and looked.download.content)
+    assert contents == [None, b"0.5"]
+    await session.close()
+
+
 async def test_parts_of_one_page_are_each_loaded_anew(toolset: Toolset, site: Site) -> None:
     site.hits.clear()
     urls = [site.url(f"/by-fragment#{part}") for part in ("a", "b", "b")]

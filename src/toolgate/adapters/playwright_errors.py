@@ -50,6 +50,10 @@ def is_interrupted(failed: Exception) -> bool:
     return "interrupted by another navigation" in str(failed)
 
 
+def is_aborted(failed: Exception) -> bool:
+    return "ERR_ABORTED" in str(failed)
+
+
 def is_gone_elsewhere(failed: Exception) -> bool:
     text = str(failed)
     return (

@@ -21,6 +21,7 @@ from toolgate.adapters.page_looks import (
 )
 from toolgate.adapters.playwright_errors import (
     IsDownload,
+    is_aborted,
     is_gone_elsewhere,
     is_interrupted,
     is_timeout,
@@ -112,6 +113,7 @@ class PlaywrightTab:
         self._crashed = False
         self._spent = False
         self._restless = False
+        self._followed = False  # the page before is still there: it seemed at rest
         self._went = 0.0
         self._committed = asyncio.Event()
         self._download: asyncio.Future[PageDownload] = _future()
@@ -359,6 +361,7 @@ class PlaywrightTab:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
         if self._restless:
             await self._leave()
+        self._followed = not self._restless and self.navigations > 0
         self._committed.clear()
         self._download = _future()
         self._file_names.clear()
@@ -388,6 +391,11 @@ class PlaywrightTab:
         try:
             return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
         except Exception as failed:
+            if self._followed and (is_interrupted(failed) or is_aborted(failed)):
+                self._followed = False  # the page before went elsewhere in the same moment
+                await self._leave()
+                self._committed.clear()
+                return await self._goto(url, soft_ms)
             if not is_interrupted(failed):
                 raise
             return None  # it goes on by itself: read it wherever it is
@@ -416,7 +424,7 @@ class PlaywrightTab:
 
     async def _explained(self, failed: Exception, url: str) -> PageError:
         ours = self._noted(failed)
-        if "ERR_ABORTED" in str(failed) and await self._is_dead():
+        if is_aborted(failed) and await self._is_dead():
             return PageCrashed("the page crashed")  # while loading, a crash looks like an abort
         if isinstance(ours, PageCrashed):
             return ours
