@@ -65,6 +65,7 @@ class _Context(msgspec.Struct, rename="camel"):
 class _DownloadBegan(msgspec.Struct, rename="camel"):
     frame_id: str
     guid: str
+    url: str = ""
     suggested_filename: str = "download"
 
 
@@ -163,7 +164,8 @@ class _Life:
 
     def _download_began(self, begun: _DownloadBegan) -> None:
         tab = self.tabs.get(begun.frame_id)
-        if tab is None or tab.file.done() or any(tab is one for one, _ in self._files.values()):
+        busy = any(tab is one for one, _ in self._files.values())
+        if tab is None or busy or tab.file.done() or not tab.takes(begun.url):
             self._unwanted.add(begun.guid)  # nobody's, or the second of a visit
             self._owner.spawn(self._cancel(begun.guid))
         else:
