@@ -1,6 +1,7 @@
 """Pages that hang, crash, flood, redirect for ever: one item suffers, and nobody else."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import ssl
@@ -15,6 +16,7 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import stray_files
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
@@ -214,6 +216,37 @@ async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
     place = browser.reading.downloads
     assert place is not None
     await until(lambda: not list(place.iterdir()))
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize("path", ["/bomb", "/frames-a-bomb", "/gives-a-bomb"])
+async def test_a_download_bomb_is_cut_off_while_its_session_goes_on(
+    browser: SystemBrowser, site: Site, path: str, only_reads: bool
+) -> None:
+    site.hits.clear()
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    for each in (path, "/n/1"):  # the bomb may come when its page is left
+        with contextlib.suppress(DownloadTooLarge):
+            async with session.reader(run_id="run_1") as reader:
+                await reader.read(site.url(each), ExtractOptions())
+    await until(lambda: site.hits["/bomb"] == 1)
+    await until(lambda: site.hits["bombs cut off"] == 1)
+    assert session.is_alive
+    await session.close()
+
+
+async def test_a_file_of_a_page_that_was_left_does_not_lie_there_for_ever(
+    browser: SystemBrowser, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stray_files, "KEPT_S", 0.2)
+    session = await browser.working.open(trust=Trust.LOCAL)
+    for path in ("/gives-late", "/n/1"):
+        async with session.tab(run_id="run_1") as tab:
+            await tab.read(site.url(path), ExtractOptions())
+    place = browser.working.downloads
+    await until(lambda: list(place.iterdir()))
+    await until(lambda: not list(place.iterdir()))
+    await session.close()
 
 
 async def test_a_file_is_bounded_by_its_own_size_and_not_by_anothers(
