@@ -334,6 +334,18 @@ async def test_a_comparison_of_more_sections_than_any_page_has_ends_with_those_t
     assert difference["changedPositions"] == [1, 2]
 
 
+async def test_two_looks_at_one_address_are_compared_like_any_others() -> None:
+    """As two users see it, whose names and passwords are not shown; or at two times."""
+    pages = [
+        (url, Extract(url, title, "page", count, (title,), None, None))
+        for url, title, count in [("http://a", "One", 1), ("http://a", "Two", 3)]
+    ]
+    title, count, sections = compare(pages, wire.Compare())
+    assert title["values"] == {"http://a": "One", "http://a (2)": "Two"}
+    assert count["delta"] == 2
+    assert sections["changedPositions"] == [0]
+
+
 @pytest.mark.requirement("004/templates/search-flow")
 @pytest.mark.requirement("004/templates/search-open-result")
 @pytest.mark.requirement("004/templates/search-waits")
