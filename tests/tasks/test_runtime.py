@@ -186,6 +186,27 @@ async def _keep(inputs: Inputs, work: Work) -> Outcome:
 KEEPING = Template(id="keeping", description="", inputs=Inputs, output=None, run=_keep)
 
 
+@pytest.mark.requirement("004/sessions/closed-once")
+async def test_a_run_that_is_canceled_when_it_has_kept_its_session_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    kept = asyncio.Event()
+
+    async def keep_and_wait(inputs: Inputs, work: Work) -> Outcome:
+        work.keep_session()
+        kept.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow = Template(id="slow", description="", inputs=Inputs, output=None, run=keep_and_wait)
+    browser = FakeBrowser()
+    async with a_toolset(tmp_path, slow, browser=browser) as toolset:
+        answer = await run(toolset, "slow", mode="async")
+        await kept.wait()
+        await toolset.runtime.cancel(answer["runId"])
+        await until(lambda: browser.sessions[0].closes == 1)
+
+
 @pytest.mark.requirement("004/sessions/given-not-closed")
 @pytest.mark.requirement("004/sessions/login-kept")
 @pytest.mark.requirement("004/sessions/client-gone")

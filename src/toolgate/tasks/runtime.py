@@ -389,7 +389,10 @@ class TaskRuntime:
             await self._end(live, await self._carry_out(live))
         finally:
             if live.run.owns_session:
-                self._spawn(self.sessions.leave(live.run.session_id))
+                succeeded = live.run.status is TaskStatus.SUCCEEDED
+                # Of a run that failed nobody takes over what it meant to keep.
+                part = self.sessions.leave if succeeded else self.sessions.close
+                self._spawn(part(live.run.session_id))
 
     async def _write(self, live: _Live, command: TaskCommand) -> None:
         """As `_command`, again for a while where the disk refuses."""
