@@ -587,6 +587,20 @@ async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
         await until(lambda: "next" in gate.started)
 
 
+async def test_runs_that_were_canceled_in_the_queue_take_no_place_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "MAX_QUEUED", 2)
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        ids = [(await run(toolset, "gated", mode="async"))["runId"] for _ in range(7)]
+        with pytest.raises(TaskFailed):
+            await run(toolset, "gated", mode="async")
+        for run_id in ids[5:]:
+            await toolset.runtime.cancel(run_id)
+        assert (await run(toolset, "gated", mode="async"))["status"] == "queued"
+
+
 async def test_a_caller_that_goes_away_while_it_cancels_has_canceled_and_freed_the_slot(
     tmp_path: Path,
 ) -> None:

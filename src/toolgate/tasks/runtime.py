@@ -354,6 +354,9 @@ class TaskRuntime:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
+        if run.started_at is None:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
         self._stop_worker(live)
