@@ -88,6 +88,9 @@ PAGES = {
     "/frames-a-bomb": "<title>Frames</title><p>Text<iframe src=/bomb></iframe>",
     "/leaves-by-frame": '<title>Leaves</title><p>Text<iframe srcdoc="<script>setTimeout(()=>'
     "{top.location='/n/elsewhere'},200)</script>\"></iframe>",
+    "/search-elsewhere": "<title>Search</title><base target=_blank><form action=/results-elsewhere>"
+    "<input type=search name=q><button>Find</button></form>",
+    "/results-elsewhere": "<title>Results</title><a class=hit target=_blank href=/n/hit>Hit</a>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

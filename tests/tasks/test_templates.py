@@ -346,6 +346,23 @@ async def test_two_looks_at_one_address_are_compared_like_any_others() -> None:
     assert sections["changedPositions"] == [0]
 
 
+@pytest.mark.parametrize("button", [{}, {"submit": {"mode": "semantic", "query": "find"}}])
+async def test_what_would_open_in_another_tab_is_opened_in_this_one(
+    toolset: Toolset, site: Site, button: dict[str, Any]
+) -> None:
+    inputs = {
+        "startUrl": site.url("/search-elsewhere"),
+        "query": "x",
+        "searchField": by("[name=q]"),
+        "openResult": by(".hit"),
+        **button,
+    }
+    found = (await run(toolset, "search_extract", inputs, mode="sync"))["result"]
+    assert found["resultsUrl"] == site.url("/results-elsewhere?q=x")
+    assert found["openedUrl"] == site.url("/n/hit")
+    assert found["page"]["title"] == "Page hit"
+
+
 @pytest.mark.requirement("004/templates/search-flow")
 @pytest.mark.requirement("004/templates/search-open-result")
 @pytest.mark.requirement("004/templates/search-waits")

@@ -72,6 +72,13 @@ BLANK: Final = """() => {
   });
   blank(document);
 }"""
+# Where it leads is opened here: another tab would be a pop-up, and closed.
+HERE: Final = """element => {
+  element.removeAttribute("formtarget");
+  for (const one of [element.closest("a,area"), element.closest("form"), element.form]) {
+    if (one instanceof Element) one.setAttribute("target", "_self");
+  }
+}"""
 # As long as the extractor has it, and without half letters, which no JSON can hold.
 TITLE: Final = (
     "Object.getOwnPropertyDescriptor(Document.prototype, 'title').get.call(document)"
@@ -194,10 +201,12 @@ class PlaywrightTab:
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
+        await self._answered(element.evaluate(HERE))
         await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "any", timeout_ms)
+        await self._answered(element.evaluate(HERE))
         await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
 
     async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
