@@ -91,6 +91,8 @@ PAGES = {
     "/search-elsewhere": "<title>Search</title><base target=_blank><form action=/results-elsewhere>"
     "<input type=search name=q><button>Find</button></form>",
     "/results-elsewhere": "<title>Results</title><a class=hit target=_blank href=/n/hit>Hit</a>",
+    "/says-who": "<title>Who</title><style>*{caret-color:transparent}</style><input "
+    "autocomplete=username oninput=\"said.textContent='Hello, <'+value.toUpperCase()+'>'\"><p id=said>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

@@ -27,8 +27,9 @@ from toolgate.ports.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.tasks import template
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.templates import submit_and_verify
+from toolgate.tasks.templates import login_keep_session, submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
@@ -513,6 +514,31 @@ async def test_a_picture_of_a_failure_shows_nothing_that_was_typed_into_a_compon
         )
         assert left == ""
     await session.close()
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_a_picture_of_a_failure_does_not_show_who_the_page_says_has_come(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_keep_session, "FIND_MS", 300)
+    monkeypatch.setattr(template, "PICTURE_S", 10.0)
+    pictures = []
+    for name in ("ada.lovelace", "grace"):
+        with pytest.raises(TaskFailed) as failed:
+            await run(
+                toolset,
+                "login_keep_session",
+                {
+                    "startUrl": site.url("/says-who"),
+                    "credentials": {"username": name, "password": "hidden"},
+                    "fields": {"mode": "semantic"},
+                },
+                mode="sync",
+            )
+        assert failed.value.code is TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
+        picture = failed.value.error.details["screenshot"]
+        pictures.append(await toolset.runtime.artifacts.read(picture))
+    assert pictures[0] == pictures[1]
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")

@@ -64,12 +64,18 @@ WIDEST: Final = 4_096
 TALLEST: Final = 16_384
 MOST_PIXELS: Final = 1_280 * TALLEST
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
-BLANK: Final = """() => {
-  const blank = (root) => root.querySelectorAll("*").forEach((element) => {
-    if (element.matches("input,textarea")) element.value = "";
-    else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
-    if (element.shadowRoot) blank(element.shadowRoot);
-  });
+BLANK: Final = """(secrets) => {
+  const known = secrets.map((secret) => secret.toLowerCase());
+  const says = (text) => known.some((secret) => text.toLowerCase().includes(secret));
+  const blank = (root) => {
+    root.querySelectorAll("*").forEach((element) => {
+      if (element.matches("input,textarea")) element.value = "";
+      else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
+      if (element.shadowRoot) blank(element.shadowRoot);
+    });
+    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) if (says(texts.currentNode.data)) texts.currentNode.data = "[redacted]";
+  };
   blank(document);
 }"""
 # Where it leads is opened here: another tab would be a pop-up, and closed.
@@ -301,8 +307,8 @@ class PlaywrightTab:
             await asyncio.sleep(0.1)
         return False
 
-    async def blank_fields(self) -> None:
-        await self._ask(self._page.evaluate(BLANK))
+    async def blank_fields(self, secrets: Sequence[str] = ()) -> None:
+        await self._ask(self._page.evaluate(BLANK, list(secrets)))
 
     async def screenshot(self, *, full_page: bool) -> Picture:
         """Of what is drawn now: Playwright's own waits for fonts that may never come."""

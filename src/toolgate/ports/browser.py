@@ -154,9 +154,10 @@ class Tab(Reader, Protocol):
         """Whether the page came to rest: loaded, and its body no longer changes."""
         ...
 
-    async def blank_fields(self) -> None:
+    async def blank_fields(self, secrets: Sequence[str] = ()) -> None:
         """Empty every field, so that a picture of the page shows nothing that was typed.
 
+        A text that says one of the secrets goes too.
         Raises where that cannot be done: then there must be no picture.
         """
         ...
