@@ -190,6 +190,9 @@ class Site:
         elif path == "/data":
             time.sleep(0.15)
             _send(request, "Fetched words", kind="text/plain")
+        elif path == "/drawing":
+            _send(request, "<svg xmlns='http://www.w3.org/2000/svg'><title>Drawing</title>"
+                  "<text y='20'>Words in it</text></svg>", kind="image/svg+xml")  # fmt: skip
         elif path == "/pixel.png":
             _send(request, b"\x89PNG", kind="image/png")
         elif path.startswith("/n/"):

@@ -305,6 +305,20 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
+async def test_pictures_and_drawings_are_read_at_once_though_they_are_no_pages(
+    browser: SystemBrowser, site: Site, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    async with session.reader(run_id="run_1") as reader:
+        looked = await reader.read(site.url("/drawing"), ExtractOptions())
+        assert (looked.title, looked.degraded) == ("Drawing", None)
+        assert "Words in it" in looked.top_sections
+        looked = await reader.read(site.url("/pixel.png?"), ExtractOptions())
+        assert looked.degraded is None
+    await session.close()
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
 @pytest.mark.parametrize(
     "path",
     ["/liar", "/liar-too", "/liar-by-half", "/throws-half", "/throws-a-net"],
