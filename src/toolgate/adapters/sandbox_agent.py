@@ -24,10 +24,13 @@ LENGTH = struct.Struct("!I")
 END = struct.Struct("!iBQQ")  # exit code, flags, bytes of stdout, bytes of stderr
 
 READY, OUT, ERR, TAIL_OUT, TAIL_ERR, ENDED, DONE, FAILED = range(1, 9)
-TIMED_OUT, FLOODED, KILLED = 1, 2, 4
+TIMED_OUT, FLOODED, KILLED, CROWDED = 1, 2, 4, 8
 
 CHUNK = 65536
 LARGEST_ARGUMENT = 100_000  # the kernel refuses one argument of 128 KiB and more
+LOOK_SECONDS = (
+    0.1  # between two looks at how many files there are: some 10,000 can be made meanwhile
+)
 SCRIPT_FD = 197
 RUN_SCRIPT = "exec(compile(open('/proc/self/fd/197', 'rb').read(), '<string>', 'exec'))"
 STATE_FD = 198
@@ -240,6 +243,7 @@ class Order:
         self.drain = float(str(message["drain"]))
         self.keep = int(str(message["keep"]))
         self.flood = int(str(message["flood"]))
+        self.files = int(str(message["files"]))
         self.opened: list[int] = []
         self.state: int | None = None
 
@@ -377,7 +381,9 @@ class Agent:
         """Pass the output on until the command ends or must end; then end all that it left."""
         self.flags = 0
         status = None
-        deadline = time.monotonic() + order.wall
+        now = time.monotonic()
+        deadline, look = now + order.wall, now + LOOK_SECONDS
+        most = max(order.files, self.count_files())  # who has too many may still remove some
         pidfd = os.pidfd_open(started)
         waiting = select.poll()
         waiting.register(self.channel.read_fd, select.POLLIN)
@@ -388,11 +394,16 @@ class Agent:
         try:
             self.heed_kill(order)  # it may have come in one piece with the command
             while status is None and not self.flags:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                now = time.monotonic()
+                if now >= deadline:
                     self.flags = TIMED_OUT
                     break
-                ready = [fd for fd, _ in waiting.poll(min(left, 0.2) * 1000)]
+                if now >= look:
+                    look = now + LOOK_SECONDS
+                    if self.count_files() > most:
+                        self.flags = CROWDED
+                        break
+                ready = [fd for fd, _ in waiting.poll(min(deadline - now, LOOK_SECONDS) * 1000)]
                 for fd in ready:
                     if fd in flowing:
                         if not self.pass_on(flowing[fd], order, more=pidfd in ready):
@@ -411,6 +422,18 @@ class Agent:
         for stream in flowing.values():
             self.drain(stream, order)
         return 128 - status if status < 0 else status
+
+    def count_files(self) -> int:
+        """How many the fullest of our file systems has. An empty one costs memory, and no quota."""
+        most = 0
+        if self.contained:  # otherwise they are the machine's
+            for place in (self.workspace.root, "/tmp", "/dev/shm"):  # noqa: S108 - inside
+                try:
+                    held = os.statvfs(place)
+                except OSError:
+                    continue
+                most = max(most, held.f_files - held.f_ffree)
+        return most
 
     def pass_on(self, stream: Stream, order: Order, more: bool) -> bool:
         data = os.read(stream.fd, CHUNK)

@@ -444,6 +444,20 @@ async def test_writing_past_the_quota_fails_and_the_session_goes_on(isolating: S
     assert (await session.exec(Command("rm f*; echo again"))).stdout == b"again\n"
 
 
+async def test_files_without_number_end_their_maker_and_can_be_removed(isolating: Sandbox) -> None:
+    """Empty ones take no room of the quota, only memory: with none left not even `rm` would run."""
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "crowd")))
+    endless = "for n in __import__('itertools').count(): open(f'/dev/shm/{n}', 'x').close()"
+    done = await session.exec(Command(endless, Interpreter.PYTHON))
+    assert done.crowded
+    assert done.exit_code != 0
+    done = await session.exec(
+        Command("find /dev/shm -type f -delete; find /dev/shm -type f | wc -l")
+    )
+    assert done.stdout == b"0\n"
+    assert not done.crowded
+
+
 async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     isolating: Sandbox,
 ) -> None:
