@@ -47,11 +47,29 @@ OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
 
 # Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
-PRELUDE = (
-    b"unset BASH_ENV\n"
-    b'trap \'builtin printf "%s\\0" "$PWD" >&198; /usr/bin/env -0 >&198\' EXIT\n'
-    b"exec 199<&-\n"
-)
+# What a shell that shows its steps (`set -x`) would show of this goes nowhere.
+PRELUDE = rb"""unset BASH_ENV
+__toolgate_keep() {
+  set -- "$?"
+  { builtin printf '%s\0' "$PWD"; /usr/bin/env -0; } > /proc/self/fd/198
+  return "$1"
+}
+trap '{ __toolgate_keep; } 2>/dev/null' EXIT
+exec 199<&-
+"""
+# For a command with traps of its own: at its exit ours goes first, and leaves `$?` as it was.
+TRAPS = rb"""trap() {
+  { local -; set +x; } 2>/dev/null
+  builtin trap "$@" || return
+  [[ $BASHPID == "$$" ]] || return 0
+  eval "set -- $(builtin trap -p EXIT)"
+  [[ ${3-} == *__toolgate_keep* ]] && return
+  builtin trap -- "{ __toolgate_keep && :; } 2>/dev/null; ${3-}" EXIT
+}
+"""
+# A shell that becomes another program has no exit.
+EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
+"""
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -352,7 +370,8 @@ class Agent:
             env["BASH_ENV"] = f"/proc/self/fd/{PRELUDE_FD}"
             order.state = order.hold(b"")
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
-            actions.append((os.POSIX_SPAWN_DUP2, order.hold(PRELUDE), PRELUDE_FD))
+            prelude = order.hold(prelude_for(order.text))
+            actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
         self.enter(order.cwd)
         self.set_oom(min(self.own_score + 500, 1000))
         try:
@@ -560,6 +579,13 @@ def forward(path: str) -> None:
                 time.sleep(0.05)
 
     _thread.start_new_thread(accept, ())
+
+
+def prelude_for(text: str) -> bytes:
+    if "RETURN" in text or "DEBUG" in text:  # such traps of its own would fire at ours
+        return PRELUDE
+    execs = EXECS if "exec" in text.replace(";", " ").split() else b""
+    return PRELUDE + execs + (TRAPS if "trap" in text else b"")
 
 
 def write_all(fd: int, content: bytes) -> None:

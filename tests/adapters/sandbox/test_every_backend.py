@@ -63,6 +63,48 @@ async def test_directory_and_exported_variables_last_from_command_to_command(
     assert done.stdout == b"deep\ndark blue\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "said", "code"),
+    [
+        ("trap 'echo $?; exit 7' EXIT; cd deep; export COLOUR=blue; exit 3", "3\n", 7),
+        (
+            "set -eu; trap 'echo \"bye $?\"' EXIT INT; cd deep; export COLOUR=blue; false",
+            "bye 1\n",
+            1,
+        ),
+        ("trap 'echo no' EXIT; cd deep; trap - EXIT; export COLOUR=blue", "", 0),
+        (
+            "cd deep; export COLOUR=blue; (trap 'echo sub' EXIT; cd ..; export COLOUR=red)",
+            "sub\n",
+            0,
+        ),
+        ("cd deep; export COLOUR=blue; exec printf %s done", "done", 0),
+        ("shopt -s extdebug; cd deep; export COLOUR=blue; exec printf %s done", "done", 0),
+        ("exec 3>&1; cd deep; echo out >&3; export COLOUR=blue; exec 3>&-", "out\n", 0),
+    ],
+)
+async def test_they_last_however_the_command_ends(
+    session: Session, command: str, said: str, code: int
+) -> None:
+    await session.exec(Command("mkdir -p deep"))
+    done = await session.exec(Command(command))
+    assert (done.stdout.decode(), done.stderr, done.exit_code) == (said, b"", code)
+    done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
+    assert done.stdout == b"deep\nblue\n"
+
+
+async def test_a_shell_that_shows_its_steps_shows_none_of_ours(session: Session) -> None:
+    await session.exec(Command("mkdir -p deep"))
+    done = await session.exec(Command("set -x; trap 'echo bye' EXIT; cd deep"))
+    assert done.stderr.decode().splitlines() == [
+        "+ trap 'echo bye' EXIT",
+        "+ cd deep",
+        "+ echo bye",
+    ]
+    done = await session.exec(Command("set -x; cd ..; exec true"))
+    assert done.stderr.decode().splitlines() == ["+ cd ..", "+ exec true"]
+
+
 async def test_what_is_said_for_one_command_does_not_last(session: Session) -> None:
     await session.exec(Command("mkdir -p once; export KEPT=1"))
     first = await session.exec(
