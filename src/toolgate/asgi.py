@@ -62,7 +62,9 @@ async def read_body(request: Request, *, limit: int = DEFAULT_BODY_LIMIT) -> byt
 
 def bearer(request: Request) -> str:
     """The bearer token of a request; empty where it has none."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Callers write it as UTF-8; it was read as if each byte were a character.
+    header = request.headers.get("authorization", "").encode("latin-1").decode("utf-8", "replace")
+    scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

@@ -175,6 +175,13 @@ async def test_without_the_bearer_nothing_runs(serve: Serve, header: str) -> Non
     assert (await runner.post(authorization="Bearer secret"))[0] == 200
 
 
+async def test_a_token_may_hold_any_character(serve: Serve) -> None:
+    token = "schlüssel-пароль-à"
+    runner = await serve(Scripted(), token=token)
+    assert (await runner.post(authorization=f"Bearer {token}"))[0] == 200
+    assert (await runner.post(authorization=f"Bearer {token[:-1]}"))[0] == 401
+
+
 @pytest.mark.requirement("000/server/bearer-constant-time")
 def test_secrets_are_compared_in_constant_time_whatever_they_hold() -> None:
     assert "compare_digest" in inspect.getsource(asgi.same_secret)
