@@ -442,6 +442,34 @@ async def test_a_container_that_is_made_while_whoever_wanted_it_goes_is_removed(
         await sandbox.close()
 
 
+@pytest.mark.parametrize("by", ["open", "close"])
+async def test_a_container_that_the_engine_did_not_remove_is_removed_later(
+    engine: docker_engine.Engine, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """An engine that was being restarted, or too busy; the container would be there for ever."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise aiodocker.DockerError(500, "not now")
+
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))
+        with monkeypatch.context() as busy:
+            busy.setattr(DockerContainer, "delete", refuse)
+            await session.close()
+        if by == "open":
+            await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        else:
+            await sandbox.close()
+        label = json.dumps({"label": [f"toolgate.instance={sandbox._instance}"]})
+        left = await docker.containers.list(all=True, filters=label)
+        assert len(left) == sandbox.sessions
+    finally:
+        await docker.close()
+        await sandbox.close()
+
+
 async def test_an_image_that_was_removed_meanwhile_is_had_again(
     engine: docker_engine.Engine,
 ) -> None:
