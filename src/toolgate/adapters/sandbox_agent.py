@@ -522,10 +522,12 @@ class Agent:
                 pass
 
     def keep_state(self, fd: int, order: Order) -> None:
-        size = os.fstat(fd).st_size
-        if not 0 < size <= LARGEST_STATE:
+        told = os.pread(fd, LARGEST_STATE + 1, 0)
+        cwd, *pairs = told.decode("utf-8", "surrogateescape").split("\0")
+        if cwd.startswith("/") and not order.cwd:
+            self.cwd = cwd
+        if len(told) > LARGEST_STATE:
             return
-        cwd, *pairs = os.pread(fd, size, 0).decode("utf-8", "surrogateescape").split("\0")
         env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         for name in ("_", "SHLVL", "BASH_ENV"):
             env.pop(name, None)
@@ -534,8 +536,6 @@ class Agent:
                 del env[name]
                 if name in self.env:
                     env[name] = self.env[name]
-        if cwd.startswith("/") and not order.cwd:
-            self.cwd = cwd
         if env:
             self.env = env
 

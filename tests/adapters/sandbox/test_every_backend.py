@@ -93,6 +93,16 @@ async def test_they_last_however_the_command_ends(
     assert done.stdout == b"deep\nblue\n"
 
 
+async def test_the_directory_lasts_also_where_more_is_exported_than_is_kept(
+    session: Session,
+) -> None:
+    much = f"cd deep; export KEPT=new; for n in {{1..9}}; do export BIG$n={'0' * 10_000}; done"
+    await session.exec(Command("mkdir -p deep; export KEPT=old"))
+    await session.exec(Command(much))
+    done = await session.exec(Command('basename "$PWD"; echo "$KEPT$BIG9"'))
+    assert done.stdout == b"deep\nold\n"
+
+
 async def test_a_shell_that_shows_its_steps_shows_none_of_ours(session: Session) -> None:
     await session.exec(Command("mkdir -p deep"))
     done = await session.exec(Command("set -x; trap 'echo bye' EXIT; cd deep"))
