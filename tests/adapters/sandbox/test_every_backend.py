@@ -391,6 +391,22 @@ async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing
         await sandbox.close()
 
 
+async def test_a_plain_process_opens_also_where_the_machine_has_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = make_sandbox("process", unsafe=True)
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        (folder,) = tmp_path.iterdir()
+        shutil.rmtree(folder)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+    finally:
+        await sandbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("gone", ["", "seccomp", "hosts"])
 async def test_a_sandbox_opens_also_where_the_machine_has_cleaned_up_its_temporary_files(
     gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
