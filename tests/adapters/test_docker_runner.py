@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import Delta, DockerRunners, read_answer
+from toolgate.adapters.docker_runner import IDLE_SECONDS, Delta, DockerRunners, read_answer
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.testing.clock import FakeClock
@@ -538,6 +539,18 @@ async def test_connections_are_reused(runners: DockerRunners) -> None:
         for _ in range(5):
             assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
         assert runner.connections == 1
+
+
+async def test_a_connection_that_its_runner_may_be_closing_is_not_used_again() -> None:
+    """What is sent on it would be lost, and nobody could say whether it was run."""
+    assert uvicorn.Config("").timeout_keep_alive > IDLE_SECONDS  # as servers have it unless told
+    runners = DockerRunners(clock=SystemClock(), idle_seconds=0.05)
+    async with FakeRunner(OK) as runner:
+        assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
+        await asyncio.wait_for(runner.gone.wait(), BOUND)
+        assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
+        assert runner.connections == 2
+    await runners.close()
 
 
 @pytest.mark.requirement("000/failure/isolated-targets")

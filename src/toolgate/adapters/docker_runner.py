@@ -34,6 +34,7 @@ LARGE_BODY: Final = 1024 * 1024
 LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
 CONNECTIONS_PER_RUNNER: Final = 64
+IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
 RUNTIME_MODE: Final = "local"
 WHITE_SPACE: Final = re.compile(r"\s+")
 
@@ -73,10 +74,12 @@ class DockerRunners:
         clock: Clock,
         largest_answer: int = LARGEST_ANSWER,
         tls: ssl.SSLContext | None = None,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """`tls` says whom to trust; without it, those whom the system trusts."""
         self._clock = clock
         self._tls = tls
+        self._idle_seconds = idle_seconds
         self.largest_answer = largest_answer
         self._breakers: dict[tuple[str, str, int], Breaker] = {}
         self._http: aiohttp.ClientSession | None = None
@@ -100,7 +103,10 @@ class DockerRunners:
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0, limit_per_host=CONNECTIONS_PER_RUNNER, ssl=self._tls or True
+                    limit=0,
+                    limit_per_host=CONNECTIONS_PER_RUNNER,
+                    ssl=self._tls or True,
+                    keepalive_timeout=self._idle_seconds,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
