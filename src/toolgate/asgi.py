@@ -27,6 +27,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
+# Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
+# just as it closes is lost, and nobody could say whether it was done.
+KEEP_ALIVE_S: Final = 30
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
 
 
@@ -108,6 +111,7 @@ class Listener:
             log_config=None,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,
         )
         self._bound = bound
