@@ -610,18 +610,40 @@ async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners
     assert (await runners.health(a_target("nonsense")))["ok"] is False
 
 
-async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
-    body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
-
+def in_pieces(body: bytes, *, first: int, status: int = 200) -> Answer:
     async def answer(writer: asyncio.StreamWriter) -> None:
-        head = f"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-        writer.write(head.encode() + b"\r\n\r\n" + body[:5])
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}"
+        writer.write(head.encode() + b"\r\n\r\n" + body[:first])
         await writer.drain()
         await asyncio.sleep(0.05)  # time for the other side to take the first piece for all
-        writer.write(body[5:])
+        writer.write(body[first:])
+
+    return answer
+
+
+async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
+    body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
+    async with FakeRunner(in_pieces(body, first=5)) as runner:
+        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+
+
+async def test_a_refusal_that_comes_in_pieces_is_quoted_as_a_whole_and_without_its_token(
+    runners: DockerRunners,
+) -> None:
+    token = "a-token-that-nobody-may-see"
+    body = f"no: {token} is not for you".encode()
+    output = await ask(runners, in_pieces(body, first=12, status=500), auth_token=token)
+    assert error_of(output)["message"].endswith("500: no: *** is not for you")
+
+
+async def test_a_refusal_without_end_says_at_least_its_status(runners: DockerRunners) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 X\r\ncontent-length: 100\r\n\r\n")
+        await asyncio.sleep(60)
 
     async with FakeRunner(answer) as runner:
-        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+        output = await asyncio.wait_for(runners.engine(a_target(runner.url)).run(a_call()), BOUND)
+    assert "503" in error_of(output)["message"]
 
 
 @pytest.mark.parametrize("status", [200, 500])

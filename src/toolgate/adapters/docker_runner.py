@@ -33,6 +33,7 @@ LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and
 LARGE_BODY: Final = 1024 * 1024
 LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
+QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
 IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
 RUNTIME_MODE: Final = "local"
@@ -256,8 +257,10 @@ class DockerRunner:
         return bytes(body)
 
     async def _quote(self, response: aiohttp.ClientResponse, characters: int) -> str:
-        with contextlib.suppress(aiohttp.ClientError):
-            body = await response.content.read(characters * 16)
+        """Of a body that does not come in time nothing: it could end within the token."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(QUOTE_SECONDS):
+                body = await _read_up_to(characters * 16, response)
             return quote(body, characters, target=self._target)
         return ""
 
