@@ -173,12 +173,22 @@ class Workspace:
             os.close(fd)
 
     def write(self, path: str, content: bytes, append: bool) -> int:
+        """All of it, or, where there is no room for that, nothing: the file stays as it was."""
         self.make_parents(path)
-        how = os.O_APPEND if append else os.O_TRUNC
-        fd = self.open_regular(path, os.O_WRONLY | os.O_CREAT | how, 0o644)
+        fd = self.open_regular(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
+            before = os.fstat(fd).st_size
+            start = before if append else 0
+            if content:
+                try:
+                    os.posix_fallocate(fd, start, len(content))
+                except OSError:
+                    os.ftruncate(fd, before)
+                    raise
+            os.lseek(fd, start, os.SEEK_SET)
             write_all(fd, content)
-            return os.fstat(fd).st_size
+            os.ftruncate(fd, start + len(content))
+            return start + len(content)
         finally:
             os.close(fd)
 

@@ -540,6 +540,21 @@ async def test_writing_past_the_quota_fails_and_the_session_goes_on(isolating: S
     assert (await session.exec(Command("rm f*; echo again"))).stdout == b"again\n"
 
 
+@pytest.mark.parametrize("append", [False, True])
+async def test_a_write_for_which_there_is_no_room_leaves_the_file_as_it_was(
+    isolating: Sandbox, append: bool
+) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "kept")))
+    await session.files.write("kept", b"still here")
+    await session.exec(Command("head -c 50000000 /dev/zero > much"))
+    with pytest.raises(FileRefused, match="No space"):
+        await session.files.write("kept", b"x" * 20 * MIB, append=append)
+    with pytest.raises(FileRefused, match="No space"):
+        await session.files.write("new", b"x" * 20 * MIB)
+    assert await session.files.read("kept", limit=100) == b"still here"
+    assert await session.files.write("kept", b"!", append=append) == (11 if append else 1)
+
+
 async def test_files_without_number_end_their_maker_and_can_be_removed(isolating: Sandbox) -> None:
     """Empty ones take no room of the quota, only memory: with none left not even `rm` would run."""
     session = await isolating.open(SessionSpec(SessionKey("t", "w", "crowd")))
