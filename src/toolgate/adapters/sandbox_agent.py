@@ -370,7 +370,7 @@ class Agent:
         ]
         argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
         if len(order.text) * 4 < LARGEST_ARGUMENT:
-            argv += ["-c", order.text]
+            argv += ["-c", order.text] if order.python else ["-c", "--", order.text]
         else:
             script = order.hold(order.text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))

@@ -44,6 +44,15 @@ async def test_output_and_exit_code_are_kept_apart(session: Session) -> None:
     assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 3)
 
 
+@pytest.mark.parametrize("text", ["--version", "-x", "+x"])
+async def test_a_command_is_never_taken_for_an_option_of_the_shell(
+    session: Session, text: str
+) -> None:
+    done = await session.exec(Command(text))
+    assert (done.exit_code, done.stdout) == (127, b"")
+    assert text.encode() in done.stderr
+
+
 async def test_the_shell_is_bash_however_it_was_linked(session: Session) -> None:
     done = await session.exec(
         Command('word=grün; echo "$0 $BASH ${#word} ${word^^}"; echo ~root; readlink /proc/$$/exe')
