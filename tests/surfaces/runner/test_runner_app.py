@@ -79,8 +79,8 @@ Serve = Callable[..., Any]
 async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
-        async def start(engine: Engine, *, token: str = "", body_limit: int = 10_000) -> Runner:
-            options = Options("bwrap", "bwrap", token, body_limit)
+        async def start(engine: Engine, **options_given: Any) -> Runner:
+            options = Options("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
             app = RunnerApp(
                 engine, options=options, clock=SystemClock(), usage=lambda: usage_of(1.0, 2.0, 3.0)
             )
@@ -226,7 +226,18 @@ async def test_a_body_over_the_limit_is_refused_before_its_end(serve: Serve) -> 
     assert b"INVALID_REQUEST" in answer
 
 
-@pytest.mark.requirement("000/server/not-found")
+async def test_a_body_that_does_not_come_is_not_waited_for_without_end(serve: Serve) -> None:
+    """As of a caller that lost its power in the middle: nothing more is heard of it."""
+    runner = await serve(Scripted(), body_seconds=0.2)
+    host, port = runner.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /execute HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), BOUND)  # and the connection ends
+    assert b" 400 " in answer
+    assert b"INVALID_REQUEST" in answer
+    writer.close()
+
+
 async def test_other_paths_and_methods_are_404(serve: Serve) -> None:
     runner = await serve(Scripted())
     assert (await runner.get("/"))[0] == 404
