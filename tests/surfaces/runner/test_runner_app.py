@@ -175,6 +175,23 @@ async def test_without_the_bearer_nothing_runs(serve: Serve, header: str) -> Non
     assert (await runner.post(authorization="Bearer secret"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "header",
+    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}],
+)
+async def test_no_web_page_runs_anything_on_a_runner_without_a_token(
+    serve: Serve, header: dict[str, str]
+) -> None:
+    """A browser sends what any page wants to loopback, and asks nobody for plain text."""
+    engine = Scripted()
+    runner = await serve(engine)
+    status, body = await runner.post(**{"content-type": "text/plain"}, **header)
+    assert (status, body["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert engine.calls == []
+    guarded = await serve(engine, token="secret")
+    assert (await guarded.post(authorization="Bearer secret", **header))[0] == 200
+
+
 async def test_a_token_may_hold_any_character(serve: Serve) -> None:
     token = "schlüssel-пароль-à"
     runner = await serve(Scripted(), token=token)

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 BODY_LIMIT: Final = 8 * 1024 * 1024
 BODY_SECONDS: Final = 180.0  # no gateway waits longer for the whole call
 MOST_UPDATES: Final = 64  # of an answer that is not streamed; more are joined
+OF_BROWSERS: Final = ("origin", "sec-fetch-site")  # whatever page they show could reach loopback
 SETTLE_SECONDS: Final = 10.0  # for a command to be killed once its caller has gone
 
 
@@ -103,6 +104,9 @@ class RunnerApp:
         expected = self._options.token
         if expected and not asgi.same_secret(asgi.bearer(request), expected):
             raise Refused(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
+        if not expected and any(name in request.headers for name in OF_BROWSERS):
+            message = "a web page may not use a runner that has no token"
+            raise Refused(wire.ErrorCode.UNAUTHORIZED, message)
 
     async def _read(self, request: Request) -> wire.ExecuteRequest:
         try:
