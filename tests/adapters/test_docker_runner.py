@@ -610,6 +610,25 @@ async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners
     assert (await runners.health(a_target("nonsense")))["ok"] is False
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/execute", "/health"),
+        ("/lab/one%20two/execute?zone=a", "/lab/one%20two/health"),
+        ("/other", "/health"),
+        ("", "/health"),
+    ],
+)
+async def test_health_is_asked_for_beside_the_endpoint(
+    runners: DockerRunners, path: str, asked: str
+) -> None:
+    """As behind a proxy that serves several runners, each under a path of its own."""
+    async with FakeRunner(whole({"ok": True})) as runner:
+        url = runner.url.removesuffix("/execute") + path
+        assert (await runners.health(a_target(url)))["ok"] is True
+        assert [each.target for each in runner.asked] == [asked]
+
+
 def in_pieces(body: bytes, *, first: int, status: int = 200) -> Answer:
     async def answer(writer: asyncio.StreamWriter) -> None:
         head = f"HTTP/1.1 {status} X\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}"

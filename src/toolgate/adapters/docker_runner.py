@@ -127,7 +127,7 @@ class DockerRunners:
         """What `/status` says of a target: never raises, never waits long."""
         shown: dict[str, JsonValue] = {}
         try:
-            url = URL(target.url).with_path(wire.HEALTH_PATH).with_query(None)
+            url = _health_url(URL(target.url))
             async with (
                 asyncio.timeout(HEALTH_SECONDS),
                 self.http.get(url, allow_redirects=False) as response,
@@ -388,6 +388,13 @@ def quote(body: bytes, characters: int, *, target: Target) -> str:
 
 def _hide(text: str, target: Target) -> str:
     return text.replace(target.auth_token, "***") if target.auth_token else text
+
+
+def _health_url(endpoint: URL) -> URL:
+    """Beside the endpoint, wherever a proxy has put both."""
+    path = endpoint.raw_path
+    before = path.removesuffix(wire.EXECUTE_PATH) if path.endswith(wire.EXECUTE_PATH) else ""
+    return endpoint.with_path(before + wire.HEALTH_PATH, encoded=True).with_query(None)
 
 
 async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> bytes:
