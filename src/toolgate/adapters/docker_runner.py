@@ -160,9 +160,10 @@ class DockerRunner:
         return f"docker-runner/{self._target.id}@{self._target.version}"
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        url = self._target.url
-        if not url:
-            return self._failed("the execution target has no endpoint", Outcome.NOT_STARTED)
+        try:
+            url = _endpoint(self._target)
+        except ValueError as unusable:  # no runner is to blame, so none is left alone for it
+            return self._failed(str(unusable), Outcome.NOT_STARTED)
         breaker = self._runners.breaker(self._target)
         if not breaker.allows(self._runners.monotonic()):
             return self._failed("the runner did not answer lately; not asked", Outcome.NOT_STARTED)
@@ -178,7 +179,7 @@ class DockerRunner:
             breaker.succeeded()
             return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
         except (aiohttp.ClientError, OSError, ValueError) as broken:
-            # ValueError: an endpoint that is no URL.
+            # ValueError: a token that no header can hold.
             self._count_failure(breaker, progress)
             reason = str(broken) or type(broken).__name__
             return self._failed(f"the runner cannot be reached: {reason}", _outcome(progress))
@@ -191,14 +192,11 @@ class DockerRunner:
             breaker.failed(self._runners.monotonic())
 
     async def _exchange(
-        self, url: str, request: ToolRequest, update: Update, progress: Progress
+        self, url: URL, request: ToolRequest, update: Update, progress: Progress
     ) -> ToolOutput:
-        target = URL(url)
-        if target.scheme not in ("http", "https") or not target.host:
-            raise ValueError("the endpoint must be an http or https URL")
         body = msgspec.json.encode(self._body(request))
         async with self._runners.http.post(
-            target,
+            url,
             # aiohttp wants a large body as a file, which it sends in pieces.
             data=body if len(body) <= LARGE_BODY else io.BytesIO(body),
             headers=self._headers(),
@@ -388,6 +386,19 @@ def quote(body: bytes, characters: int, *, target: Target) -> str:
 
 def _hide(text: str, target: Target) -> str:
     return text.replace(target.auth_token, "***") if target.auth_token else text
+
+
+def _endpoint(target: Target) -> URL:
+    """Raises ValueError with what is wrong with it."""
+    if not target.url:
+        raise ValueError("the execution target has no endpoint")
+    try:
+        url = URL(target.url)
+    except ValueError as unreadable:
+        raise ValueError(f"the endpoint is no URL: {unreadable}") from unreadable
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError("the endpoint must be an http or https URL")
+    return url
 
 
 def _health_url(endpoint: URL) -> URL:
