@@ -61,6 +61,11 @@ def _matches(host: str, name: str) -> bool:
     return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
+def _name(key: SessionKey) -> str:
+    """Short: the path of a socket has room for 107 characters, and some are the machine's."""
+    return key.digest[:16]
+
+
 class SandboxEgress:
     """An Egress (ports.sandbox): `grants` says what a session may reach; None: no network."""
 
@@ -88,7 +93,7 @@ class SandboxEgress:
         proxy = EgressProxy(
             self._guard, default=client, decided=lambda decision: self._note(key, decision)
         )
-        path = self._place() / f"{key.digest}.sock"
+        path = self._place() / _name(key)
         path.unlink(missing_ok=True)
         self._proxies[key] = proxy  # from here on the folder is in use
         await proxy.listen_unix(path)
@@ -101,7 +106,7 @@ class SandboxEgress:
             await proxy.close()
             self._closed(key)
             if self._folder is not None:
-                (self._folder / f"{key.digest}.sock").unlink(missing_ok=True)
+                (self._folder / _name(key)).unlink(missing_ok=True)
             if not self._proxies and self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,6 +81,20 @@ async def test_a_way_out_opens_also_where_the_machine_has_cleaned_up_its_tempora
     for key in (REFUSED, ALLOWED):
         await egress.close(key)
     assert not second.parent.exists()
+
+
+async def test_a_way_out_opens_also_in_a_temporary_folder_with_a_long_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The path of a socket has room for 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="a-temporary-folder-of-its-own-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
+    try:
+        assert await egress.open(ALLOWED) is not None
+    finally:
+        await egress.close(ALLOWED)
+        folder.rmdir()
 
 
 async def test_a_way_out_that_opens_while_the_last_other_one_closes_stays() -> None:
