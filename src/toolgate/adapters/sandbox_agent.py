@@ -43,6 +43,7 @@ SIGKILL = 9
 SIGPIPE = 13
 SIG_IGN = ctypes.c_void_p(1)
 PR_SET_DUMPABLE = 4
+IPC_RMID = 0
 OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
 
@@ -73,6 +74,13 @@ EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
 
 libc = ctypes.CDLL(None, use_errno=True)
+counts = (ctypes.c_int * 64)()  # room for what the *_INFO commands answer
+# Name, call, its *_INFO command, and where the answer says how many there are.
+SHARED = (
+    ("shm", libc.shmctl, 14, 0),
+    ("sem", libc.semctl, 19, 7),
+    ("msg", libc.msgctl, 12, 0),
+)
 
 
 class Gone(Exception):
@@ -519,6 +527,7 @@ class Agent:
                 os.kill(-1, SIGKILL)
                 pid, raw = os.waitpid(-1, 0)
             except (ProcessLookupError, ChildProcessError):
+                remove_shared()
                 return -SIGKILL if status is None else status
             if pid == started:
                 status = os.waitstatus_to_exitcode(raw)
@@ -589,6 +598,29 @@ def forward(path: str) -> None:
                 time.sleep(0.05)
 
     _thread.start_new_thread(accept, ())
+
+
+def remove_shared() -> None:
+    """Shared memory, semaphores and queues outlive their makers, and hold the session's memory."""
+    for kind, control, info, where in SHARED:
+        first = (0,) if kind == "sem" else ()  # which of a set; the others have none
+        control(0, *first, info, counts)
+        for number in shared(kind) if counts[where] else ():
+            control(number, *first, IPC_RMID, None)
+
+
+def shared(kind: str) -> list[int]:
+    listed = b""
+    try:
+        fd = os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)
+    except OSError:
+        return []
+    try:
+        while part := os.read(fd, CHUNK):
+            listed += part
+    finally:
+        os.close(fd)
+    return [int(line.split()[1]) for line in listed.splitlines()[1:]]
 
 
 def prelude_for(text: str) -> bytes:

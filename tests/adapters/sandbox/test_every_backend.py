@@ -564,6 +564,19 @@ async def test_a_write_for_which_there_is_no_room_leaves_the_file_as_it_was(
     assert await session.files.write("kept", b"!", append=append) == (11 if append else 1)
 
 
+async def test_shared_memory_ends_with_the_command_that_made_it(isolating: Sandbox) -> None:
+    """And semaphores and queues: nobody sees them, and the memory would be gone from the session."""
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "shared")))
+    shared = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "ids = [libc.shmget(0, 1 << 20, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)]\n"
+        "print(min(ids) >= 0)"
+    )
+    assert (await session.exec(Command(shared, Interpreter.PYTHON))).stdout == b"True\n"
+    done = await session.exec(Command("cat /proc/sysvipc/* | grep -vc key"))
+    assert done.stdout == b"0\n"
+
+
 async def test_files_without_number_end_their_maker_and_can_be_removed(isolating: Sandbox) -> None:
     """Empty ones take no room of the quota, only memory: with none left not even `rm` would run."""
     session = await isolating.open(SessionSpec(SessionKey("t", "w", "crowd")))
