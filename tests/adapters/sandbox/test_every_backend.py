@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import errno
 import json
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from toolgate.ports.sandbox import (
     MIB,
     Command,
     FileRefused,
+    Finished,
     Interpreter,
+    Lost,
     NotStarted,
     Sandbox,
     Session,
@@ -37,6 +41,7 @@ from toolgate.ports.sandbox import (
 from toolgate.testing import docker_engine
 
 BOUND = 15.0
+PR_SET_CHILD_SUBREAPER = 36
 
 
 async def test_output_and_exit_code_are_kept_apart(session: Session) -> None:
@@ -607,6 +612,39 @@ async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> Non
     assert done.stdout == b"on\n"
     done = await session.exec(Command("sleep 5 & kill -INT $$; echo not reached"))
     assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
+
+
+@pytest.mark.parametrize("doing", ["nothing", "a command", "dying"])
+async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doing: str) -> None:
+    """In a container that is the first process of all, which is us."""
+    need("bwrap")
+    libc = ctypes.CDLL(None)
+    sandbox = BwrapSandbox()
+    left: list[int] = []
+    running: asyncio.Task[Finished] | None = None
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        if doing == "a command":
+            begun = asyncio.Event()
+            running = asyncio.create_task(
+                session.exec(Command("sleep 30 & echo; sleep 30"), piece=lambda *_: begun.set())
+            )
+            await asyncio.wait_for(begun.wait(), BOUND)
+        pids = session.group.pids()
+        if doing == "dying":
+            os.kill(max(pids), signal.SIGKILL)  # the agent; bubblewrap was there before it
+        await session.close()
+        if running is not None:
+            with pytest.raises(Lost):
+                await running
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        assert left == []
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in left:
+            os.waitpid(pid, os.WNOHANG)
+        await sandbox.close()
 
 
 @pytest.mark.parametrize("own", [0, 300, 800])
