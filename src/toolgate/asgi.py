@@ -27,6 +27,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
+# Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
+# just as it closes is lost, and nobody could say whether it was done.
+KEEP_ALIVE_S: Final = 30
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
 
 
@@ -62,7 +65,9 @@ async def read_body(request: Request, *, limit: int = DEFAULT_BODY_LIMIT) -> byt
 
 def bearer(request: Request) -> str:
     """The bearer token of a request; empty where it has none."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Callers write it as UTF-8; it was read as if each byte were a character.
+    header = request.headers.get("authorization", "").encode("latin-1").decode("utf-8", "replace")
+    scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -106,6 +111,7 @@ class Listener:
             log_config=None,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,
         )
         self._bound = bound
