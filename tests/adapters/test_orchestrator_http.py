@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,3 +261,38 @@ async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -
     _, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert waiting.settled
     assert await journal.next_due() is None
+
+
+def stream_of(*events: bytes, then: asyncio.Event) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(b"data: " + event + b"\n\n")
+        await then.wait()
+        return response
+
+    return answer
+
+
+def keepalive_timers(port: int) -> list[bool]:
+    """Of the connections to a local port: whether the kernel asks, in silence, if anyone is there."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    remote = f"0100007F:{port:04X}"
+    return [line[5].startswith("02:") for line in lines if (line[2], line[3]) == (remote, "01")]
+
+
+async def test_a_stream_from_a_machine_that_has_vanished_is_noticed_by_its_silence() -> None:
+    over = asyncio.Event()
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    orchestrator, _ = an_orchestrator()
+    async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        port = int(there.url.rsplit(":", 1)[1])
+        while not all(keepalive_timers(port)):  # for a moment it is the timer of an answer
+            await asyncio.sleep(0.01)
+        assert keepalive_timers(port)
+        over.set()
+        await orchestrator.stop()
