@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -295,4 +296,32 @@ async def test_a_stream_from_a_machine_that_has_vanished_is_noticed_by_its_silen
             await asyncio.sleep(0.01)
         assert keepalive_timers(port)
         over.set()
+        await orchestrator.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "ends", "attempts"), [(503, "done", 13), (404, "error", 5)], ids=["away", "unknown"]
+)
+async def test_a_run_goes_on_after_its_orchestrator_was_away_for_minutes(
+    monkeypatch: pytest.MonkeyPatch, status: int, ends: str, attempts: int
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET" and len(there.asked) <= 12:
+            return web.Response(status=status)
+        kind = "done" if request.method == "GET" else "run_started"
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        members = json.dumps({"type": kind, "run_id": "run_1", "usage": {}})
+        await response.write(f"id: {len(there.asked)}\ndata: {members}\n\n".encode())
+        return response
+
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.RESUME_PAUSE_S", 0.00001)
+    orchestrator, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await asyncio.wait(orchestrator._reading.values())
+        assert await told(journal) == ["run_started", ends]
+        assert len(there.asked) == attempts
         await orchestrator.stop()

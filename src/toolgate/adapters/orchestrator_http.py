@@ -36,8 +36,11 @@ CONNECT_S: Final = 5.0
 BODY_LIMIT: Final = 1_000_000
 # A run may be silent for long; that its orchestrator's machine is still there is asked by TCP itself.
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # gone after 60 s
-RESUMES: Final = 5  # how often a stream that broke off is taken up again
+RESUMES: Final = 15  # how often a stream that broke off is taken up again: for five minutes
+RESUMES_OF_UNKNOWN: Final = 5  # the same, where the orchestrator says that it has no such stream
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
+LONGEST_PAUSE_S: Final = 30.0
+NO_SUCH_STREAM: Final = frozenset({404, 405, 410, 501})
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
 MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
@@ -170,8 +173,9 @@ class HttpOrchestrator:
     ) -> None:
         """A run's events, to their end; a stream that breaks off is taken up again where it can be."""
         why = BROKE_OFF
-        failures = 0
-        while failures < RESUMES:
+        failures, most = 0, RESUMES
+        while failures < most:
+            most = RESUMES
             try:
                 if opened is None:
                     opened = await self._reopen(run_id, run)
@@ -187,6 +191,8 @@ class HttpOrchestrator:
                 why = f"the orchestrator's stream cannot be read: {garbage}"
                 break
             except (*NETWORK, ToolgateError) as failed:
+                if isinstance(failed, NotFound):
+                    most = RESUMES_OF_UNKNOWN
                 log.warning("stream_broken run_id=%s error=%r", run_id, failed)
             finally:
                 if opened is not None:
@@ -194,7 +200,7 @@ class HttpOrchestrator:
             opened, heard = None, ()
             if not run.last_id:
                 break  # it does not number its events: nobody could say where to go on
-            await asyncio.sleep(RESUME_PAUSE_S * 2**failures)
+            await asyncio.sleep(min(RESUME_PAUSE_S * 2**failures, LONGEST_PAUSE_S))
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
@@ -214,6 +220,9 @@ class HttpOrchestrator:
             response = await self._http.get(
                 url, headers={wire.HEADER_ACCEPT: wire.EVENT_STREAM_TYPE}
             )
+        if response.status in NO_SUCH_STREAM:
+            response.close()
+            raise NotFound("the stream of run", run_id)
         if response.status != 200 or response.content_type != wire.EVENT_STREAM_TYPE:
             response.close()
             raise Unavailable(f"the orchestrator answered {response.status}")
