@@ -16,7 +16,7 @@ from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
-from toolgate.contracts.orchestrator_v1 import SUBMIT_PATH
+from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound, Unavailable
 from toolgate.domain.runs import RunStarted, RunStatus
@@ -166,6 +166,29 @@ async def house() -> AsyncIterator[House]:
     one = House()
     yield one
     await one.dispatcher.drain(seconds=0)
+
+
+async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still_there(
+    house: House,
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    listener = asgi.Listener(api.app(), bound)
+    await listener.start()
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}" + RUN_EVENTS_PATH.format(run_id=run_id)
+    heard: list[bytes] = []
+    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+        async for line in stream.content:
+            heard.append(line)
+            if heard.count(b": \n") == 3:
+                await house.runs.cancel(run_id, session_id="s", reason="enough")
+    assert [line for line in heard if line.startswith(b"event:")] == [
+        b"event: run_started\n", b"event: approval_required\n", b"event: state\n",
+        b"event: error\n",
+    ]  # fmt: skip
+    await listener.stop()
 
 
 @requirement("001/states/run-created", "001/invoke/one-end", "001/invoke/durable-before-started")
