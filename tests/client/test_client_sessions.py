@@ -577,3 +577,34 @@ async def test_a_server_that_hangs_up_on_the_handshake_is_tried_again_and_nobody
 async def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(Disconnected):
         await Session(url, "u").open()
+
+
+async def test_a_server_that_has_vanished_is_noticed_and_the_run_goes_on_with_the_next_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.client.sockets.SILENCE_S", 0.5)
+    over = asyncio.Event()
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await acknowledged(socket)
+            socket.transport.pause_reading()  # nothing that is said arrives, and nobody hangs up
+            await over.wait()
+            return
+        await acknowledged(socket, resumed=True)
+        request_id = json.loads(await socket.recv())["request_id"]
+        await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+        await socket.send(told("done", 2, usage={}))
+        await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", backoff=AT_ONCE) as session:
+            asked = asyncio.create_task(session.ask("x", agent_id="echo"))
+            await asyncio.wait([asked], timeout=10)
+            over.set()
+            assert asked.done()
+            assert await asked == ""
