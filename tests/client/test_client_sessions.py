@@ -608,3 +608,37 @@ async def test_a_server_that_has_vanished_is_noticed_and_the_run_goes_on_with_th
             over.set()
             assert asked.done()
             assert await asked == ""
+
+
+async def test_a_person_is_asked_once_and_not_any_more_when_the_run_has_ended_without_them() -> (
+    None
+):
+    asked: list[str] = []
+    all_asked, moot = asyncio.Event(), asyncio.Event()
+
+    async def decide(approval: wire.ApprovalRequired) -> bool:
+        asked.append(approval.approval_id)
+        if approval.approval_id == "b":
+            all_asked.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            moot.set()
+
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        request_id = json.loads(await socket.recv())["request_id"]
+        await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+        for seq, approval_id in ((0, "a"), (2, "a"), (3, "b")):  # the first is of a snapshot
+            approval = {"approval_id": approval_id, "tool_call_id": "c", "tool_name": "pay"}
+            await socket.send(told("approval_required", seq, args_summary="", **approval))
+        await all_asked.wait()
+        await socket.send(told("done", 4, usage={}))  # decided by another door
+        await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", decide=decide) as session:
+            await session.ask("x", agent_id="echo")
+            await asyncio.wait_for(moot.wait(), 5)
+    assert asked == ["a", "b"]
