@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from toolgate import asgi
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.surfaces.ingress.connection import Options
@@ -36,12 +37,12 @@ class Two:
         self.cancelled.append(run_id)
 
 
-def an_ingress(orchestrator: Any) -> Ingress:
+def an_ingress(orchestrator: Any, *, resume_window_ms: int = 60_000) -> Ingress:
     clock, bus = FakeClock(), LocalBus()
     journal = MemoryJournal(clock=clock, bus=bus)
     return Ingress(
         options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
-        hub=Hub(bus, clock, resume_window_ms=60_000),
+        hub=Hub(bus, clock, resume_window_ms=resume_window_ms),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,
         orchestrator=orchestrator,
@@ -97,3 +98,31 @@ async def test_an_orchestrator_that_is_away_is_told_later_that_a_session_is_gone
     await asyncio.wait_for(ingress._session_gone("s"), 5)
     assert orchestrator.attempts == ["run_1", "run_2"] * 3
     ingress.hub.close()
+
+
+@dataclass
+class Restarted:
+    """An orchestrator with runs from before a restart, of sessions of every kind."""
+
+    sessions: list[str]
+    cancelled: list[str] = field(default_factory=list)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        return [(f"run of {one}", one) for one in self.sessions if session_id in ("", one)]
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        self.cancelled.append(session_id)
+        self.told.set()
+
+
+@pytest.mark.requirement("001/offline/runs-cancelled")
+async def test_a_restart_cancels_no_run_that_never_had_a_client_connected() -> None:
+    orchestrator = Restarted([])
+    ingress = an_ingress(orchestrator, resume_window_ms=0)
+    opening = await ingress.sessions.open(user_id="u", session_id="", last_seq=None, epoch="")
+    orchestrator.sessions = ["cron:nightly", "device/phone", opening.session_id]
+    await ingress.start(asgi.bind("127.0.0.1", 0, setting="WS_PORT"))
+    await asyncio.wait_for(orchestrator.told.wait(), 5)
+    await ingress.stop()
+    assert orchestrator.cancelled == [opening.session_id]

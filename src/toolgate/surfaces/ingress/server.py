@@ -79,8 +79,9 @@ class Ingress:
             backlog=BACKLOG,
         )
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
-        for _, session_id in await self.orchestrator.open_runs():
-            self.hub.expect(session_id)
+        for session_id in {owner for _, owner in await self.orchestrator.open_runs()}:
+            if await self.sessions.knows(session_id):
+                self.hub.expect(session_id)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

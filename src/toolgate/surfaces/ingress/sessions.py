@@ -62,6 +62,10 @@ class Sessions:
             )
         return Opening(session_id, resumed=True, last_seq=head.last, after=last_seq, snapshot=False)
 
+    async def knows(self, session_id: str) -> bool:
+        """Whether it was made here, for a client; a device's or a schedule's was not."""
+        return await self.journal.get(SESSIONS, session_id) is not None
+
     async def last_activity(self, session_id: str) -> int | None:
         """When something last happened in a session; None where there is no such session."""
         row = await self.journal.get(SESSIONS, session_id)
