@@ -642,3 +642,47 @@ async def test_a_person_is_asked_once_and_not_any_more_when_the_run_has_ended_wi
             await session.ask("x", agent_id="echo")
             await asyncio.wait_for(moot.wait(), 5)
     assert asked == ["a", "b"]
+
+
+async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_not_be_taken_is() -> (
+    None
+):
+    tools, go_on = Toolbox(), asyncio.Event()
+
+    @tools.tool("desk.look")
+    async def look(args: dict[str, Any]) -> None:
+        await go_on.wait()
+
+    said: list[list[str]] = []
+
+    async def serve(socket: ServerConnection) -> None:
+        said.append([])
+        await acknowledged(socket, resumed=bool(said[1:]))
+        if len(said) == 1:
+            request_id = json.loads(await socket.recv())["request_id"]
+            await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+            for seq, call_id in ((2, "late"), (3, "away")):
+                request = {"tool_call_id": call_id, "tool_name": "desk.look", "args": {}}
+                await socket.send(told("tool_request", seq, **request))
+            await socket.send(told("error", 4, code="cancelled", message="enough"))
+        async for message in socket:
+            result = json.loads(message)
+            said[-1].append(result["tool_call_id"])
+            code = {"late": "invalid_message", "away": "orchestrator_error"}[said[-1][-1]]
+            echo = {"request_id": result.get("request_id", "")}
+            await socket.send(told("error", code=code, message="no", **echo))
+            if sorted(said[-1]) == ["away", "late"]:
+                await socket.close(1011)
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/ws"
+        async with connect(url, user_id="u", toolbox=tools, backoff=AT_ONCE) as session:
+            with pytest.raises(Refused, match="cancelled"):
+                await session.ask("x", agent_id="echo")
+            go_on.set()  # the run has ended without them
+            async with asyncio.timeout(10):
+                while len(said) < 2 or not said[1]:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+    assert said[1] == ["away"]

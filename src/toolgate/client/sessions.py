@@ -180,7 +180,8 @@ class Session:
         self._say_surely(asked.approval_id, said)
 
     def _say_surely(self, key: str, message: Said) -> None:
-        """Now, and by each next connection until its run goes on."""
+        """Now, and by each next connection until its run goes on or it is refused for good."""
+        message = msgspec.structs.replace(message, request_id=key)  # a refusal names it so
         wire.encode(message)
         self._unheard[key] = message
         self._say(message)
@@ -320,6 +321,8 @@ class Session:
             self._runs[message.run_id] = run
         if isinstance(message, wire.Error) and not message.seq:
             log.warning("refused code=%s message=%s", message.code, message.message)
+            if message.code == wire.ErrorCode.INVALID_MESSAGE:
+                self._unheard.pop(message.request_id, None)
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
