@@ -686,3 +686,30 @@ async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_no
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
     assert said[1] == ["away"]
+
+
+async def test_a_server_that_cannot_open_the_session_just_now_is_asked_again() -> None:
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await acknowledged(socket)
+            await socket.recv()
+        elif connections == 2:
+            await socket.recv()
+            refusal = {"type": "error", "ts": 1, "code": "internal_error", "message": "not now"}
+            await socket.send(json.dumps(refusal))
+            await socket.wait_closed()
+        else:
+            await acknowledged(socket, resumed=True)
+            request_id = json.loads(await socket.recv())["request_id"]
+            await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+            await socket.send(told("done", 2, usage={}))
+            await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", backoff=AT_ONCE) as session:
+            assert await asyncio.wait_for(session.ask("x", agent_id="echo"), 10) == ""

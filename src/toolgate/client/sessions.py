@@ -305,6 +305,10 @@ class Session:
                 await self._connect()
             except Closed as again:
                 why = again
+            except Refused as refused:
+                if refused.code != wire.ErrorCode.INTERNAL_ERROR:
+                    raise
+                why = Closed(CloseCode.INTERNAL_ERROR, str(refused))  # it may pass
             else:
                 return
         raise Disconnected(str(why))
