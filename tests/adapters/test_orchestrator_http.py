@@ -20,7 +20,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.tools import Level, Tool
-from toolgate.ports.journal import Event, Operation
+from toolgate.ports.journal import Event, Operation, Row
 from toolgate.ports.orchestrator import Invocation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -38,7 +38,15 @@ class Held(MemoryJournal):
     def __init__(self) -> None:
         super().__init__(clock=FakeClock(), bus=LocalBus())
         self.may, self.asked = asyncio.Event(), asyncio.Event()
-        self.holds = False
+        self.holds = self.holds_a_read = False
+
+    async def get(self, collection: str, key: str) -> Row | None:
+        found = await super().get(collection, key)
+        if self.holds_a_read:
+            self.holds_a_read = False
+            self.asked.set()
+            await self.may.wait()
+        return found
 
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
         if self.holds:
@@ -324,4 +332,26 @@ async def test_a_run_goes_on_after_its_orchestrator_was_away_for_minutes(
         await asyncio.wait(orchestrator._reading.values())
         assert await told(journal) == ["run_started", ends]
         assert len(there.asked) == attempts
+        await orchestrator.stop()
+
+
+@pytest.mark.requirement("001/invoke/same-request-id-concurrent")
+async def test_a_request_of_two_devices_at_once_is_one_run() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"run_id": f"run_{len(there.asked)}"})
+
+    orchestrator, journal = an_orchestrator()
+    same = Invocation("s", "u", "agent", "user", "hi", request_id="q")
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        journal.holds_a_read = True
+        first = asyncio.create_task(orchestrator.invoke(same))
+        await journal.asked.wait()
+        second = asyncio.create_task(orchestrator.invoke(same))
+        await asyncio.wait([second], timeout=0.2)
+        journal.may.set()
+        assert {await first, await second} == {"run_1"}
+        assert await orchestrator.invoke(same) == "run_1"
+        assert len(there.asked) == 1
         await orchestrator.stop()

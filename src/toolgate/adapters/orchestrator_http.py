@@ -97,9 +97,6 @@ class HttpOrchestrator:
             await self._http.close()
 
     async def invoke(self, invocation: Invocation) -> str:
-        known = await self.runs.asked(invocation.session_id, invocation.request_id)
-        if known:
-            return known
         key = (invocation.session_id, invocation.request_id or self.new_id("ask"))
         task = self._asking.get(key)
         if task is None:
@@ -108,6 +105,9 @@ class HttpOrchestrator:
         return await asyncio.shield(task)
 
     async def _invoke(self, invocation: Invocation) -> str:
+        known = await self.runs.asked(invocation.session_id, invocation.request_id)
+        if known:
+            return known
         body = wire.InvokeRequest(
             session_id=invocation.session_id,
             agent_id=invocation.agent_id,
