@@ -151,6 +151,12 @@ class House:
 
         await self.when(nothing_runs)
 
+    async def until_it_spoke(self, run_id: str, times: int) -> None:
+        async def has_spoken() -> bool:
+            return [kind for kind, _ in await self.told(run_id)].count(deliveries.DELTA) == times
+
+        await self.when(has_spoken)
+
     async def told(self, run_id: str) -> list[tuple[str, dict[str, Any]]]:
         events: list[Event] = await self.journal.read("session/s", subject=run_id)
         return [(one.type, json.loads(one.data)) for one in events]
@@ -189,6 +195,27 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
         b"event: error\n",
     ]  # fmt: skip
     await listener.stop()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_the_time_a_process_was_down_is_not_the_agents(begun: bool) -> None:
+    house = House(agents={"halting": Halting()})
+    run_id = await house.invoke("x", "halting")
+    if begun:
+        await house.until_it_spoke(run_id, 1)
+    await house.dispatcher.drain(seconds=0)
+    house.clock.advance(600_000)
+    await house.runs.allow_for_downtime()
+    house.start()
+    house.dispatcher.dispatch(run_id)
+    await house.until_it_spoke(run_id, 2 if begun else 1)
+    await house.later(0)
+    for _ in range(20):  # the timer has its look
+        await asyncio.sleep(0.001)
+    assert (await house.runs.state(run_id)).status is RunStatus.RUNNING
+    await house.later(300_001)
+    await house.until(run_id, RunStatus.FAILED)
+    await house.dispatcher.drain(seconds=0)
 
 
 @requirement("001/states/run-created", "001/invoke/one-end", "001/invoke/durable-before-started")

@@ -51,6 +51,7 @@ async def open_runs(
             agent_ms=settings.agent_timeout_ms,
         ),
     )
+    await runs.allow_for_downtime()
 
     async def approval_expired(row: Row) -> None:
         await execution.approvals.on_due(row)
