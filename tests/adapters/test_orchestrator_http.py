@@ -20,7 +20,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.tools import Level, Tool
-from toolgate.ports.journal import Event, Operation, Row
+from toolgate.ports.journal import Event, Operation, Put, Row
 from toolgate.ports.orchestrator import Invocation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -355,3 +355,34 @@ async def test_a_request_of_two_devices_at_once_is_one_run() -> None:
         assert await orchestrator.invoke(same) == "run_1"
         assert len(there.asked) == 1
         await orchestrator.stop()
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_one_is_not() -> (
+    None
+):
+    orchestrator, journal = an_orchestrator()
+    clock = FakeClock()
+    orchestrator.runs.clock = clock
+    for run_id in ("run_1", "run_2"):
+        call = {"run_id": run_id, "tool_call_id": f"tc of {run_id}", "tool_name": "desk"}
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, run_id, call))
+        approval = {"run_id": run_id, "approval_id": f"ap of {run_id}"}
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
+    await orchestrator.hear("s", DONE)
+    ended_before_that_was_noted = rows.encode(rows.RunRow("s", ended=True))
+    await journal.commit(Put(rows.RUNS, "run_0", ended_before_that_was_noted))
+
+    async def kept(after_ms: int) -> list[list[str]]:
+        clock.advance(after_ms)
+        await orchestrator.runs.forget(clock.now_ms() - 30 * DAY_MS)
+        collections = (rows.RUNS, rows.CALLS, rows.APPROVALS)
+        return [[row.key for row in await journal.scan(name)] for name in collections]
+
+    runs = ["run_0", "run_1", "run_2"]
+    waiting = [["tc of run_1", "tc of run_2"], ["ap of run_1", "ap of run_2"]]
+    assert await kept(30 * DAY_MS) == [runs, *waiting]
+    assert await kept(1) == [["run_0", "run_2"], ["tc of run_2"], ["ap of run_2"]]
+    assert await kept(30 * DAY_MS) == [["run_2"], ["tc of run_2"], ["ap of run_2"]]

@@ -28,7 +28,7 @@ from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
-from toolgate.orchestration.session_tools import SessionTools
+from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
 from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
@@ -691,3 +691,32 @@ async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: Hou
     kept.clock.advance(30 * DAY_MS + 1)
     await retention.once()
     assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
+async def test_tools_are_forgotten_with_a_session_that_is_not_in_use_any_more(house: House) -> None:
+    tools = house.runs.session_tools
+    online: set[str] = {"online"}
+    for session_id in ("s", "online", "gone", "once"):
+        await tools.register(session_id, [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    as_once_written = (await house.journal.get(SESSION_TOOLS, "once")).value
+    lines = json.dumps(json.loads(as_once_written)["tools"]).encode()
+    await house.journal.commit(Put(SESSION_TOOLS, "once", lines))
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+
+    async def kept() -> list[str]:
+        now = house.clock.now_ms()
+        await tools.forget(now - 30 * DAY_MS, now=now, is_online=online.__contains__)
+        return [row.key for row in await house.journal.scan(SESSION_TOOLS)]
+
+    assert await kept() == ["gone", "once", "online", "s"]
+    house.clock.advance(30 * DAY_MS)
+    assert await kept() == ["gone", "once", "online", "s"]
+    house.clock.advance(1)
+    assert await kept() == ["online", "s"]
+    online.clear()
+    house.clock.advance(30 * DAY_MS)
+    assert await kept() == ["online", "s"], "it was in use until just now"
+    house.clock.advance(1)
+    assert await kept() == ["s"]
+    assert [tool.name for tool in await tools.of("s")] == ["desk"]

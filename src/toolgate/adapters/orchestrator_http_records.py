@@ -7,7 +7,7 @@ for a device; `due` is their deadline) and `remote_approvals`.
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, NotFound
 from toolgate.orchestration import records
+from toolgate.orchestration.retention import Sweep
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Dispatcher
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
@@ -37,6 +38,7 @@ class RunRow(msgspec.Struct, frozen=True):
     request_id: str = ""
     pushed: bool = False  # its events come by push, not by a stream that we read
     ended: bool = False
+    ended_at: int = 0  # 0 also where it ended before this was written down
     last_id: str = ""  # where to go on reading, as its orchestrator counts
     version: int = 0  # the row's, as it was read; 0 where there was none
 
@@ -60,6 +62,10 @@ class RemoteRuns:
     journal: Journal
     clock: Clock
     dispatcher: Dispatcher
+    _sweeps: dict[str, Sweep] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sweeps = {name: Sweep(self.journal, name) for name in (RUNS, CALLS, APPROVALS)}
 
     async def find(self, run_id: str) -> RunRow:
         row = await self.journal.get(RUNS, run_id)
@@ -114,7 +120,12 @@ class RemoteRuns:
         durable = any(one.type != deliveries.DELTA for one in told)
         while told and not run.ended:
             seen = run.version
-            run = msgspec.structs.replace(run, ended=bool(ends), last_id=last_id or run.last_id)
+            run = msgspec.structs.replace(
+                run,
+                ended=bool(ends),
+                ended_at=self.clock.now_ms() if ends else 0,
+                last_id=last_id or run.last_id,
+            )
             try:
                 await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
             except Conflict:  # someone else told of it meanwhile
@@ -209,6 +220,34 @@ class RemoteRuns:
             found.extend((run_id, owner) for owner, run_id in owners)
             after = rows[-1].key
         return found
+
+    async def forget(self, before: int) -> int:
+        """The runs that ended before then, and what they once waited for; how many rows."""
+        forgotten = 0
+        for row in await self._sweeps[RUNS].page():
+            run = _decode_run(row.value)
+            if run.ended and not run.ended_at:
+                run = msgspec.structs.replace(run, ended_at=self.clock.now_ms())
+                with contextlib.suppress(Conflict):
+                    await self.journal.commit(
+                        Put(RUNS, row.key, encode(run), expected=row.version), durable=False
+                    )
+            elif run.ended and run.ended_at < before:
+                forgotten += await self._forget(row)
+        for collection in (CALLS, APPROVALS):
+            for row in await self._sweeps[collection].page():
+                if await self.journal.get(RUNS, _decode_waiting(row.value).run_id) is None:
+                    forgotten += await self._forget(row)
+        return forgotten
+
+    async def _forget(self, row: Row) -> bool:
+        try:
+            await self.journal.commit(
+                Delete(row.collection, row.key, expected=row.version), durable=False
+            )
+        except Conflict:  # its orchestrator has given the same name anew
+            return False
+        return True
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
         """Where the session's open runs stand, as far as this ingress was told."""

@@ -8,7 +8,8 @@ import pytest
 
 from toolgate import asgi
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.errors import Conflict, NotFound, Unavailable
+from toolgate.ports.journal import Append, NewEvent
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -126,3 +127,53 @@ async def test_a_restart_cancels_no_run_that_never_had_a_client_connected() -> N
     await asyncio.wait_for(orchestrator.told.wait(), 5)
     await ingress.stop()
     assert orchestrator.cancelled == [opening.session_id]
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_a_session_that_nobody_uses_any_more_is_forgotten() -> None:
+    orchestrator = Restarted([])
+    ingress = an_ingress(orchestrator)
+    clock = ingress.clock
+    assert isinstance(clock, FakeClock)
+
+    async def hello(session_id: str = "") -> str:
+        opening = await ingress.sessions.open(
+            user_id="u", session_id=session_id, last_seq=0, epoch=""
+        )
+        return opening.session_id
+
+    left, online, runs, told, back = [await hello() for _ in range(5)]
+    ingress.hub.join(online, "u", Ear())
+    orchestrator.sessions = [runs]
+    clock.advance(20 * DAY_MS)
+    await hello(back)
+    clock.advance(10 * DAY_MS)
+    assert await ingress.forget_sessions(clock.now_ms() - 30 * DAY_MS) == 0
+    clock.advance(1)
+    await ingress.journal.commit(Append(f"session/{told}", [NewEvent("state", b"{}", "run_1")]))
+    assert await ingress.forget_sessions(clock.now_ms() - 30 * DAY_MS) == 1
+    with pytest.raises(NotFound):
+        await hello(left)
+    assert [await hello(one) for one in (online, runs, told, back)] == [online, runs, told, back]
+    ingress.hub.close()
+
+
+async def test_a_session_whose_user_comes_back_just_then_is_not_forgotten() -> None:
+    ingress = an_ingress(Restarted([]))
+    clock = ingress.clock
+    assert isinstance(clock, FakeClock)
+    sessions = ingress.sessions
+    session_id = (
+        await sessions.open(user_id="u", session_id="", last_seq=None, epoch="")
+    ).session_id
+    clock.advance(31 * DAY_MS)
+
+    async def comes_back(_: str) -> bool:
+        await sessions.open(user_id="u", session_id=session_id, last_seq=0, epoch="")
+        return False
+
+    assert await sessions.forget(clock.now_ms() - 30 * DAY_MS, is_in_use=comes_back) == 0
+    assert await sessions.knows(session_id), "or it would be gone under its user's feet"
+    ingress.hub.close()
