@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.e2e.ways import TOGETHER, installed
 from toolgate.adapters.http_agent import HttpAgents
 from toolgate.orchestration.agents import External
-from toolgate.ports.agents import EndTurn, Said, Step, Transcript
+from toolgate.ports.agents import EndTurn, Said, Say, Step, Transcript
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -170,6 +170,19 @@ async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
     async with installed(TOGETHER, tmp_path) as running:
         agents = f"{running.orchestrator}/internal/agents"
         assert (await running.post(agents, agent_registered))[0] in {400, 409}
+
+
+@requirement("001/agents/timeout")
+async def test_an_agent_may_be_silent_for_as_long_as_its_run_may_take() -> None:
+    agents = HttpAgents()
+    silent = {"type": "delta", "text": "let me think"}
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    async with agent(says(silent, hold=asyncio.Event())) as (url, _), asyncio.timeout(10):
+        butler = agents.agent(External("butler", url))
+        async with contextlib.aclosing(butler.turn(transcript)) as steps:
+            assert await anext(steps) == Say("let me think")
+            assert butler.http.timeout.sock_read is None, "AGENT_TIMEOUT_MS bounds the whole"
+    await agents.close()
 
 
 async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:

@@ -7,7 +7,6 @@ the ingress's own journal, from which clients are served as everywhere.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +16,7 @@ import aiohttp
 import msgspec
 
 from toolgate.adapters import orchestrator_http_records as rows
+from toolgate.adapters.keepalive import kept_alive
 from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow, WaitingRow
 from toolgate.adapters.sse import SseEvent, SseParser, TooLong
 from toolgate.contracts import orchestrator_v1 as wire
@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0  # how long any answer, or the first event of a stream, may take
 CONNECT_S: Final = 5.0
 BODY_LIMIT: Final = 1_000_000
-# A run may be silent for long; that its orchestrator's machine is still there is asked by TCP itself.
-KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # gone after 60 s
 RESUMES: Final = 15  # how often a stream that broke off is taken up again: for five minutes
 RESUMES_OF_UNKNOWN: Final = 5  # the same, where the orchestrator says that it has no such stream
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
@@ -80,7 +78,7 @@ class HttpOrchestrator:
         self._http = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=_kept_alive),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=kept_alive),
         )
         for run_id, _ in await self.runs.open_runs():
             run = await self.runs.find(run_id)
@@ -435,16 +433,6 @@ class HttpOrchestrator:
         if not isinstance(answer, dict):
             raise Unavailable("the orchestrator's answer is not an object")
         return answer
-
-
-def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
 
 
 def _refused(status: int, body: bytes, path: str) -> ToolgateError:
