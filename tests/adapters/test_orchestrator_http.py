@@ -386,3 +386,28 @@ async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_
     assert await kept(30 * DAY_MS) == [runs, *waiting]
     assert await kept(1) == [["run_0", "run_2"], ["tc of run_2"], ["ap of run_2"]]
     assert await kept(30 * DAY_MS) == [["run_2"], ["tc of run_2"], ["ap of run_2"]]
+
+
+async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"ok": True})
+
+    odd = "1/2?x=%41#y z"
+    call = {"run_id": odd, "tool_call_id": odd, "tool_name": "desk"}
+    approval = {"run_id": odd, "approval_id": odd, "tool_call_id": odd}
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, odd, call))
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, odd, approval))
+        of_run: dict[str, Any] = {"session_id": "s", "run_id": odd}
+        await orchestrator.submit_result(odd, ok=True, result=1, error=None, **of_run)
+        await orchestrator.decide_approval(odd, approve=True, reason="", decided_by="u", **of_run)
+        await orchestrator.cancel(odd, session_id="s", reason="enough")
+        await orchestrator.stop()
+    assert there.asked == [
+        f"/internal/tool_calls/{odd}/submit",
+        f"/internal/approvals/{odd}/decide",
+        f"/internal/runs/{odd}/cancel",
+    ]

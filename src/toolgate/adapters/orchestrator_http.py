@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -211,8 +212,8 @@ class HttpOrchestrator:
         await self.runs.tell(run_id, run, [ended])
 
     async def _reopen(self, run_id: str, run: RunRow) -> tuple[aiohttp.ClientResponse, SseParser]:
-        path = wire.RUN_EVENTS_PATH.format(run_id=run_id)
-        url = f"{self.url}{path}?{wire.AFTER_PARAMETER}={run.last_id or 0}"
+        path = wire.RUN_EVENTS_PATH.format(run_id=_quoted(run_id))
+        url = f"{self.url}{path}?{wire.AFTER_PARAMETER}={_quoted(run.last_id or '0')}"
         assert self._http is not None
         async with asyncio.timeout(self.answer_s):
             response = await self._http.get(
@@ -285,7 +286,7 @@ class HttpOrchestrator:
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
         """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
         try:
-            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=row.key), body)
+            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=_quoted(row.key)), body)
         except (NotFound, Conflict, Invalid):
             await self.runs.settle(row, found)
             raise
@@ -324,7 +325,7 @@ class HttpOrchestrator:
 
     async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
         """Hand a decision over; the verdict that stands."""
-        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=row.key), body)
+        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=_quoted(row.key)), body)
         stands = str(answer.get("status", VERDICTS[body.decision]))
         await self.runs.settle(row, found, verdict=stands)
         return stands
@@ -336,7 +337,7 @@ class HttpOrchestrator:
         self._cancelling.add(run_id)
         try:
             with contextlib.suppress(NotFound):
-                await self._ask(wire.CANCEL_PATH.format(run_id=run_id), {})
+                await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
             reading = self._reading.get(run_id)
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
@@ -369,7 +370,7 @@ class HttpOrchestrator:
         await self._tell_tools(session_id, wire.RegisterTools(named))
 
     async def _tell_tools(self, session_id: str, tools: wire.RegisterTools) -> None:
-        path = wire.SESSION_TOOLS_PATH.format(session_id=session_id)
+        path = wire.SESSION_TOOLS_PATH.format(session_id=_quoted(session_id))
         try:
             await self._ask(path, tools)
         except (NotFound, Invalid, Unavailable) as failed:
@@ -433,6 +434,11 @@ class HttpOrchestrator:
         if not isinstance(answer, dict):
             raise Unavailable("the orchestrator's answer is not an object")
         return answer
+
+
+def _quoted(name: str) -> str:
+    """One part of a path, whatever signs another orchestrator's ids are made of."""
+    return quote(name, safe="")
 
 
 def _refused(status: int, body: bytes, path: str) -> ToolgateError:
