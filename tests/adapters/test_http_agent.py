@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from tests.e2e.ways import TOGETHER, installed
 from toolgate.adapters.http_agent import HttpAgents
@@ -162,7 +163,11 @@ async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "agent_registered",
-    [{"agent_id": "echo", "endpoint": "http://x"}, {"agent_id": "a", "endpoint": "file:///x"}],
+    [
+        {"agent_id": "echo", "endpoint": "http://x"},
+        {"agent_id": "a", "endpoint": "file:///x"},
+        {"agent_id": "a", "endpoint": "http://x", "auth_token": "of two\r\nlines"},
+    ],
 )
 async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
     tmp_path: Path, agent_registered: dict[str, str]
@@ -183,6 +188,20 @@ async def test_an_agent_may_be_silent_for_as_long_as_its_run_may_take() -> None:
             assert await anext(steps) == Say("let me think")
             assert butler.http.timeout.sock_read is None, "AGENT_TIMEOUT_MS bounds the whole"
     await agents.close()
+
+
+async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
+    async with installed(TOGETHER, tmp_path) as running:
+        agents = f"{running.orchestrator}/internal/agents"
+        for name in ("team/butler", "butler"):
+            assert (await running.post(agents, {"agent_id": name, "endpoint": "http://x"}))[
+                0
+            ] == 201
+        for path in ("team%2Fbutler", "butler"):
+            async with running.http.delete(URL(f"{agents}/{path}", encoded=True)) as removed:
+                assert removed.status == 200
+        _, listed = await running.get(agents)
+        assert not [one for one in listed["agents"] if one["kind"] == "external"]  # type: ignore[attr-defined]
 
 
 async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 SILENCE_S: Final = 15.0  # after which a stream says that it is still there, or a proxy would cut it
 STILL_HERE: Final = b": \n\n"
 DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
-AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id}"
+AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id:path}"  # a name may hold a slash
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     Invalid: wire.ErrorCode.INVALID_REQUEST,
