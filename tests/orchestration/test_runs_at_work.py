@@ -275,6 +275,27 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
     assert (stored["status"], stored["result"]) == ("SUCCEEDED", "ran")
 
 
+async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_may_run(
+    house: House,
+) -> None:
+    house.pipeline.elsewhere.add("pay")
+    await house.runs.register_tools("s", [Tool("pay", "", Level.SIGN, {}, repeatable=True)])
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    call_id = (await house.runs.state(run_id)).calls[0].call_id
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+    await listener.start()
+    path = SUBMIT_PATH.format(tool_call_id=call_id)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+    async with aiohttp.ClientSession() as http:
+        answer = await http.post(url, json={"status": "SUCCEEDED", "result": "paid"})
+        refusal = await answer.json()
+    await listener.stop()
+    assert (answer.status, refusal["error"]) == (409, "conflict")
+    assert (await house.runs.state(run_id)).calls[0].status is CallStatus.WAITING_APPROVAL
+
+
 class Unsure(FakePipeline):
     """Cannot decide on what it is told not to, as a full disk makes it."""
 

@@ -130,6 +130,8 @@ class OrchestratorApi:
                 )
             except Conflict:  # someone else was first: what is stored stands
                 call, run = await self.runs.find_call(call_id)
+                if not call.ended:  # a person is still asked whether it may run at all
+                    raise
         return asgi.Json(_call_view(call, run))
 
     async def _decide(self, request: Request) -> Response:
