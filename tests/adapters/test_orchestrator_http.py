@@ -411,3 +411,29 @@ async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
         f"/internal/approvals/{odd}/decide",
         f"/internal/runs/{odd}/cancel",
     ]
+
+
+async def test_an_orchestrator_that_hangs_keeps_no_client_from_its_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs = True
+    named: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if hangs:
+            await asyncio.Event().wait()
+        named.append(request.path.rsplit("/", 1)[1])
+        return web.json_response({"run_id": "run_1"})
+
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.TOOLS_S", 0.05)
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there:
+        orchestrator.url = there.url
+        await orchestrator.start()
+        async with asyncio.timeout(5):  # a client waits for 10 s
+            await orchestrator.register_tools("s", [a_tool("desk.look")])
+        hangs = False
+        monkeypatch.undo()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await orchestrator.stop()
+    assert named == ["tools", "invoke"]

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0  # how long any answer, or the first event of a stream, may take
 CONNECT_S: Final = 5.0
+TOOLS_S: Final = (
+    2.0  # how long a hello waits until its tools are known there; else the next run does
+)
 BODY_LIMIT: Final = 1_000_000
 RESUMES: Final = 15  # how often a stream that broke off is taken up again: for five minutes
 RESUMES_OF_UNKNOWN: Final = 5  # the same, where the orchestrator says that it has no such stream
@@ -372,10 +375,12 @@ class HttpOrchestrator:
     async def _tell_tools(self, session_id: str, tools: wire.RegisterTools) -> None:
         path = wire.SESSION_TOOLS_PATH.format(session_id=_quoted(session_id))
         try:
-            await self._ask(path, tools)
-        except (NotFound, Invalid, Unavailable) as failed:
-            log.warning("tools_not_registered session_id=%s error=%s", session_id, failed)
-            if isinstance(failed, Unavailable) and len(self._untold) < MAX_UNTOLD:
+            async with asyncio.timeout(TOOLS_S):
+                await self._ask(path, tools)
+        except (NotFound, Invalid, Unavailable, TimeoutError) as failed:
+            log.warning("tools_not_registered session_id=%s error=%r", session_id, failed)
+            away = isinstance(failed, Unavailable | TimeoutError)
+            if away and len(self._untold) < MAX_UNTOLD:
                 self._untold.setdefault(session_id, tools)
 
     async def session_of(self, run_id: str) -> str:
