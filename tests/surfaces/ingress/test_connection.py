@@ -241,6 +241,30 @@ async def test_who_cannot_be_given_what_it_missed_is_closed_and_may_come_back(wh
     door.hub.close()
 
 
+@pytest.mark.parametrize("forgotten", [4, 5], ids=["in part", "all of it"])
+async def test_who_missed_what_is_not_kept_any_more_is_closed_and_not_given_the_rest(
+    forgotten: int,
+) -> None:
+    door = Door()
+    connection, wire = await door.open()
+    stream = stream_of(wire.sent[0]["session_id"])
+
+    async def told(count: int) -> None:
+        for _ in range(count):
+            event = NewEvent("state", b'{"run_id":"r","state":"x"}', "r")
+            await door.journal.commit(Append(stream, [event]))
+
+    await told(2)
+    connection.pause_writing()
+    await told(3)
+    await door.journal.forget(stream, through=forgotten)  # as retention does, now and then
+    connection.resume_writing()
+    await until(lambda: wire.close_code == CloseCode.SLOW_CONSUMER)
+    assert [one.get("seq") for one in wire.sent[1:]] == [1, 2]
+    leave(connection, wire)
+    door.hub.close()
+
+
 async def test_answers_wait_for_a_client_that_does_not_read_them() -> None:
     door = Door()
     connection, wire = await door.open()
