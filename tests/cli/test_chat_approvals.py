@@ -57,6 +57,18 @@ def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixtur
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
+def test_what_an_agent_takes_back_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    chat._show(wire.Delta(ts=1, run_id="r", text="half an ans"))
+    taken_back = {wire.RETRACTED: 11, "resumed": True}
+    chat._show(wire.State(ts=1, run_id="r", state="RUNNING", detail=taken_back))
+    chat._show(wire.State(ts=1, run_id="r", state="RUNNING", detail=None))
+    shown = capsys.readouterr().out
+    assert shown.splitlines() == [
+        "half an ans", "[running: it begins anew, the last 11 characters do not count]", "",
+        "[running]",
+    ]  # fmt: skip
+
+
 def test_a_user_without_a_name_can_chat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")  # as in a container with any uid

@@ -15,7 +15,7 @@ import uvloop
 from toolgate import settings as table
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import plain
-from toolgate.client.sessions import Disconnected, Refused, Session, connect
+from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
 
@@ -103,7 +103,9 @@ def _show(event: wire.AnySessionEvent) -> None:
         case wire.ToolRequest():
             click.echo(f"\n[tool {plain(event.tool_name)}]")
         case wire.State():
-            click.echo(f"\n[{plain(event.state.lower())}]")
+            back = retracted(event)
+            why = f": it begins anew, the last {back} characters do not count" if back else ""
+            click.echo(f"\n[{plain(event.state.lower())}{why}]")
         case wire.Error():
             click.echo(f"\n[{plain(event.code)}: {plain(event.message)}]")
         case wire.Done():

@@ -160,7 +160,7 @@ class Session:
         async for event in self.invoke(content, agent_id=agent_id):
             if isinstance(event, wire.Delta):
                 said.append(event.text)
-            elif isinstance(event, wire.State) and (back := _retracted(event)):
+            elif isinstance(event, wire.State) and (back := retracted(event)):
                 said = ["".join(said)[:-back]]
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
@@ -416,7 +416,7 @@ class Session:
             run.events.put_nowait(why)
 
 
-def _retracted(event: wire.State) -> int:
+def retracted(event: wire.State) -> int:
     """How much of what was said last does not count: the agent was interrupted, and begins anew."""
     back = event.detail.get(wire.RETRACTED) if isinstance(event.detail, dict) else None
     return back if isinstance(back, int) and back > 0 else 0
