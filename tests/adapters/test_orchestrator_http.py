@@ -437,3 +437,31 @@ async def test_an_orchestrator_that_hangs_keeps_no_client_from_its_hello(
         await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
         await orchestrator.stop()
     assert named == ["tools", "invoke"]
+
+
+@pytest.mark.requirement("001/dispatch/submit-tool-result", "001/dispatch/submit-decision")
+@pytest.mark.parametrize(
+    "body", [b"", b"OK", b'"ok"', b"[]", b'{"status": "ok"}', b'{"status": "RUNNING"}', b"\xff"]
+)
+async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    call = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 9}
+    approval = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
+    of_run: dict[str, Any] = {"session_id": "s", "run_id": "run_1"}
+    orchestrator, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
+        await orchestrator.submit_result("tc_1", ok=True, result=1, error=None, **of_run)
+        decision: dict[str, Any] = {"reason": "", "decided_by": "u"}
+        await orchestrator.decide_approval("ap_1", approve=True, **decision, **of_run)
+        assert await journal.next_due() is None, "or it would be told of a time-out"
+        with pytest.raises(Conflict, match="approved"):
+            await orchestrator.decide_approval("ap_1", approve=False, **decision, **of_run)
+        await orchestrator.cancel("run_1", session_id="s", reason="enough")
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()

@@ -7,7 +7,7 @@ the ingress's own journal, from which clients are served as everywhere.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -53,6 +53,8 @@ VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
     wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
 }
+CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
+APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
 BROKE_OFF: Final = "the orchestrator's stream broke off"
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
@@ -124,7 +126,12 @@ class HttpOrchestrator:
         if response.content_type == wire.EVENT_STREAM_TYPE:
             return await self._begin_stream(run, response)
         async with response:
-            answer = await self._json(response)
+            try:
+                answer = await self._json(response)
+            except Garbage as garbage:
+                raise Unavailable(
+                    f"the orchestrator's answer cannot be read: {garbage}"
+                ) from garbage
         run_id = answer.get("run_id")
         if not isinstance(run_id, str) or not run_id:
             raise Unavailable("the orchestrator's answer has no run_id")
@@ -294,7 +301,7 @@ class HttpOrchestrator:
             await self.runs.settle(row, found)
             raise
         await self.runs.settle(row, found)
-        return str(answer.get("status", body["status"]))
+        return _stands(answer, CALL_ENDS, body["status"])
 
     async def decide_approval(
         self,
@@ -329,7 +336,7 @@ class HttpOrchestrator:
     async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
         """Hand a decision over; the verdict that stands."""
         answer = await self._ask(wire.DECIDE_PATH.format(approval_id=_quoted(row.key)), body)
-        stands = str(answer.get("status", VERDICTS[body.decision]))
+        stands = _stands(answer, APPROVAL_ENDS, VERDICTS[body.decision])
         await self.runs.settle(row, found, verdict=stands)
         return stands
 
@@ -406,9 +413,13 @@ class HttpOrchestrator:
             await self.runs.postpone(row, due=None)
 
     async def _ask(self, path: str, body: Any) -> Mapping[str, Any]:
+        """Who answers 2xx has taken it, whatever else it says: the seed has no form for that."""
         response = await self._post(path, body)
         async with response:
-            return await self._json(response)
+            try:
+                return await self._json(response)
+            except Garbage:
+                return {}
 
     async def _post(
         self, path: str, body: Any, *, accept: str = "application/json"
@@ -434,11 +445,19 @@ class HttpOrchestrator:
             async with asyncio.timeout(self.answer_s):
                 body = await response.content.read(BODY_LIMIT)
             answer = msgspec.json.decode(body) if body.strip() else {}
-        except (*NETWORK, *UNREADABLE) as failed:
+        except NETWORK as failed:
             raise Unavailable("the orchestrator's answer cannot be read") from failed
+        except UNREADABLE as unreadable:
+            raise Garbage(str(unreadable)) from unreadable
         if not isinstance(answer, dict):
-            raise Unavailable("the orchestrator's answer is not an object")
+            raise Garbage("it is not an object")
         return answer
+
+
+def _stands(answer: Mapping[str, Any], ends: Set[str], said: str) -> str:
+    """How something ended, as an answer tells; what was said, where it tells nothing of that."""
+    status = str(answer.get("status")).upper()
+    return status if status in ends else said
 
 
 def _quoted(name: str) -> str:
