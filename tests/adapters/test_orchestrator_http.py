@@ -404,7 +404,12 @@ async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
         of_run: dict[str, Any] = {"session_id": "s", "run_id": odd}
         await orchestrator.submit_result(odd, ok=True, result=1, error=None, **of_run)
         await orchestrator.decide_approval(odd, approve=True, reason="", decided_by="u", **of_run)
+        assert await orchestrator.open_runs() == await orchestrator.open_runs("s") == [(odd, "s")]
+        again = HttpOrchestrator(there.url, orchestrator.runs, CountingIds())
+        await again.start()  # as after a restart
+        await again.stop()
         await orchestrator.cancel(odd, session_id="s", reason="enough")
+        assert await orchestrator.open_runs() == []
         await orchestrator.stop()
     assert there.asked == [
         f"/internal/tool_calls/{odd}/submit",

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -91,9 +92,7 @@ class RemoteRuns:
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
     ) -> RunRow:
         """Write down that a run has started, in the commit that tells its session."""
-        operations: list[Operation] = [
-            Put(OPEN, records.session_key(run.session_id, run_id), b"null")
-        ]
+        operations: list[Operation] = [Put(OPEN, _open_key(run.session_id, run_id), b"null")]
         if run.request_id:
             key = records.request_key(run.session_id, run.request_id)
             due = self.clock.now_ms() + REQUEST_KEPT_MS
@@ -116,7 +115,7 @@ class RemoteRuns:
             told = told[: ends[0] + 1]
         operations: list[Operation] = []
         if ends:
-            operations.append(Delete(OPEN, records.session_key(run.session_id, run_id)))
+            operations.append(Delete(OPEN, _open_key(run.session_id, run_id)))
         durable = any(one.type != deliveries.DELTA for one in told)
         while told and not run.ended:
             seen = run.version
@@ -212,12 +211,12 @@ class RemoteRuns:
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
         if session_id:
             runs = await records.runs_of(self.journal, OPEN, session_id)
-            return [(run_id, session_id) for run_id in runs]
+            return [(unquote(run_id), session_id) for run_id in runs]
         found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(OPEN, after=after):
             owners = (records.session_and_run(row.key) for row in rows)
-            found.extend((run_id, owner) for owner, run_id in owners)
+            found.extend((unquote(run_id), owner) for owner, run_id in owners)
             after = rows[-1].key
         return found
 
@@ -267,6 +266,11 @@ class RemoteRuns:
                 if row is not None and not _decode_waiting(row.value).settled:
                     told.append(asked)
         return told
+
+
+def _open_key(session_id: str, run_id: str) -> str:
+    """Another orchestrator's ids may hold a slash."""
+    return records.session_key(session_id, quote(run_id, safe=""))
 
 
 def _asks_for(told: Delivery) -> tuple[str, str]:
