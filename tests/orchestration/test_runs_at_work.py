@@ -29,7 +29,7 @@ from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
-from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
+from toolgate.ports.agents import Agent, AgentFailed, Note, Say, Step, Transcript
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
@@ -496,6 +496,30 @@ async def test_an_agent_that_fails_ends_its_run_and_shows_nothing_of_its_inside(
     kind, members = (await house.told(run_id))[-1]
     assert (kind, members["code"]) == ("error", code)
     assert "bug" not in members["message"]
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_an_agents_failure_and_state_are_kept_without_secrets() -> None:
+    class Talkative(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Note("LOOKING", {"at": "https://x/?key=SECRET"})
+            raise self._failure
+
+    failure = AgentFailed("unauthorized", "the key SECRET is not known")
+    house = House(agents={"talkative": Talkative(failure)})
+    house.runs.redact = lambda text: text.replace("SECRET", "***")
+    house.runs.redact_fields = lambda given: {
+        name: str(value).replace("SECRET", "***") for name, value in given.items()
+    }
+    run_id = await house.invoke("x", "talkative")
+    await house.until(run_id, RunStatus.FAILED)
+    events = await house.journal.read_all()
+    assert not [event for event in events if b"SECRET" in event.data]
+    rows = await house.journal.scan(records.RUNS)
+    assert [records.decode_run_line(row.value).message for row in rows] == [
+        "the key *** is not known"
+    ]
+    assert (await house.told(run_id))[1][1]["detail"] == {"at": "https://x/?key=***"}
     await house.dispatcher.drain(seconds=0)
 
 
