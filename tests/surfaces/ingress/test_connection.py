@@ -265,6 +265,27 @@ async def test_who_missed_what_is_not_kept_any_more_is_closed_and_not_given_the_
     door.hub.close()
 
 
+async def test_the_first_event_of_a_session_is_not_lost_on_who_comes_back_just_then() -> None:
+    door = Door()
+    first, wire = await door.open()
+    session_id = wire.sent[0]["session_id"]
+    leave(first, wire)
+    sessions = door.sessions
+
+    class Meanwhile:
+        async def open(self, **hello: Any) -> Any:
+            opening = await sessions.open(**hello)
+            event = NewEvent("state", b'{"run_id":"r","state":"x"}', "r")
+            await door.journal.commit(Append(stream_of(session_id), [event]))
+            return opening
+
+    door.sessions = cast("Any", Meanwhile())
+    back, wire = await door.open(session_id=session_id, last_seq=0)
+    await until(lambda: wire.kinds() == ["hello_ack", "state"])
+    leave(back, wire)
+    door.hub.close()
+
+
 async def test_answers_wait_for_a_client_that_does_not_read_them() -> None:
     door = Door()
     connection, wire = await door.open()

@@ -392,7 +392,7 @@ class Connection(WSListener):
                 self._write(snapshot_frame(delivery, now=now))
         if self._channel is None or self._closing:
             return  # it has left meanwhile
-        new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
+        new = not opening.resumed and not opening.snapshot  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
 
