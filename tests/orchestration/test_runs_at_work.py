@@ -499,6 +499,25 @@ async def test_an_agent_that_fails_ends_its_run_and_shows_nothing_of_its_inside(
     await house.dispatcher.drain(seconds=0)
 
 
+async def test_what_an_agent_says_at_once_comes_in_messages_that_any_client_takes() -> None:
+    text = "".join(str(n) for n in range(200_000))
+
+    class Verbose(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Say("so: ")
+            yield Say(text)
+            yield Say(".")
+
+    house = House(agents={"verbose": Verbose(RuntimeError())})
+    run_id = await house.invoke("x", "verbose")
+    await house.until(run_id, RunStatus.DONE)
+    deltas = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
+    assert "".join(deltas) == f"so: {text}."
+    assert max(map(len, deltas)) < 200_000, "it was one message of a megabyte"
+    assert (await house.runs.state(run_id)).turns[0].text == f"so: {text}."
+    await house.dispatcher.drain(seconds=0)
+
+
 async def test_an_agents_failure_and_state_are_kept_without_secrets() -> None:
     class Talkative(Broken):
         async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:

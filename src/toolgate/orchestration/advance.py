@@ -67,9 +67,11 @@ class Voice:
         self._said.append(step.text)
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
-        if not text:
-            return
-        if step.apart or self._waiting > UNSAID_LIMIT:
+        for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
+            await self._put(text[start : start + UNSAID_LIMIT], apart=step.apart)
+
+    async def _put(self, text: str, *, apart: bool) -> None:
+        if apart or self._waiting + len(text) > UNSAID_LIMIT:
             await self.flush()
         self._unsaid.append(text)
         self._waiting += len(text)
