@@ -1,5 +1,6 @@
 """The assistant, against a local server that speaks the providers' wire formats."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -236,6 +237,17 @@ async def test_a_rate_limit_is_waited_out(kind: str) -> None:
         taken = await steps(agent_at(kind, model.url))
     assert isinstance(taken[-1], EndTurn)
     assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+async def test_a_rate_limit_that_names_a_date_is_over_when_that_has_come(kind: str) -> None:
+    limit = (429, {"error": {"type": "rate_limit_error", "message": "slow down"}})
+    async with provider(limit, (200, text_answer(kind))) as model, asyncio.timeout(20):
+        model.retry_after = "Sun, 06 Nov 1994 08:49:37 GMT"
+        name = {"openai": "openai:gpt-x", "anthropic": "anthropic:claude-x"}[kind]
+        url = f"{model.url}/v1" if kind == "openai" else model.url
+        taken = await steps(LlmAgent(name, url, "key", first_pause_s=60))
+    assert isinstance(taken[-1], EndTurn)
 
 
 @pytest.mark.parametrize(("status", "requests"), [(401, 1), (400, 1), (503, 4), (429, 4)])

@@ -1,8 +1,11 @@
 """Two approvals at once: each question has its own answer."""
 
 import asyncio
+import queue
 import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -54,6 +57,18 @@ def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixtur
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
+def test_what_an_agent_takes_back_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    chat._show(wire.Delta(ts=1, run_id="r", text="half an ans"))
+    taken_back = {wire.RETRACTED: 11, "resumed": True}
+    chat._show(wire.State(ts=1, run_id="r", state="RUNNING", detail=taken_back))
+    chat._show(wire.State(ts=1, run_id="r", state="RUNNING", detail=None))
+    shown = capsys.readouterr().out
+    assert shown.splitlines() == [
+        "half an ans", "[running: it begins anew, the last 11 characters do not count]", "",
+        "[running]",
+    ]  # fmt: skip
+
+
 def test_a_user_without_a_name_can_chat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")  # as in a container with any uid
@@ -64,3 +79,22 @@ def test_a_user_without_a_name_can_chat(monkeypatch: pytest.MonkeyPatch, tmp_pat
     home = {"TOOLGATE_HOME": str(tmp_path)}
     told = CliRunner().invoke(chat.command, ["--url", "ws://127.0.0.1:1/ws", "hi"], env=home)
     assert isinstance(told.exception, Unavailable), told.exception
+
+
+async def test_an_answer_nobody_waits_for_any_more_is_the_next_thing_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    typed: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(readline=partial(typed.get, timeout=5)))
+    question = asyncio.create_task(chat._decide(asked("pay")))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    question.cancel()  # decided by another door
+    await asyncio.wait([question])
+    next_line = asyncio.create_task(chat._line("> "))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    typed.put("hello\n")
+    assert await asyncio.wait_for(next_line, 5) == "hello\n"
+    typed.put("more\n")
+    assert await asyncio.wait_for(chat._line("> "), 5) == "more\n"

@@ -104,10 +104,8 @@ class LlmAgent:
         status = getattr(failed, "status_code", None)
         if spoke or attempt + 1 == ATTEMPTS or (status is not None and status not in PASSING):
             return None
-        headers = getattr(failed, "headers", None) or {}
-        try:
-            asked = float(headers.get("retry-after", ""))
-        except ValueError:
+        asked: float | None = getattr(failed, "retry_after", None)  # seconds, or until a date
+        if asked is None:
             asked = self._first_pause_s * 2**attempt
         return min(asked, LONGEST_PAUSE_S)
 

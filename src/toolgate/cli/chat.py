@@ -15,7 +15,7 @@ import uvloop
 from toolgate import settings as table
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import plain
-from toolgate.client.sessions import Disconnected, Refused, Session, connect
+from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
 
@@ -35,32 +35,52 @@ class Talk:
     as_json: bool
 
 
+class Keyboard:
+    """What is typed, line by line; a line that nobody waits for any more is the next one's."""
+
+    def __init__(self) -> None:
+        self._coming: asyncio.Future[str] | None = None
+
+    async def line(self) -> str:
+        """A line of the terminal's, or of whatever stands in for it; empty at its end."""
+        loop = asyncio.get_running_loop()
+        if self._coming is None or self._coming.get_loop() is not loop:
+            self._coming = self._read(loop)
+        coming = self._coming
+        await asyncio.wait([coming])  # and not for itself: whoever waits may be cancelled
+        self._coming = None
+        return coming.result()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
+        read: asyncio.Future[str] = loop.create_future()
+
+        def tell(line: str, wrong: Exception | None = None) -> None:
+            if wrong is None:
+                read.set_result(line)
+            else:
+                read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+
+        def wait() -> None:
+            try:
+                told: tuple[str, Exception | None] = sys.stdin.readline(), None
+            except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
+                told = "", wrong
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+                loop.call_soon_threadsafe(tell, *told)
+
+        # Not of the loop's own threads: those are waited for at the end, and this one may never
+        # return.
+        threading.Thread(target=wait, daemon=True).start()
+        return read
+
+
+_keyboard = Keyboard()
+
+
 async def _line(prompt: str) -> str:
-    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
-    loop = asyncio.get_running_loop()
-    read: asyncio.Future[str] = loop.create_future()
-
-    def tell(line: str, wrong: Exception | None = None) -> None:
-        if read.done():
-            return
-        if wrong is None:
-            read.set_result(line)
-        else:
-            read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
-
-    def wait() -> None:
-        try:
-            told: tuple[str, Exception | None] = sys.stdin.readline(), None
-        except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
-            told = "", wrong
-        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
-            loop.call_soon_threadsafe(tell, *told)
-
-    # Not of the loop's own threads: those are waited for at the end, and this one may never return.
-    threading.Thread(target=wait, daemon=True).start()
-    return await read
+    return await _keyboard.line()
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
@@ -68,7 +88,11 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
         if asked.reason:
             click.echo(f"  {plain(asked.reason)}")
-        answer = await _line("  approve? [y/N] ")
+        try:
+            answer = await _line("  approve? [y/N] ")
+        except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended
+            click.echo()
+            raise
     return answer.strip().lower() in {"y", "yes"}
 
 
@@ -79,7 +103,9 @@ def _show(event: wire.AnySessionEvent) -> None:
         case wire.ToolRequest():
             click.echo(f"\n[tool {plain(event.tool_name)}]")
         case wire.State():
-            click.echo(f"\n[{plain(event.state.lower())}]")
+            back = retracted(event)
+            why = f": it begins anew, the last {back} characters do not count" if back else ""
+            click.echo(f"\n[{plain(event.state.lower())}{why}]")
         case wire.Error():
             click.echo(f"\n[{plain(event.code)}: {plain(event.message)}]")
         case wire.Done():
