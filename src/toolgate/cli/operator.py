@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from toolgate.cli.options import host_in_url, with_settings
-from toolgate.cli.terminal import plain, table_of
+from toolgate.cli.terminal import plain, print_table, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -115,10 +115,11 @@ def show(
     if not rows:
         click.echo(none)
         return
-    shown = table_of(columns)
+    shown = table_of(*columns)
     for row in rows:
-        shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
-    Console(markup=False, emoji=False, highlight=False).print(shown)
+        cells = (plain(_cell(name, row.get(name))) for name in columns.values())
+        shown.add_row(*map(Text, cells))
+    print_table(shown)
 
 
 def _cell(name: str, value: Any) -> str:
