@@ -71,7 +71,7 @@ function showWaiting() {
 }
 
 async function countWaiting() {
-  try { waiting = (await get("/approvals")).pending.length; showWaiting(); } catch { /* the page says so itself */ }
+  try { waiting = (await get("/approvals")).total; showWaiting(); } catch { /* the page says so itself */ }
 }
 
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
