@@ -20,14 +20,18 @@ GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST"
 
 
 @contextlib.contextmanager
-def answering(status: int, body: bytes) -> Iterator[Operator]:
-    """A server that answers each request with this."""
+def answering(status: int, body: bytes, asked: list[str] | None = None) -> Iterator[Operator]:
+    """A server that answers each request with this; `asked` gets the paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - as the library calls it
 
         def log_message(self, *_: object) -> None:
             """Not into the test's output."""
@@ -172,3 +176,20 @@ def test_a_file_that_is_too_large_to_be_kept_is_said_to_be_so(tmp_path: Path) ->
         result = CliRunner().invoke(main, ["artifact", "put", str(large), *settings])
     assert result.exit_code == 1
     assert f"at most {LARGEST_FILE} bytes" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_no_proxy_is_given_what_goes_to_this_machine(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    asked: list[str] = []
+    with answering(200, b'{"from": "a proxy"}', asked) as proxy, saying(b"") as url:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        port = url.rpartition(":")[2]
+        where = ["-s", f"GATEWAY_PORT={port}"] if command == ["console"] else ["--url", url]
+        ended = CliRunner().invoke(main, [*command, *where, *tokens, "--home", str(tmp_path)])
+    assert ended.exit_code == 1
+    assert "answer" in ended.stderr
+    assert not asked

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import refusal
+from toolgate.cli.operator import opener_for, refusal
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
 from toolgate.execution.file_artifacts import LARGEST_FILE
@@ -80,7 +80,7 @@ def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | Non
         address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as above
+        with opener_for(address).open(request, timeout=TIMEOUT_S) as got:
             answer: bytes = got.read()
             return answer
     except urllib.error.HTTPError as refused:

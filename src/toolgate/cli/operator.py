@@ -2,8 +2,10 @@
 
 import functools
 import http.client
+import ipaddress
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ class Operator:
         """The whole answer; raises Refused with the gateway's own words, Unavailable."""
         try:
             request = self._request(method, path, body)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
+            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
                 answer = json.loads(got.read())
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
@@ -49,7 +51,7 @@ class Operator:
         """A stream, line by line, until it ends; a living one is never silent for so long."""
         try:
             request = self._request("GET", path, None)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
+            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
                 for line in got:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:
@@ -63,6 +65,20 @@ class Operator:
         return urllib.request.Request(  # noqa: S310 - the operator's own URL
             self.url + path, data=content, headers=headers, method=method
         )
+
+
+def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    """What asks this address. No proxy can reach this machine for us, nor may it have our token."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
+    return urllib.request.build_opener(*direct, *handlers)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def refusal(refused: urllib.error.HTTPError, url: str) -> Refused | Unavailable:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import TIMEOUT_S, Operator, as_operator, show
+from toolgate.cli.operator import TIMEOUT_S, Operator, as_operator, opener_for, show
 from toolgate.cli.options import EXIT_FAILED
 from toolgate.cli.terminal import plain, progress
 from toolgate.domain.errors import Refused, Unavailable
@@ -28,7 +28,7 @@ class Tasks:
     def __init__(self, operator: Operator) -> None:
         self._base = f"{operator.url}/console/api"
         jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        self._opener = urllib.request.build_opener(jar)
+        self._opener = opener_for(self._base, jar)
         self.ask("POST", "/sign-in", {"token": operator.token})
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
