@@ -102,6 +102,7 @@ OTHERS = {
     "another's page": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<h1>",
     "another's error": b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
     "another's json": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    "another's object": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
 }
 COMMANDS = (
     ["devices"],
@@ -193,3 +194,36 @@ def test_no_proxy_is_given_what_goes_to_this_machine(
     assert ended.exit_code == 1
     assert "answer" in ended.stderr
     assert not asked
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_where_no_server_runs_the_command_that_starts_one_is_named(
+    command: list[str], tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    where = ["-s", "GATEWAY_PORT=9", "--home", str(tmp_path)]
+    ended = CliRunner().invoke(main, [*command, *tokens, *where])
+    assert ended.exit_code == 1
+    assert "`toolgate up`" in ended.stderr
+    assert "urlopen" not in ended.stderr
+
+
+def test_where_no_ingress_runs_the_command_that_starts_one_is_named(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(main, ["chat", "hi", "-s", "WS_PORT=9", f"--home={tmp_path}"])
+    assert ended.exit_code == 1
+    assert "`toolgate up`" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [(["devices"], "OPERATOR_TOKEN"), (["artifact", "put", __file__], "EXECUTOR_TOKEN")],
+)
+def test_a_token_that_is_refused_is_said_by_the_name_it_is_set_with(
+    command: list[str], setting: str, tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    with answering(401, GONE) as operator:
+        where = ["--url", operator.url, "--home", str(tmp_path)]
+        ended = CliRunner().invoke(main, [*command, *tokens, *where])
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith(f"toolgate: gone: set {setting}, or --home")

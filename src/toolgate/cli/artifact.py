@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import opener_for, refusal
+from toolgate.cli.operator import opener_for, refusal, silence
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
 from toolgate.execution.file_artifacts import LARGEST_FILE
@@ -84,9 +84,9 @@ def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | Non
             answer: bytes = got.read()
             return answer
     except urllib.error.HTTPError as refused:
-        raise refusal(refused, address) from refused
+        raise refusal(refused, address, setting="EXECUTOR_TOKEN") from refused
     except (OSError, ValueError, http.client.HTTPException) as silent:
-        raise Unavailable(f"no gateway answers at {address}: {silent}") from silent
+        raise silence("gateway", address, silent) from silent
 
 
 def _token(settings: Settings) -> str:

@@ -104,6 +104,7 @@ async def _chat(talk: Talk, once: str) -> bool:
     """Whether every run ended well."""
     # With --json nobody sits here to be asked: what needs a person waits for one elsewhere.
     decide = None if talk.as_json else _decide
+    is_connected = False
     try:
         async with connect(
             talk.url,
@@ -112,6 +113,7 @@ async def _chat(talk: Talk, once: str) -> bool:
             session_id=talk.session_id,
             decide=decide,
         ) as session:
+            is_connected = True
             if once:
                 return await _say(session, once, talk)
             click.echo(f"session {session.session_id}, agent {talk.agent}; Ctrl-D ends", err=True)
@@ -121,7 +123,9 @@ async def _chat(talk: Talk, once: str) -> bool:
                     all_done = await _say(session, line.strip(), talk) and all_done
             return all_done
     except (Disconnected, Refused) as failed:
-        raise Unavailable(f"{talk.url}: {failed}") from failed
+        never = isinstance(failed, Disconnected) and not is_connected
+        hint = "; `toolgate up` starts it, --url says where it is" if never else ""
+        raise Unavailable(f"{talk.url}: {failed}{hint}") from failed
 
 
 def _this_user() -> str:

@@ -10,8 +10,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 from rich.text import Text
@@ -39,10 +40,8 @@ class Operator:
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
-        if not isinstance(answer, dict):
-            raise Unavailable(f"no gateway answers at {self.url}, but something else")
-        return answer
+            raise silence("gateway", self.url, silent) from silent
+        return answer_of("gateway", self.url, answer)
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
@@ -57,7 +56,7 @@ class Operator:
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+            raise silence("gateway", self.url, silent) from silent
 
     def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
         content = None if body is None else json.dumps(body).encode()
@@ -81,13 +80,43 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def refusal(refused: urllib.error.HTTPError, url: str) -> Refused | Unavailable:
+class _Answer(dict[str, Any]):
+    """JSON of what should be ours: where a member is not there, it is not."""
+
+    def __init__(self, members: dict[str, Any], stranger: Unavailable) -> None:
+        super().__init__(members)
+        self._stranger = stranger
+
+    def __missing__(self, _: str) -> NoReturn:
+        raise self._stranger
+
+
+def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
+    """The members of an answer; raises Unavailable, also later for one that is not there."""
+    stranger = Unavailable(f"no {what} answers at {url}, but something else: see --url")
+    if not isinstance(answer, dict):
+        raise stranger
+    return _Answer(answer, stranger)
+
+
+def silence(what: str, url: str, silent: Exception) -> Unavailable:
+    """Why nothing answers, and what to do."""
+    cause = silent.reason if isinstance(silent, urllib.error.URLError) else silent
+    why = (cause.strerror if isinstance(cause, OSError) else None) or cause
+    return Unavailable(f"no {what} answers at {url} ({why}); `toolgate up` starts one")
+
+
+def refusal(
+    refused: urllib.error.HTTPError, url: str, *, setting: str = "OPERATOR_TOKEN"
+) -> Refused | Unavailable:
     """What a gateway said no with; where it was none, that."""
     with refused:
         try:
-            return Refused(json.loads(refused.read())["error"]["message"])
+            said = json.loads(refused.read())["error"]["message"]
         except (OSError, ValueError, TypeError, KeyError):
-            return Unavailable(f"no gateway answers at {url}: {refused}")
+            return Unavailable(f"no gateway answers at {url} ({refused}): see --url")
+    wrong_token = refused.code == HTTPStatus.UNAUTHORIZED
+    return Refused(f"{said}: set {setting}, or --home to where it is kept" if wrong_token else said)
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
