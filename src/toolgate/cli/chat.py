@@ -53,6 +53,7 @@ async def _line(prompt: str) -> str:
     def wait() -> None:
         try:
             told: tuple[str, Exception | None] = sys.stdin.readline(), None
+            told[0].encode()
         except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
             told = "", wrong
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more

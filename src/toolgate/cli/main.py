@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import sys
 from typing import Any, Final
 
@@ -59,6 +60,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Our errors end a command in one line, and so does a file that cannot be had."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what it cannot spell is spelled out
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ToolgateError as failed:
@@ -71,6 +75,9 @@ class LazyGroup(click.Group):
                 raise  # whoever read this has had enough: click ends it without a word
             click.echo(f"toolgate: {failed}", err=True)
             sys.exit(1)
+        except UnicodeEncodeError as no_text:
+            click.echo(f"toolgate: {no_text.object!r} is no text that can be sent", err=True)
+            sys.exit(2)
         except KeyboardInterrupt:
             sys.exit(130)
 
