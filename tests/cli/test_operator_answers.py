@@ -227,3 +227,16 @@ def test_a_token_that_is_refused_is_said_by_the_name_it_is_set_with(
         ended = CliRunner().invoke(main, [*command, *tokens, *where])
     assert ended.exit_code == 1
     assert ended.stderr.startswith(f"toolgate: gone: set {setting}, or --home")
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://[::1", "http://:8787", "http://h:99999", "ws://h"]
+)
+@pytest.mark.parametrize("command", COMMANDS[:-1], ids=lambda command: " ".join(command[:2]))
+def test_an_address_that_is_none_is_wrong_usage(
+    command: list[str], url: str, tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    ended = CliRunner().invoke(main, [*command, *tokens, "--url", url, "--home", str(tmp_path)])
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    assert ended.stderr.startswith(f"toolgate: --url {url} is not a gateway's address")

@@ -12,7 +12,7 @@ NO_TEXT = b"hi\xff"
 
 
 def toolgate(
-    *arguments: str | bytes, said: bytes = b"", **given: str
+    *arguments: str | bytes, given: dict[str, str], said: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [str(PROGRAM), *arguments],
@@ -27,7 +27,7 @@ def toolgate(
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437"])
 def test_what_a_terminal_cannot_spell_is_spelled_out(encoding: str, tmp_path: Path) -> None:
     asked = ("policy", "explain", "--tool", "\u6c49\u5b57")
-    ended = toolgate(*asked, PYTHONIOENCODING=encoding, TOOLGATE_HOME=str(tmp_path))
+    ended = toolgate(*asked, given={"PYTHONIOENCODING": encoding, "TOOLGATE_HOME": str(tmp_path)})
     assert ended.returncode == 0, ended.stderr
     assert b"\\u6c49\\u5b57" in ended.stdout
     assert ended.stderr == b""
@@ -48,11 +48,13 @@ async def test_what_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
             ("audit", "query", "--action"),
             ("evidence", "show"),
         ):
-            ended = await asyncio.to_thread(toolgate, *arguments, NO_TEXT, **given)
+            ended = await asyncio.to_thread(toolgate, *arguments, NO_TEXT, given=given)
             assert ended.returncode == 2, ended.stderr
             assert ended.stderr == b"toolgate: 'hi\\udcff' is no text that can be sent\n"
         for locale in ("C", "C.UTF-8"):
-            ended = await asyncio.to_thread(toolgate, "chat", said=NO_TEXT, LC_ALL=locale, **given)
+            ended = await asyncio.to_thread(
+                toolgate, "chat", said=NO_TEXT, given=given | {"LC_ALL": locale}
+            )
             assert ended.returncode == 1
             assert b"toolgate: stdin cannot be read" in ended.stderr
             assert b"Traceback" not in ended.stderr

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 
 from toolgate.cli.operator import opener_for, refusal, silence
-from toolgate.cli.options import host_in_url, with_settings
+from toolgate.cli.options import gateway_url, with_settings
 from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
 from toolgate.execution.file_artifacts import LARGEST_FILE
 from toolgate.settings import Settings
@@ -75,7 +75,7 @@ def get(
 
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
-    address = (url or f"http://{host_in_url(settings)}:{settings.gateway_port}").rstrip("/")
+    address = gateway_url(settings, url)
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
         address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
     )

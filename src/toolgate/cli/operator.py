@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import click
 from rich.text import Text
 
-from toolgate.cli.options import host_in_url, with_settings
+from toolgate.cli.options import gateway_url, with_settings
 from toolgate.cli.terminal import plain, print_table, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
@@ -127,8 +127,7 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        address = url or f"http://{host_in_url(settings)}:{settings.gateway_port}"
-        operator = Operator(address.rstrip("/"), _token(settings))
+        operator = Operator(gateway_url(settings, url), _token(settings))
         return command(*args, operator=operator, **kwargs)
 
     return wrapped
