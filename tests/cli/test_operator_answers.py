@@ -240,3 +240,18 @@ def test_an_address_that_is_none_is_wrong_usage(
     ended = CliRunner().invoke(main, [*command, *tokens, "--url", url, "--home", str(tmp_path)])
     assert ended.exit_code == 2, (ended.output, ended.exception)
     assert ended.stderr.startswith(f"toolgate: --url {url} is not a gateway's address")
+
+
+@pytest.mark.parametrize(
+    "given", [["--levle", "read"], ["--mcp-url", "https://mcp.example.com", "npx"]]
+)
+def test_a_mistyped_option_or_two_servers_register_nothing(
+    given: list[str], tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    with answering(200, b'{"ok":true,"data":{}}', asked) as operator:
+        where = ["--url", operator.url, "-s", "OPERATOR_TOKEN=x", "--home", str(tmp_path)]
+        register = ["capabilities", "register", "mcp.docs", *where, *given]
+        ended = CliRunner().invoke(main, register)
+    assert ended.exit_code == 2, ended.output
+    assert not asked
