@@ -49,7 +49,7 @@ def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixtur
     chat._show(wire.State(ts=1, run_id="r", state=steering))
     chat._show(wire.Error(ts=1, run_id="r", code=steering, message=steering))
     chat._show(wire.Delta(ts=1, run_id="r", text=steering))
-    shown = capsys.readouterr().out
+    shown = "".join(capsys.readouterr())
     assert shown.count("owned") == 4
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 

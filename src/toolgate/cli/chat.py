@@ -82,11 +82,16 @@ def _show(event: wire.AnySessionEvent) -> None:
         case wire.State():
             click.echo(f"\n[{plain(event.state.lower())}]")
         case wire.Error():
-            click.echo(f"\n[{plain(event.code)}: {plain(event.message)}]")
+            click.echo()
+            _complain(event)
         case wire.Done():
             click.echo()
         case _:
             pass
+
+
+def _complain(error: wire.Error) -> None:
+    click.echo(f"toolgate: {plain(error.code)}: {plain(error.message)}", err=True)
 
 
 async def _say(session: Session, said: str, talk: Talk) -> bool:
@@ -95,6 +100,8 @@ async def _say(session: Session, said: str, talk: Talk) -> bool:
     async for event in session.invoke(said, agent_id=talk.agent):
         if talk.as_json:
             click.echo(wire.encode(event))
+            if isinstance(event, wire.Error):
+                _complain(event)
         else:
             _show(event)
         is_done = isinstance(event, wire.Done)
