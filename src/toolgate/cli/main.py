@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from toolgate.cli.interrupts import INTERRUPTED, raise_again
 from toolgate.domain.errors import Misconfigured, ToolgateError
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
@@ -40,7 +41,7 @@ EXIT_CODES: Final = {
     0: "it is done, and what was asked about is well",
     1: "it failed, or what was asked about is not well; stderr says why",
     2: "the command, a setting or a file is wrong; stderr says what to correct",
-    130: "Ctrl-C ended it",
+    INTERRUPTED: "Ctrl-C ended it",
 }
 
 
@@ -54,6 +55,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"toolgate.cli.{COMMANDS[cmd_name][0]}")
+        raise_again()
         command = module.command
         assert isinstance(command, click.Command)
         return command
@@ -79,7 +81,7 @@ class LazyGroup(click.Group):
             click.echo(f"toolgate: {no_text.object!r} is no text that can be sent", err=True)
             sys.exit(2)
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

@@ -1,0 +1,76 @@
+"""The script that everything starts with: Ctrl-C while it loads, and a full disk."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import PATIENCE, environment
+
+ROOT = Path(__file__).parents[2]
+# Presses Ctrl-C just as a module is about to be imported.
+LOADING = """
+import os, signal, sys
+class Pressing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Pressing())
+from {script} import {function}
+{function}()
+"""
+
+
+def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    script, _, function = scripts["toolgate"].partition(":")
+    program = LOADING.format(module=module, script=script, function=function)
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", ["click", "toolgate.cli.doctor", "toolgate.domain.policy.model"])
+def test_ctrl_c_while_it_loads_ends_it_without_a_word(module: str) -> None:
+    ended = started(module, "doctor")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_after_that_is_for_the_command_to_tidy_up_after() -> None:
+    ended = started("toolgate.cli.nothing", "settings")
+    assert ended.returncode == 0
+    program = (
+        "import signal, sys; from toolgate.cli import start;"
+        "sys.argv = ['toolgate', 'settings'];"
+        "\ntry: start.run()"
+        "\nexcept SystemExit: print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert ran.stdout.endswith("True\n")
+
+
+def test_help_that_cannot_be_written_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", "from toolgate.cli.start import run; run()", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "toolgate: [Errno 28] No space left on device\n"
