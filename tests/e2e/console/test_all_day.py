@@ -1,0 +1,42 @@
+"""A console that an operator lives in all day, on a busy server and wherever they sit."""
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.console.conftest import Ask
+from tests.e2e.console.test_left_open import TELL
+from tests.e2e.harness import Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def run_line(number: int) -> dict[str, Any]:
+    """A run that is younger than any real one."""
+    return {
+        "run_id": f"run_z{number:025}",
+        "status": "DONE",
+        "agent_id": "script",
+        "user_id": "amara",
+        "session_id": "sess_1",
+        "preview": f"run {number}",
+        "code": "",
+        "message": "",
+        "started_at": 1,
+        "ended_at": 2,
+    }
+
+
+async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await (await ask("the first of all")).hear_until("done")
+    await page.goto(f"{program.urls['console']}/runs")
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await page.evaluate(TELL, {"runs": [run_line(number) for number in range(120)]})
+    await expect(page.locator("tbody tr")).to_have_count(100)
+    async with page.expect_request("**/console/api/runs?*cursor=*") as asked:
+        await page.get_by_role("button", name="Older").click()
+    assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
+    await expect(page.get_by_text("the first of all")).to_be_visible()
