@@ -40,3 +40,28 @@ async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
         await page.get_by_role("button", name="Older").click()
     assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
     await expect(page.get_by_text("the first of all")).to_be_visible()
+
+
+# As a browser is on a page that came over plain HTTP from another machine.
+INSECURE = """
+delete Crypto.prototype.randomUUID;
+Object.defineProperty(Crypto.prototype, "subtle", { get: () => undefined });
+Object.defineProperty(Navigator.prototype, "clipboard", { get: () => undefined });
+"""
+
+
+async def test_chat_and_evidence_work_on_a_page_from_another_machine_without_tls(
+    page: Page, program: Program
+) -> None:
+    await page.add_init_script(INSECURE)
+    await page.goto(f"{program.urls['console']}/chat")
+    await expect(page.locator(".chat .linked.on")).to_be_visible()
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill('[[tool:math.add {"a": 2, "b": 40}]]')
+    await box.press("Enter")
+    await expect(page.locator(".bubble").last).to_contain_text("math.add: 42")
+    await page.goto(f"{program.urls['console']}/evidence")
+    await page.get_by_role("button", name="Verify", exact=True).first.click()
+    verdict = page.get_by_role("dialog").get_by_role("status")
+    await expect(verdict).to_contain_text("toolgate evidence verify")
+    await expect(verdict).not_to_contain_text("does not fit")

@@ -1,6 +1,7 @@
 export default {
   "A device that calls the gateway without a token appears here with a code.": "没有令牌的设备访问网关时，会带着配对码出现在这里。",
   "A person is asked.": "需要人来决定。", "A request, such as tc_…": "请求编号，例如 tc_…", "A tool of this device is asked for: {tool}": "请求使用本设备的工具：{tool}",
+  "A browser checks nothing on a page that came over plain HTTP from another machine. Download the proof; toolgate evidence verify checks it.": "页面经明文 HTTP 来自另一台机器时，浏览器无法校验。请下载证明，用 toolgate evidence verify 校验。",
   "About": "关于", "Action": "操作", "Actions": "操作", "Activate": "启用", "Activate…": "启用…", "Address": "地址", "Agent": "智能体", "Agents and MCP clients start them; so can you.": "智能体和 MCP 客户端会发起任务，你也可以。",
   "All": "全部", "Allow": "允许", "Approvals": "审批", "Approve": "批准", "Approve calls": "审批调用", "Approve what is selected": "批准所选", "Approved": "已批准", "Approved: {tool}": "已批准：{tool}", "Arguments": "参数", "Artifacts": "产物", "Ask": "询问",
   "Ask a person": "请人批准", "Add two numbers": "两数相加", "Run a command": "运行命令", "Try something forbidden": "尝试被禁止的操作",

@@ -15,6 +15,9 @@ const EXAMPLES = [
   ["Try something forbidden", 'Cleaning up. [[tool:shell {"command": "rm -rf /"}]]'],
 ];
 
+// Not crypto.randomUUID: a page that came over plain HTTP from another machine has none.
+const newName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (one) => one.toString(16).padStart(2, "0")).join("");
+
 export async function show(context) {
   const { port, api_key: key, agents } = context.me.chat;
   const kept = JSON.parse(sessionStorage.getItem(KEPT) || "{}");
@@ -160,7 +163,7 @@ export async function show(context) {
   };
   const send = (words) => {
     if (socket?.readyState !== WebSocket.OPEN) return false;
-    const request = `c_${crypto.randomUUID()}`;
+    const request = `c_${newName()}`;
     kept.said = { ...kept.said, [request]: words };
     mine(words, request);
     log.scrollTop = log.scrollHeight;

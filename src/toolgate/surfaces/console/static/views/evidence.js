@@ -13,6 +13,7 @@ async function look(item, key) {
   try {
     const answer = await fetch(`/console/api/evidence/${item.index}/proof`, { credentials: "same-origin" });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+    if (!crypto.subtle) { put(verdict, t("A browser checks nothing on a page that came over plain HTTP from another machine. Download the proof; toolgate evidence verify checks it.")); return; }
     const found = await checkProof(await answer.json(), key);
     verdict.className = "notice good";
     put(verdict, t("Checked in this browser: record {n} is in the signed log of {size}, with {artifacts} artifacts.", { n: found.index, size: found.size, artifacts: found.artifacts }), found.signed ? "" : ` ${t("This browser cannot check the signature itself.")}`);
