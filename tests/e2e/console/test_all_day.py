@@ -65,3 +65,20 @@ async def test_chat_and_evidence_work_on_a_page_from_another_machine_without_tls
     verdict = page.get_by_role("dialog").get_by_role("status")
     await expect(verdict).to_contain_text("toolgate evidence verify")
     await expect(verdict).not_to_contain_text("does not fit")
+
+
+async def test_whoever_uses_the_keyboard_stays_where_they_are_when_news_come(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await (await ask('a sum [[tool:math.add {"a": 2, "b": 40}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/audit")
+    row = page.locator("tbody tr").nth(1)
+    number = await row.locator("td").first.text_content()
+    await row.get_by_role("button", name="Details").focus()
+    before = await page.locator("tbody tr").count()
+    await (await ask('another [[tool:math.add {"a": 3, "b": 4}]]')).hear_until("done")
+    await expect(page.locator("tbody tr")).not_to_have_count(before)
+    focused = page.locator("tr", has=page.locator("button:focus"))
+    await expect(focused.locator("td").first).to_have_text(number or "")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_contain_text(f"#{number}")
