@@ -82,3 +82,16 @@ async def test_whoever_uses_the_keyboard_stays_where_they_are_when_news_come(
     await expect(focused.locator("td").first).to_have_text(number or "")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("dialog")).to_contain_text(f"#{number}")
+
+
+async def test_an_opened_checkpoint_stays_open_when_records_come(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await page.goto(f"{program.urls['console']}/evidence")
+    await page.get_by_text("The signed checkpoint").click()
+    checkpoint = page.locator("details pre")
+    await expect(checkpoint).to_be_visible()
+    async with page.expect_response("**/console/api/evidence?*"):
+        await page.evaluate(TELL, {"touched": ["evidence"]})
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    await expect(checkpoint).to_be_visible()
