@@ -95,3 +95,15 @@ async def test_an_opened_checkpoint_stays_open_when_records_come(
         await page.evaluate(TELL, {"touched": ["evidence"]})
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     await expect(checkpoint).to_be_visible()
+
+
+async def test_words_are_timed_by_the_servers_clock(page: Page, program: Program, ask: Ask) -> None:
+    await (await ask("hello")).hear_until("done")
+    await page.add_init_script("const then = Date.now; Date.now = () => then() + 86_400_000;")
+    await page.goto(f"{program.urls['console']}/runs")
+    await page.locator("tbody a").first.click()
+    await expect(page.locator(".timeline li").first).to_be_visible()
+    await page.evaluate(TELL, {"said": [{"position": 10**9, "text": "streaming"}]})
+    step = page.locator(".timeline li", has_text="streaming")
+    await expect(step).to_be_visible()
+    assert " h " not in (await step.locator("time").text_content() or "")
