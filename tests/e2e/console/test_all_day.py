@@ -107,3 +107,33 @@ async def test_words_are_timed_by_the_servers_clock(page: Page, program: Program
     step = page.locator(".timeline li", has_text="streaming")
     await expect(step).to_be_visible()
     assert " h " not in (await step.locator("time").text_content() or "")
+
+
+async def test_a_policy_that_is_being_written_outlives_a_session_that_ends(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    text = page.get_by_role("textbox", name="The policy")
+    inside = await text.input_value()
+    await text.press_sequentially("# mine ")
+    written = await text.input_value()
+    await page.get_by_role("button", name="Keys").click()  # a dialog that would cover the way in
+    cookies = await page.context.cookies()
+    await page.context.clear_cookies()
+    await page.evaluate(
+        "import('/console/static/api.js').then(({ get }) => get('/me').catch(() => {}))"
+    )
+    await expect(page.get_by_label("The operator's token")).to_be_visible()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.context.add_cookies(
+        [
+            {"name": one["name"], "value": one["value"], "url": program.urls["console"]}
+            for one in cookies
+        ]
+    )
+    await page.reload()
+    await expect(text).to_have_value(written)
+    await page.get_by_role("button", name="Discard it").click()
+    await expect(text).to_have_value(inside)
+    await page.reload()
+    await expect(text).to_have_value(inside)

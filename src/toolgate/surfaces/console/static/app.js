@@ -145,6 +145,7 @@ onSignedOut(() => { if (me) { me = null; live.close(); signIn(); } });
 async function signIn(problem = "") {
   leave.forEach((act) => act());
   leave = [];
+  for (const box of document.querySelectorAll("dialog")) box.close(); // nobody could reach what is behind
   const view = await import("./views/sign_in.js");
   root.classList.remove("open");
   put(root, view.show(start, problem));
