@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import aiohttp
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.e2e.console.conftest import Ask
+from tests.e2e.console.conftest import Ask, api
 from tests.e2e.console.test_left_open import TELL
 from tests.e2e.harness import Program
 
@@ -137,3 +138,15 @@ async def test_a_policy_that_is_being_written_outlives_a_session_that_ends(
     await expect(text).to_have_value(inside)
     await page.reload()
     await expect(text).to_have_value(inside)
+
+
+async def test_a_runner_without_an_address_is_not_said_to_be_this_machine(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    wanted = {"tenantId": "t_default", "kind": "docker-runner"}
+    async with session.put(f"{api(program)}/targets/lab", json=wanted) as answer:
+        assert answer.status == 200
+    await page.goto(f"{program.urls['console']}/targets")
+    row = page.get_by_role("row").filter(has_text="docker-runner")
+    await expect(row).to_be_visible()
+    await expect(row).not_to_contain_text("this machine")
