@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from toolgate.cli.interrupts import INTERRUPTED, raise_again
 from toolgate.domain.errors import Misconfigured, ToolgateError
@@ -59,6 +60,15 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table: to import every command would take seconds, at each press of Tab."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Our errors end a command in one line, and so does a file that cannot be had."""
