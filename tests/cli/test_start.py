@@ -74,3 +74,30 @@ def test_help_that_cannot_be_written_is_told_in_one_line() -> None:
         )
     assert ended.returncode == 1
     assert ended.stderr == "toolgate: [Errno 28] No space left on device\n"
+
+
+def without(stream: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "from toolgate.cli.start import run; run()"
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {stream}>&-', "sh", sys.executable, "-c", program, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_stream_that_is_closed_ends_no_loop(stream: int, tmp_path: Path) -> None:
+    ended = without(stream, "chat", "hello", "-s", "WS_PORT=9", "--home", str(tmp_path))
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.startswith("toolgate: ws://") is (stream != 2)
+
+
+def test_a_closed_stdin_has_nothing_to_say(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules: []\n")
+    ended = without(0, "policy", "simulate", str(policy), "--calls", "-")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("0 calls")
