@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import click
 import uvloop
@@ -35,33 +36,61 @@ class Talk:
     as_json: bool
 
 
-async def _line(prompt: str) -> str:
-    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
-    sys.stdout.write(prompt)
-    sys.stdout.flush()
-    loop = asyncio.get_running_loop()
-    read: asyncio.Future[str] = loop.create_future()
+@dataclass(slots=True)
+class _Person:
+    """Whoever sits at stdin: each line answers the question that was asked last."""
 
-    def tell(line: str, wrong: Exception | None = None) -> None:
-        if read.done():
-            return
-        if wrong is None:
-            read.set_result(line)
-        else:
-            read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+    open: list[tuple[str, asyncio.Future[str]]] = field(default_factory=list)
+    is_read: bool = False
 
-    def wait() -> None:
+    async def answer(self, question: str) -> str:
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.open.append((question, asked))
+        self._ask()
+        try:
+            return await asked
+        finally:
+            self.open = [one for one in self.open if one[1] is not asked]
+
+    def _ask(self) -> None:
+        sys.stdout.write(self.open[-1][0])
+        sys.stdout.flush()
+        if not self.is_read:
+            self.is_read = True
+            # Not of the loop's own threads: those are waited for at the end, and this one may never
+            # return.
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             told: tuple[str, Exception | None] = sys.stdin.readline(), None
             told[0].encode()
         except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
             told = "", wrong
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(self._tell, *told)
 
-    # Not of the loop's own threads: those are waited for at the end, and this one may never return.
-    threading.Thread(target=wait, daemon=True).start()
-    return await read
+    def _tell(self, line: str, wrong: Exception | None) -> None:
+        self.is_read = False
+        waiting = [one for one in self.open if not one[1].done()]
+        if not waiting:
+            return
+        (_, asked), self.open = waiting[-1], waiting[:-1]
+        if wrong is None:
+            asked.set_result(line)
+        else:
+            asked.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+        if self.open:
+            self._ask()
+
+
+_people: WeakKeyDictionary[asyncio.AbstractEventLoop, _Person] = WeakKeyDictionary()
+
+
+async def _line(prompt: str) -> str:
+    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
+    return await _people.setdefault(asyncio.get_running_loop(), _Person()).answer(prompt)
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
