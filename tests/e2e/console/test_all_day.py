@@ -150,3 +150,19 @@ async def test_a_runner_without_an_address_is_not_said_to_be_this_machine(
     row = page.get_by_role("row").filter(has_text="docker-runner")
     await expect(row).to_be_visible()
     await expect(row).not_to_contain_text("this machine")
+
+
+async def test_what_ticks_is_not_read_out_at_every_second(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    client = await ask('[[tool:kv.set {"key": "a", "value": "b"}]]')
+    await client.hear_until("approval_required")
+    await page.goto(f"{program.urls['console']}/approvals")
+    await expect(page.get_by_text("expires in")).to_be_visible()
+    live = """(node) => {
+        const region = node.closest("[aria-live],[role=timer],[role=status],[role=log],[role=alert]");
+        return !region || region.role === "timer";
+    }"""
+    assert await page.get_by_text("expires in").evaluate(live)
+    await page.get_by_role("button", name="Reject").click()
+    await client.hear_until("done", "error")

@@ -6,7 +6,7 @@ import { ago, badge, button, card, empty, everySecond, json, link, later, mono, 
 const SETTLE_MS = 400; // a key pressed for one approval must not decide the next
 
 function countdown(approval) {
-  const left = h("span", { class: "left" });
+  const left = h("span", { class: "left", role: "timer" }); // or else it is read out at every second
   const fuse = h("i");
   const whole = Math.max(1, approval.expires_at - approval.asked_at);
   everySecond(left, () => {
