@@ -47,12 +47,37 @@ async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(
     assert ("pay" in shown, "wipe" in shown) == (True, False)
 
 
+class Typing:
+    """A person who types when they are told to."""
+
+    def __init__(self) -> None:
+        self.lines: queue.Queue[str] = queue.Queue()
+
+    def readline(self) -> str:
+        return self.lines.get(timeout=5)
+
+
+async def test_an_answer_is_to_the_approval_that_is_asked_for_at_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    person = Typing()
+    monkeypatch.setattr("sys.stdin", person)
+    message = asyncio.create_task(chat._line("> "))
+    await asyncio.sleep(0)
+    decision = asyncio.create_task(chat._decide(asked("pay")))
+    await asyncio.sleep(0)
+    person.lines.put("y\n")
+    assert await asyncio.wait_for(decision, 5)
+    person.lines.put("hello\n")
+    assert await asyncio.wait_for(message, 5) == "hello\n"
+
+
 def test_no_word_of_an_agent_can_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     steering = "own\x1b]0;owned\x07\u202e"
     chat._show(wire.State(ts=1, run_id="r", state=steering))
     chat._show(wire.Error(ts=1, run_id="r", code=steering, message=steering))
     chat._show(wire.Delta(ts=1, run_id="r", text=steering))
-    shown = capsys.readouterr().out
+    shown = "".join(capsys.readouterr())
     assert shown.count("owned") == 4
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
