@@ -95,7 +95,6 @@ async def open_gateway(
     installation.keep_running(door.housekeeping())
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.states.stop)
-    installation.on_stop_soon(door.events.close)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
