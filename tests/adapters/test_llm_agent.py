@@ -268,6 +268,31 @@ async def test_an_answer_that_breaks_off_is_no_end_and_none_of_its_calls_is_made
     assert len(model.asked) == 1, "what was said cannot be taken back"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_that_says_it_is_over_is_whole_though_it_gives_no_reason(kind: str) -> None:
+    async with provider((200, without_reason(text_answer(kind)))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert [step for step in taken if isinstance(step, Say)] == [
+        Say("Half "),
+        Say("past "),
+        Say("nine"),
+    ]
+    async with provider((200, without_reason(tool_answer(kind)))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert isinstance(taken[-1], EndTurn)
+    assert taken[-1].calls == [Call("clock.read", {"zone": "UTC"})]
+
+
+def without_reason(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As some servers end: with the last word of their format, but no reason before it."""
+    return [
+        one
+        for one in answer
+        if one.get("type") != "message_delta"
+        and all(choice["finish_reason"] is None for choice in one.get("choices", ()))
+    ]
+
+
 async def test_arguments_that_are_no_json_object_are_not_handed_to_a_tool() -> None:
     for arguments in ('{"zone": ', "[1]", '"UTC"'):
         function = {"name": "clock__read", "arguments": arguments}

@@ -8,8 +8,16 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolgate.domain.tools import Tool
 from toolgate.ports.agents import (
@@ -24,6 +32,7 @@ from toolgate.ports.agents import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model
 
@@ -40,6 +49,7 @@ LONGEST_PAUSE_S: Final = 30.0
 PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 NAME_LENGTH: Final = 64  # of a tool, as the providers take it
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_LAST_WORD: Final = re.compile(rb"[\r\n](?:data: ?\[DONE\]|event: ?message_stop)")  # of a stream
 
 
 class LlmAgent:
@@ -129,6 +139,39 @@ def _short(failed: Exception) -> str:
     return str(failed).splitlines()[0][:300] if str(failed) else type(failed).__name__
 
 
+class _Ending:
+    """Whether a provider's stream said that it is over; the libraries keep that to themselves."""
+
+    def __init__(self) -> None:
+        self.is_said = False
+        self._tail = b"\n"
+
+    def look(self, chunk: bytes) -> None:
+        text = self._tail + chunk
+        self.is_said = self.is_said or _LAST_WORD.search(text) is not None
+        self._tail = text[-32:]  # more than a last word has
+
+
+_ending: Final[ContextVar[_Ending]] = ContextVar("ending")  # of the turn that is asked for
+
+
+async def _watch(response: "httpx2.Response") -> None:
+    from httpx2 import AsyncByteStream  # noqa: PLC0415 - heavy
+
+    stream, ending = cast(AsyncByteStream, response.stream), _ending.get()
+
+    class Watched(AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for chunk in stream:
+                ending.look(chunk)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    response.stream = Watched()
+
+
 class _PydanticAi:
     """The one place that knows the library."""
 
@@ -148,12 +191,15 @@ class _PydanticAi:
     def model(self, name: str, *, base_url: str, api_key: str) -> "Model":
         kind, _, rest = name.partition(":")
         if kind == "anthropic":
-            from anthropic import AsyncAnthropic  # noqa: PLC0415 - heavy
+            from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient  # noqa: PLC0415 - heavy
             from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - heavy
             from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415 - heavy
 
             anthropic = AsyncAnthropic(
-                base_url=base_url or None, max_retries=0, api_key=api_key or None
+                base_url=base_url or None,
+                max_retries=0,
+                api_key=api_key or None,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_watch]}),
             )
             self._closes.append(anthropic.close)
             return AnthropicModel(rest, provider=AnthropicProvider(anthropic_client=anthropic))
@@ -162,12 +208,21 @@ class _PydanticAi:
             api_key = api_key or "none"
         elif kind != "openai":
             raise AgentFailed(FAILED, f"TOOLGATE_MODEL {name!r} names no provider that we know")
-        from openai import AsyncOpenAI, OpenAIError  # noqa: PLC0415 - heavy
+        from openai import (  # noqa: PLC0415 - heavy
+            AsyncOpenAI,
+            DefaultAsyncHttpxClient,
+            OpenAIError,
+        )
         from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - heavy
         from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - heavy
 
         try:
-            openai = AsyncOpenAI(base_url=base_url or None, max_retries=0, api_key=api_key or None)
+            openai = AsyncOpenAI(
+                base_url=base_url or None,
+                max_retries=0,
+                api_key=api_key or None,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_watch]}),
+            )
         except OpenAIError as keyless:
             raise AgentFailed(FAILED, "OPENAI_API_KEY is not set") from keyless
         self._closes.append(openai.close)
@@ -215,6 +270,8 @@ class _PydanticAi:
             for tool in tools
         ]
         parameters = self._models.ModelRequestParameters(function_tools=offered)
+        ending = _Ending()
+        _ending.set(ending)
         async with self._direct.model_request_stream(
             model, messages, model_request_parameters=parameters
         ) as stream:
@@ -231,7 +288,8 @@ class _PydanticAi:
                     yield Say(text)
             response = stream.get()
         # The library takes a stream that merely stops for a whole answer: a call in it may be half.
-        if not {"finish_reason", "refusal"} & (response.provider_details or {}).keys():
+        reasoned = {"finish_reason", "refusal"} & (response.provider_details or {}).keys()
+        if not reasoned and not ending.is_said:
             raise self._broken("it broke off before its end")
         ours = {safe: name for name, safe in names.items()}
         calls = [
