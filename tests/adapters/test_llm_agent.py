@@ -1,5 +1,6 @@
 """The assistant, against a local server that speaks the providers' wire formats."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolgate.adapters.llm_agent import LlmAgent
+from toolgate.adapters.llm_agent import LlmAgent, asked_pause
 from toolgate.domain.tools import Level, Tool
 from toolgate.ports.agents import (
     AgentFailed,
@@ -236,6 +237,25 @@ async def test_a_rate_limit_is_waited_out(kind: str) -> None:
         taken = await steps(agent_at(kind, model.url))
     assert isinstance(taken[-1], EndTurn)
     assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize("when", ["Wed, 21 Oct 2015 07:28:00 GMT", "-1", "0.01", "nan", "soon"])
+async def test_a_rate_limit_may_name_a_moment_instead_of_seconds(when: str) -> None:
+    limit = (429, {"error": {"type": "rate_limit_error", "message": "slow down"}})
+    async with provider(limit, (200, text_answer("openai"))) as model:
+        model.retry_after = when
+        unnamed = when in ("nan", "soon")
+        pause = 0.01 if unnamed else 30.0  # such as no answer would come in time
+        agent = LlmAgent("openai:gpt-x", f"{model.url}/v1", "key", first_pause_s=pause)
+        async with asyncio.timeout(20):
+            taken = await steps(agent)
+    assert isinstance(taken[-1], EndTurn)
+
+
+async def test_a_moment_to_ask_again_is_counted_by_the_providers_own_clock() -> None:
+    then = {"retry-after": "Wed, 21 Oct 2015 07:28:10 GMT", "date": "Wed, 21 Oct 2015 07:28:03 GMT"}
+    assert asked_pause(then) == 7.0
+    assert asked_pause({"retry-after": then["retry-after"]}) is None
 
 
 @pytest.mark.parametrize(("status", "requests"), [(401, 1), (400, 1), (503, 4), (429, 4)])

@@ -7,6 +7,7 @@ decides on. The libraries are heavy and an extra, so they are imported with the 
 import asyncio
 import itertools
 import logging
+import math
 import re
 from collections.abc import (
     AsyncGenerator,
@@ -17,6 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolgate.domain.tools import Tool
@@ -114,12 +116,23 @@ class LlmAgent:
         status = getattr(failed, "status_code", None)
         if spoke or attempt + 1 == ATTEMPTS or (status is not None and status not in PASSING):
             return None
-        headers = getattr(failed, "headers", None) or {}
-        try:
-            asked = float(headers.get("retry-after", ""))
-        except ValueError:
-            asked = self._first_pause_s * 2**attempt
-        return min(asked, LONGEST_PAUSE_S)
+        asked = asked_pause(getattr(failed, "headers", None) or {})
+        pause = self._first_pause_s * 2**attempt if asked is None else asked
+        return min(pause, LONGEST_PAUSE_S)
+
+
+def asked_pause(headers: Mapping[str, str]) -> float | None:
+    """The seconds that Retry-After asks for, which may be a date; None where it says nothing."""
+    asked = headers.get("retry-after", "")
+    try:
+        seconds = float(asked)
+    except ValueError:
+        try:  # by the provider's own clock: ours may be another
+            wait = parsedate_to_datetime(asked) - parsedate_to_datetime(headers.get("date", ""))
+        except (ValueError, TypeError):  # no date, or one of the two has no zone
+            return None
+        seconds = wait.total_seconds()
+    return None if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _safe_names(transcript: Transcript) -> dict[str, str]:
