@@ -23,13 +23,13 @@ from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
-from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.advance import MAX_CALLS, Advance
 from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
-from toolgate.ports.agents import Agent, AgentFailed, Say, Step, Transcript
+from toolgate.ports.agents import Agent, AgentFailed, Call, EndTurn, Say, Step, Transcript
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
@@ -641,3 +641,49 @@ async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: Hou
     kept.clock.advance(30 * DAY_MS + 1)
     await retention.once()
     assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
+class Greedy:
+    """Wants so many tools in its first turn, and is done with their answers."""
+
+    repeats_itself = True
+    remembers = False
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        yield EndTurn([] if transcript.turns else [Call("here", {})] * self._calls)
+
+
+class CountingJournal(MemoryJournal):
+    """Knows how many events were read from it."""
+
+    read_out = 0
+
+    async def read(self, *args: Any, **named: Any) -> list[Event]:
+        events = await super().read(*args, **named)
+        self.read_out += len(events)
+        return events
+
+
+async def test_a_turn_of_many_calls_does_not_read_them_all_for_each_of_them() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = CountingJournal(clock=clock, bus=bus)
+    house = House(clock, bus, {"greedy": Greedy(MAX_CALLS)}, journal)
+    run_id = await house.invoke("", "greedy")
+    await house.at_rest()
+    assert len(house.pipeline.ran) == MAX_CALLS
+    journal.read_out, before = 0, journal.read_out
+    await house.runs.state(run_id)
+    assert before < 20 * journal.read_out, "each call has cost what all of them cost"
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_turn_of_more_calls_than_can_be_meant_fails_the_run_and_makes_none() -> None:
+    house = House(agents={"greedy": Greedy(MAX_CALLS + 1)})
+    run_id = await house.invoke("", "greedy")
+    await house.until(run_id, RunStatus.FAILED, RunStatus.DONE)
+    assert (await house.runs.state(run_id)).code == "too_many_calls"
+    assert not house.pipeline.ran
+    await house.dispatcher.drain(seconds=0)

@@ -33,6 +33,7 @@ from toolgate.ports.journal import Append, Fence, Journal, Put
 log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
+MAX_CALLS: Final = 128  # of one turn: they all begin at once
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
@@ -177,6 +178,8 @@ class Advance:
             await voice.flush()
         finally:
             await voice.close()
+        if len(end.calls) > MAX_CALLS:
+            raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
         calls = tuple(
             PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
         )
@@ -245,13 +248,14 @@ class Advance:
             for call in state.open_calls
             if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
         ]
-        moved = await asyncio.gather(
-            *(self._move(state, call) for call in movable), return_exceptions=True
-        )
-        for outcome in moved:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return await self.runs.state(state.run_id) if any(moved) else None
+        with self.runs.at_work(state):
+            moved = await asyncio.gather(
+                *(self._move(state, call) for call in movable), return_exceptions=True
+            )
+            for outcome in moved:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            return await self.runs.state(state.run_id) if any(moved) else None
 
     async def _move(self, state: RunState, call: CallState) -> bool:
         """Take one call as far as it goes; whether it got anywhere."""

@@ -4,10 +4,13 @@ Every change is compare-and-set: decided on the state as read, committed at the 
 at, and decided anew where someone else was first.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
@@ -72,6 +75,8 @@ class Runs:
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     limits: Limits = field(default_factory=Limits)
+    _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are worked on
 
     async def invoke(self, invocation: Invocation) -> str:
         if not self.agents.knows(invocation.agent_id):
@@ -115,10 +120,25 @@ class Runs:
         return "" if row is None else records.decode_text(row.value)
 
     async def state(self, run_id: str) -> RunState:
-        state = await records.load(self.journal, run_id)
+        state = await records.load(self.journal, run_id, since=self._latest.get(run_id))
         if state is None:
             raise NotFound("run", run_id)
+        self._note(state)
         return state
+
+    @contextmanager
+    def at_work(self, state: RunState) -> Iterator[None]:
+        """While a run is worked on, only what is new of it is read: it may have hundreds of calls."""
+        self._latest[state.run_id] = state
+        try:
+            yield
+        finally:
+            del self._latest[state.run_id]
+
+    def _note(self, state: RunState) -> None:
+        known = self._latest.get(state.run_id)
+        if known is not None and known.seq < state.seq:
+            self._latest[state.run_id] = state
 
     async def apply(
         self,
@@ -135,15 +155,17 @@ class Runs:
         `told` is what the devices hear besides what the facts themselves say, and `besides` what
         is committed with it.
         """
-        state = seen if seen is not None else await self.state(run_id)
-        while True:
-            facts = decide(state, command)
-            try:
-                return await self._commit(state, facts, told, besides, durable=durable)
-            except Fenced:
-                raise
-            except Conflict:
-                state = await self.state(run_id)
+        # One after the other: of many calls that move at once each would otherwise surprise the rest.
+        async with self._moving.setdefault(run_id, asyncio.Lock()):
+            state = seen if seen is not None else await self.state(run_id)
+            while True:
+                facts = decide(state, command)
+                try:
+                    return await self._commit(state, facts, told, besides, durable=durable)
+                except Fenced:
+                    raise
+                except Conflict:
+                    state = await self.state(run_id)
 
     async def _commit(
         self,
@@ -182,6 +204,7 @@ class Runs:
         for operation in operations:
             if isinstance(operation, Put) and operation.due is not None:
                 self.dispatcher.wake_at(operation.due)
+        self._note(state)
         return state
 
     def _open_row(self, state: RunState, *, due: int | None) -> Put:
