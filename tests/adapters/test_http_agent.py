@@ -198,3 +198,12 @@ async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once()
     finally:
         await agents.close()
     assert ended == [EndTurn()] * many
+
+
+async def test_a_silent_agent_has_the_time_of_its_run_and_no_shorter_one() -> None:
+    agents = HttpAgents()
+    try:
+        waits = agents.agent(External("butler", "http://127.0.0.1:9")).http.timeout
+    finally:
+        await agents.close()
+    assert (waits.total, waits.sock_read) == (None, None)
