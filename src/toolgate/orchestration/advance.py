@@ -207,7 +207,8 @@ class Advance:
                     case Say():
                         await voice.say(step)
                     case Note():
-                        await voice.note(step)
+                        detail = self.runs.redact_fields(step.detail)
+                        await voice.note(Note(step.state, detail))
                     case agents.EndTurn():
                         return step
                     case _:

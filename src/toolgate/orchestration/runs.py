@@ -326,7 +326,7 @@ class Runs:
 
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
-        command = End(status, code, message, self.clock.now_ms())
+        command = End(status, code, self.redact(message), self.clock.now_ms())
         ended = False
         while not ended:
             state = await self.state(run_id)
