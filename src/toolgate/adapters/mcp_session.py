@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 OPEN_S: Final = 20.0  # to start a server and shake hands with it
 CALL_S: Final = 60.0
 CHECK_S: Final = 5.0
+SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own deadline
+
+
+class Forgotten(Unavailable):
+    """The server does not know the session any more; whatever was asked, it has not begun."""
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class Session:
     calls: int = 0  # under way
     _client: Any = None
     _pipe: Pipe | None = None
+    _refused: int = 0  # the status with which it last refused a request of this session
     _opened: asyncio.Future[None] | None = None
     _leave: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -143,6 +150,9 @@ class Session:
         except Exception as failed:
             from mcp import MCPError  # noqa: PLC0415 - see `_live`
 
+            if isinstance(failed, MCPError) and self._is_forgotten(failed):
+                self._leave.set()
+                raise Forgotten(f"{self.name} does not know the session: {failed}") from failed
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
                 raise ServerError(str(failed), code=failed.code) from failed
@@ -158,6 +168,17 @@ class Session:
 
     def _is_cut(self, failed: Exception) -> bool:
         return self.dead or "connection closed" in str(failed).lower()
+
+    def _is_forgotten(self, failed: Exception) -> bool:
+        """By the protocol it says 404; some say 400, and why."""
+        unknown = self._refused == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
+        return unknown or self._refused == HTTPStatus.NOT_FOUND
+
+    async def _look(self, response: Any) -> None:
+        if response.status_code >= HTTPStatus.BAD_REQUEST and response.request.headers.get(
+            "mcp-session-id"
+        ):
+            self._refused = response.status_code
 
     async def _live(self) -> None:
         assert self._opened is not None
@@ -192,12 +213,13 @@ class Session:
             ):
                 self._pipe = pipe
                 yield client
-        elif not self.server.headers:
-            async with Client(self.server.url) as client:
-                yield client
         else:
             async with (
-                httpx2.AsyncClient(headers=dict(self.server.headers), timeout=CALL_S) as http,
+                httpx2.AsyncClient(
+                    headers=dict(self.server.headers),
+                    timeout=httpx2.Timeout(CALL_S, read=SILENCE_S),
+                    event_hooks={"response": [self._look]},
+                ) as http,
                 Client(streamable_http_client(self.server.url, http_client=http)) as client,
             ):
                 yield client

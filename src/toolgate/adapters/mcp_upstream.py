@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from toolgate.adapters.mcp_outputs import failed, output_of
-from toolgate.adapters.mcp_session import Session
+from toolgate.adapters.mcp_outputs import Result, failed, output_of
+from toolgate.adapters.mcp_session import Forgotten, Session
 from toolgate.adapters.mcp_stdio import ServerError
 from toolgate.domain.capabilities import Health, Server, health_after
 from toolgate.domain.devices import named_session
@@ -44,6 +44,14 @@ class _Listed(NamedTuple):
     server: Server
     tools: dict[str, Tool]
     checks: dict[str, Any]  # by tool: what its structured answer must fit
+
+
+class _Failed(Exception):
+    """A call that brought no result, and what became of it."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class McpUpstreams:
@@ -90,17 +98,11 @@ class McpUpstreams:
         args = dict(request.args)
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
+        key = _Key(capability_id, name and request.caller.session)
         try:
-            session = await self._session(_Key(capability_id, name and request.caller.session))
-        except Unavailable as gone:
-            return failed(str(gone), Outcome.NOT_STARTED)
-        try:
-            calling = session.call(action, args, meta=_context(meta))
-            result = await self._heard(capability_id, calling)
-        except Unavailable as gone:
-            return failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
-        except ServerError as no:
-            return failed(f"{capability_id}: {no}"[:1000], no.outcome)
+            result = await self._call(key, action, args, meta=_context(meta))
+        except _Failed as why:
+            return failed(str(why), why.outcome)
         known = self._known(capability_id)
         check = None if known is None else known.checks.get(action)
         if check is not None and not result.is_error and not check(result.structured_content):
@@ -109,6 +111,29 @@ class McpUpstreams:
                 Outcome.MAY_HAVE_EXECUTED,
             )
         return output_of(result)
+
+    async def _call(
+        self, key: _Key, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
+    ) -> Result:
+        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew."""
+        for is_last in (False, True):
+            try:
+                session = await self._session(key)
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            try:
+                calling = session.call(action, args, meta=meta)
+                result: Result = await self._heard(key.capability_id, calling)
+            except Forgotten as gone:
+                if is_last:
+                    raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.MAY_HAVE_EXECUTED) from gone
+            except ServerError as no:
+                raise _Failed(f"{key.capability_id}: {no}"[:1000], no.outcome) from no
+            else:
+                return result
+        raise AssertionError
 
     async def check(self, capability_id: str) -> bool:
         """Whether the server answers; its health follows from that."""
