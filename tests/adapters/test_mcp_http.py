@@ -129,3 +129,35 @@ async def test_a_server_that_knows_no_session_for_long_is_not_asked_without_end(
         assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
         by_hand.is_forgetful = False
         assert (await one.call()).ok
+
+
+class Garbled(ByHand):
+    """Does what it is asked, and says what nobody can read."""
+
+    def __init__(self, answer: web.Response) -> None:
+        super().__init__()
+        self._garbled = answer
+
+    async def answer(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] != "tools/call":
+            return await super().answer(request, message)
+        self.calls += 1
+        return self._garbled
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text"),
+    [
+        (200, "application/json", "{half"),
+        (200, "text/html", "<p>done</p>"),
+        (202, "text/plain", ""),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_does_not_say_that_nothing_was_done(
+    status: int, kind: str, text: str
+) -> None:
+    by_hand = Garbled(web.Response(status=status, content_type=kind, text=text))
+    async with upstream(by_hand) as one:
+        answered = await one.call()
+    assert by_hand.calls == 1
+    assert (answered.ok, answered.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)

@@ -25,6 +25,8 @@ OPEN_S: Final = 20.0  # to start a server and shake hands with it
 CALL_S: Final = 60.0
 CHECK_S: Final = 5.0
 SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own deadline
+# The SDK says so too of an answer that it cannot read: then the server has understood very well.
+UNREADABLE: Final = frozenset({-32700, -32600})
 
 
 class Forgotten(Unavailable):
@@ -155,7 +157,8 @@ class Session:
                 raise Forgotten(f"{self.name} does not know the session: {failed}") from failed
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
-                raise ServerError(str(failed), code=failed.code) from failed
+                code = 0 if failed.code in UNREADABLE else failed.code
+                raise ServerError(str(failed), code=code) from failed
             self._leave.set()
             raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
         finally:
