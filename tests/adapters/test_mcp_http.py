@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.mcp_outputs import MAX_TEXT
+from toolgate.adapters.mcp_stdio import MAX_MESSAGE
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.tools import Outcome, ToolOutput, ToolRequest
@@ -161,3 +164,37 @@ async def test_an_answer_that_cannot_be_read_does_not_say_that_nothing_was_done(
         answered = await one.call()
     assert by_hand.calls == 1
     assert (answered.ok, answered.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+
+
+class Flooding(ByHand):
+    """Answers a call with a message that has no end, or one that is merely large."""
+
+    sent = 0
+    large = 0
+
+    async def answer(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] != "tools/call":
+            return await super().answer(request, message)
+        if self.large:
+            said = {"content": [{"type": "text", "text": "x" * self.large}]}
+            event = f"data: {json.dumps(self._answer(message, said))}\n\n"
+            return web.Response(content_type="text/event-stream", text=event)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        await response.write(b'{"jsonrpc": "2.0", "result": "')
+        with contextlib.suppress(ConnectionError):
+            while self.sent < 8 * MAX_MESSAGE:
+                await response.write(b"x" * 2**20)
+                self.sent += 2**20
+        return response
+
+
+async def test_an_answer_without_end_is_cut_off_and_a_large_one_is_taken() -> None:
+    by_hand = Flooding()
+    async with upstream(by_hand) as one:
+        flooded = await one.call()
+        assert (flooded.ok, flooded.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+        assert by_hand.sent < 4 * MAX_MESSAGE, "it was read to its end"
+        by_hand.large = 2 * 2**20
+        large = await one.call()
+        assert (large.ok, large.truncated, len(large.stdout)) == (True, True, MAX_TEXT)

@@ -14,7 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.adapters.mcp_outputs import Result, decode_result
-from toolgate.adapters.mcp_stdio import Pipe, ServerError, open_pipe, stdio_transport
+from toolgate.adapters.mcp_stdio import (
+    MAX_MESSAGE,
+    Pipe,
+    ServerError,
+    open_pipe,
+    stdio_transport,
+)
 from toolgate.domain.capabilities import Server
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.clock import Clock
@@ -182,6 +188,8 @@ class Session:
             "mcp-session-id"
         ):
             self._refused = response.status_code
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _bounded(response.stream)  # the SDK reads it whole
 
     async def _live(self) -> None:
         assert self._opened is not None
@@ -223,9 +231,32 @@ class Session:
                     timeout=httpx2.Timeout(CALL_S, read=SILENCE_S),
                     event_hooks={"response": [self._look]},
                 ) as http,
-                Client(streamable_http_client(self.server.url, http_client=http)) as client,
+                Client(
+                    streamable_http_client(
+                        self.server.url, http_client=http, max_sse_event_size=MAX_MESSAGE
+                    )
+                ) as client,
             ):
                 yield client
+
+
+def _bounded(stream: Any) -> Any:
+    """A body that ends in an error where it grows larger than a message may be."""
+    import httpx2  # noqa: PLC0415 - see `_connected`
+
+    class Bounded(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in stream:
+                size += len(chunk)
+                if size > MAX_MESSAGE:
+                    raise httpx2.StreamError("it said more than one message may hold")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Bounded()
 
 
 def _plainly(failed: BaseException) -> str:
