@@ -47,6 +47,7 @@ class Session:
     last_heard: float = 0.0
     used_at: float = 0.0
     calls: int = 0  # under way
+    has_failed: bool = False  # and that was counted
     _client: Any = None
     _pipe: Pipe | None = None
     _refused: int = 0  # the status with which it last refused a request of this session

@@ -84,7 +84,7 @@ class McpUpstreams:
             return list(known.tools.values())
         connection = await self._session(_Key(capability_id, session))
         try:
-            listed = await self._heard(capability_id, _list_all(connection))
+            listed = await self._heard(connection, _list_all(connection))
         except ServerError as no:
             raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
         tools = {one.name: _tool(one) for one in listed}
@@ -123,7 +123,7 @@ class McpUpstreams:
                 raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
             try:
                 calling = session.call(action, args, meta=meta)
-                result: Result = await self._heard(key.capability_id, calling)
+                result: Result = await self._heard(session, calling)
             except Forgotten as gone:
                 if is_last:
                     raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
@@ -142,7 +142,7 @@ class McpUpstreams:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
             if session.calls:
                 return True  # what it works on tells of its health
-            await self._heard(capability_id, session.check())
+            await self._heard(session, session.check())
         except (Unavailable, ServerError):
             return False
         return True
@@ -199,7 +199,7 @@ class McpUpstreams:
         try:
             await session.open()
         except Unavailable:
-            self._failed(key.capability_id)
+            self._failed(session)
             if self._sessions.get(key) is session:
                 await self._end(key)
             raise
@@ -219,17 +219,22 @@ class McpUpstreams:
             raise Unavailable(f"{MAX_NAMED} sessions of {key.capability_id} are busy: try later")
         await self._end(min(idle)[1])
 
-    async def _heard(self, capability_id: str, question: Awaitable[Any]) -> Any:
+    async def _heard(self, session: Session, question: Awaitable[Any]) -> Any:
         try:
             answer = await question
         except Unavailable:
-            self._failed(capability_id)
+            self._failed(session)
             raise
-        self._failures.pop(capability_id, None)
-        self._report(capability_id, Health.HEALTHY)
+        self._failures.pop(session.name, None)
+        self._report(session.name, Health.HEALTHY)
         return answer
 
-    def _failed(self, capability_id: str) -> None:
+    def _failed(self, session: Session) -> None:
+        """Once for each session, however many were in it: it has failed them all at once."""
+        if session.has_failed:
+            return
+        session.has_failed = True
+        capability_id = session.name
         self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
         self._report(capability_id, health_after(self._failures[capability_id]))
 
