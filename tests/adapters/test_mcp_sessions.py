@@ -156,6 +156,15 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
     assert (await plain.call("say")).stdout == "said"
 
 
+async def test_a_schema_that_has_no_end_holds_nobody_up(plain: Upstream) -> None:
+    await plain.sessions.tools("mcp.test")
+    assert (await plain.call("loop")).ok  # what cannot be checked is not wrong for that
+    async with asyncio.timeout(10):
+        slow = await plain.call("slow")
+    assert (slow.ok, slow.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert (await plain.call("say")).ok
+
+
 async def test_a_server_that_died_between_two_calls_is_started_anew_for_the_next(
     plain: Upstream,
 ) -> None:

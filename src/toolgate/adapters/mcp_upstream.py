@@ -7,9 +7,12 @@ are so many of those: the one that was idle longest makes room.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from toolgate.adapters.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.adapters.mcp_outputs import Result, failed, output_of
 from toolgate.adapters.mcp_session import Forgotten, Session
 from toolgate.adapters.mcp_stdio import ServerError
@@ -281,25 +284,26 @@ def _tool(listed: Any) -> Tool:
 
 def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
     """Whether a structured answer is what the server said it would be; None where it said nothing."""
-    if schema is None:
+    if schema is None or len(msgspec.json.encode(schema)) > MAX_SCHEMA:
         return None
-    # Comes with the SDK. A schema refers to nothing outside itself: nothing is fetched.
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # noqa: PLC0415
-    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415
-    from referencing import Registry  # noqa: PLC0415
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
-        return lambda _: False
-    validator = Draft202012Validator(schema, registry=Registry())
+    errors: Callable[[Any], Iterator[Any]] | None = None
 
     def fits(value: Any) -> bool:
+        # These come with the SDK. A schema costs milliseconds, and most tools are never called.
+        from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            SchemaError,
+        )
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        nonlocal errors
         try:
-            return bool(validator.is_valid(value))
-        except Unresolvable:
+            errors = errors or compiled(schema)
+            return next(errors(value), None) is None
+        except (SchemaError, Unresolvable):
             return False
+        except (Unusable, RecursionError, OverflowError) as beyond:  # us: nothing is wrong with it
+            log.info("mcp_schema_unusable error=%s", beyond)
+            return True
 
     return fits
 
