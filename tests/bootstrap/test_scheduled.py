@@ -23,7 +23,7 @@ SCHEDULES = """
 """
 
 
-async def test_an_operator_decides_on_what_a_schedule_asks_for(
+async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
     tmp_path: Path,
 ) -> None:
     policy, schedules = tmp_path / "policy.yaml", tmp_path / "schedules.yaml"
@@ -49,6 +49,7 @@ async def test_an_operator_decides_on_what_a_schedule_asks_for(
                 decide = f"/approvals/{waiting['approvalId']}/decide"
                 async with http.post(decide, json={"decision": "approve"}) as answer:
                     assert answer.status == 200, await answer.text()
+                assert await _first_end(http) == "succeeded"
     finally:
         await installation.stop()
 
@@ -60,3 +61,15 @@ async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         if items:
             return items[-1]
         await asyncio.sleep(0.02)
+
+
+async def _first_end(http: aiohttp.ClientSession) -> str:
+    """How the first job ended that did."""
+    cursor = 0
+    while True:
+        async with http.get("/events/poll", params={"since": cursor, "wait": "1"}) as answer:
+            page = await answer.json()
+        cursor = page["cursor"]
+        for event in page["events"]:
+            if event["type"] == "cron" and event["status"] != "started":
+                return str(event["status"])
