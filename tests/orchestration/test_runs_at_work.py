@@ -25,7 +25,7 @@ from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, T
 from toolgate.orchestration import records
 from toolgate.orchestration.advance import MAX_CALLS, Advance
 from toolgate.orchestration.agents import Agents, External
-from toolgate.orchestration.conversations import Conversations
+from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
@@ -150,6 +150,9 @@ class House:
             return not self.dispatcher.working_on
 
         await self.when(nothing_runs)
+
+    async def endless_has_heard(self) -> bool:
+        return bool(self.endless.history)
 
     async def told(self, run_id: str) -> list[tuple[str, dict[str, Any]]]:
         events: list[Event] = await self.journal.read("session/s", subject=run_id)
@@ -687,3 +690,17 @@ async def test_a_turn_of_more_calls_than_can_be_meant_fails_the_run_and_makes_no
     assert (await house.runs.state(run_id)).code == "too_many_calls"
     assert not house.pipeline.ran
     await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_long_answer_does_not_make_an_agent_forget_what_was_just_said(house: House) -> None:
+    await house.until(await house.invoke("an early word", "echo"), RunStatus.DONE)
+    long = "It begins here. " + "x" * HISTORY_CHARACTERS + " It ends here."
+    await house.until(await house.invoke(long, "echo"), RunStatus.DONE)
+    run_id = await house.invoke("And then?", "endless")
+    await house.until(run_id, RunStatus.RUNNING)
+    await house.when(house.endless_has_heard)
+    asked, answered = house.endless.history
+    assert asked.endswith("It ends here.")
+    assert answered.endswith("It ends here.")
+    assert len(asked) + len(answered) <= HISTORY_CHARACTERS
+    await house.runs.cancel(run_id, session_id="s", reason="enough")
