@@ -95,6 +95,7 @@ async def open_gateway(
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())
     installation.keep_running(door.housekeeping())
+    installation.keep_running(scheduler.keep_time())
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.states.stop)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
