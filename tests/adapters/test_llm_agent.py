@@ -167,6 +167,23 @@ async def test_text_streams_as_it_comes_with_its_usage(kind: str) -> None:
     }[kind]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [(("Hi \ud83d", "\ude00!"), "Hi \U0001f600!"), (("Hi \ud83d", "!"), "Hi \ufffd!")],
+    ids=["halves", "a half"],
+)
+async def test_a_character_that_comes_in_halves_is_put_together(
+    pieces: tuple[str, ...], whole: str
+) -> None:
+    answer = openai_chunks(*({"content": piece} for piece in pieces))
+    async with provider((200, answer)) as model:
+        taken = await steps(agent_at("openai", model.url))
+    said = "".join(step.text for step in taken if isinstance(step, Say))
+    assert said == whole
+    said.encode()  # every step of it could be written down
+    assert all(step.text.encode() for step in taken if isinstance(step, Say))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_tool_call_comes_back_under_its_own_name(kind: str) -> None:
     async with provider((200, tool_answer(kind))) as model:

@@ -49,6 +49,7 @@ ATTEMPTS: Final = 4
 FIRST_PAUSE_S: Final = 1.0  # after a rate limit that names no time; doubled each time
 LONGEST_PAUSE_S: Final = 30.0
 PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+UNKNOWN_CHARACTER: Final = "\ufffd"
 NAME_LENGTH: Final = 64  # of a tool, as the providers take it
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LAST_WORD: Final = re.compile(rb"[\r\n](?:data: ?\[DONE\]|event: ?message_stop)")  # of a stream
@@ -288,6 +289,7 @@ class _PydanticAi:
         async with self._direct.model_request_stream(
             model, messages, model_request_parameters=parameters
         ) as stream:
+            half = ""
             async for event in stream:
                 if isinstance(event, m.PartStartEvent) and isinstance(event.part, m.TextPart):
                     text = event.part.content
@@ -297,8 +299,11 @@ class _PydanticAi:
                     text = event.delta.content_delta
                 else:
                     continue
+                text, half = _whole_characters(half + text)
                 if text:
                     yield Say(text)
+            if half:
+                yield Say(UNKNOWN_CHARACTER)
             response = stream.get()
         # The library takes a stream that merely stops for a whole answer: a call in it may be half.
         reasoned = {"finish_reason", "refusal"} & (response.provider_details or {}).keys()
@@ -312,6 +317,15 @@ class _PydanticAi:
         ]
         usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
         yield EndTurn(calls, usage)
+
+
+def _whole_characters(text: str) -> tuple[str, str]:
+    """The text, and the first half of a character that it ends with: JSON may cut one in two."""
+    if text.isascii():
+        return text, ""
+    end = len(text) - ("\ud800" <= text[-1] <= "\udbff")
+    paired = text[:end].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return paired, text[end:]
 
 
 def _arguments(part: Any) -> dict[str, Any]:
