@@ -25,6 +25,7 @@ class ByHand:
         self.sessions: set[str] = set()
         self.unknown: tuple[int, Any] = (404, None)  # how it refuses a session
         self.is_forgetful = False
+        self.refuses = 0  # the status with which it answers everything
         self.calls = 0
         self._numbers = itertools.count(1)
 
@@ -34,6 +35,8 @@ class ByHand:
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         message = await request.json()
+        if self.refuses:
+            return web.Response(status=self.refuses)
         if message["method"] == "initialize":
             name = f"session-{next(self._numbers)}"
             if not self.is_forgetful:
@@ -81,6 +84,10 @@ class Upstream:
             clock=SystemClock(),
             report=lambda _name, health: self.health.append(health),
         )
+
+    @property
+    def now(self) -> str:
+        return str(self.health[-1])
 
     async def call(self, action: str = "say") -> ToolOutput:
         async with asyncio.timeout(30):
@@ -198,3 +205,28 @@ async def test_an_answer_without_end_is_cut_off_and_a_large_one_is_taken() -> No
         by_hand.large = 2 * 2**20
         large = await one.call()
         assert (large.ok, large.truncated, len(large.stdout)) == (True, True, MAX_TEXT)
+
+
+@pytest.mark.parametrize("status", [401, 502])
+async def test_a_server_that_refuses_everything_is_not_called_healthy(status: int) -> None:
+    by_hand = ByHand()
+    async with upstream(by_hand) as one:
+        assert (await one.call()).ok
+        by_hand.refuses = status
+        for _ in range(3):
+            assert not (await one.call()).ok
+        assert one.now == Health.OFFLINE
+        by_hand.refuses = 0
+        assert await one.sessions.check("mcp.test")
+        assert one.now == Health.HEALTHY
+
+
+async def test_a_server_that_wants_a_moment_keeps_its_session() -> None:
+    by_hand = ByHand()
+    async with upstream(by_hand) as one:
+        assert (await one.call()).ok
+        by_hand.refuses = 429
+        assert not (await one.call()).ok
+        by_hand.refuses = 0
+        assert (await one.call()).ok
+        assert len(by_hand.sessions) == 1

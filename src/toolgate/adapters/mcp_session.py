@@ -33,6 +33,8 @@ CHECK_S: Final = 5.0
 SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own deadline
 # The SDK says so too of an answer that it cannot read: then the server has understood very well.
 UNREADABLE: Final = frozenset({-32700, -32600})
+REFUSED: Final = "Server returned an error response"  # the SDK's, for a status with no reason
+SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 class Forgotten(Unavailable):
@@ -50,7 +52,8 @@ class Session:
     has_failed: bool = False  # and that was counted
     _client: Any = None
     _pipe: Pipe | None = None
-    _refused: int = 0  # the status with which it last refused a request of this session
+    _refused: int = 0  # the status with which it last refused a request
+    _refused_session: int = 0  # the same, where the request named the session
     _opened: asyncio.Future[None] | None = None
     _leave: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -177,18 +180,21 @@ class Session:
         raise Unavailable(f"{self.name} did not answer in {seconds:.0f} s")
 
     def _is_cut(self, failed: Exception) -> bool:
-        return self.dead or "connection closed" in str(failed).lower()
+        shut = self._refused in SHUT or self._refused >= HTTPStatus.INTERNAL_SERVER_ERROR
+        refused = shut and str(failed) == REFUSED
+        return self.dead or refused or "connection closed" in str(failed).lower()
 
     def _is_forgotten(self, failed: Exception) -> bool:
         """By the protocol it says 404; some say 400, and why."""
-        unknown = self._refused == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
-        return unknown or self._refused == HTTPStatus.NOT_FOUND
+        status = self._refused_session
+        unknown = status == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
+        return unknown or status == HTTPStatus.NOT_FOUND
 
     async def _look(self, response: Any) -> None:
-        if response.status_code >= HTTPStatus.BAD_REQUEST and response.request.headers.get(
-            "mcp-session-id"
-        ):
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
             self._refused = response.status_code
+            if "mcp-session-id" in response.request.headers:
+                self._refused_session = response.status_code
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             response.stream = _bounded(response.stream)  # the SDK reads it whole
 
