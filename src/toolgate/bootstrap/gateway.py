@@ -17,6 +17,7 @@ from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.bus import Bus
+from toolgate.ports.journal import Event
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import APPROVALS, Pending, Ran, ToolPipeline
 from toolgate.settings import Settings
@@ -120,9 +121,16 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
     async def call_tool(job_id: str) -> bool:
         request = ToolRequest(job_id, entry.tool, entry.args, caller)
         decided = asyncio.Event()
-        hearing = bus.subscribe(APPROVALS, lambda _: decided.set())
+        waits_for = b""  # whichever, until it is known
+
+        def heard(events: Sequence[Event]) -> None:
+            if any(waits_for in event.data for event in events):
+                decided.set()
+
+        hearing = bus.subscribe(APPROVALS, heard)
         try:
             while isinstance(answer := await pipeline.run(request), Pending):
+                waits_for = answer.approval_id.encode()
                 await decided.wait()  # it expires, if nobody decides
                 decided.clear()
         finally:
