@@ -704,3 +704,41 @@ async def test_a_long_answer_does_not_make_an_agent_forget_what_was_just_said(ho
     assert answered.endswith("It ends here.")
     assert len(asked) + len(answered) <= HISTORY_CHARACTERS
     await house.runs.cancel(run_id, session_id="s", reason="enough")
+
+
+class Two:
+    """Wants two tools at once."""
+
+    repeats_itself = True
+    remembers = False
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        yield EndTurn([] if transcript.turns else [Call("here", {}), Call("pay", {})])
+
+
+async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() -> None:
+    house = House(agents={"two": Two()})
+    house.pipeline.asks.add("pay")
+    goes_on = asyncio.Event()
+
+    async def slow(request: ToolRequest) -> None:
+        if request.tool == "here":
+            await goes_on.wait()
+
+    house.tool = slow
+    run_id = await house.invoke("", "two")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[1].approval_id
+    await house.runs.decide_approval(
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+    )
+
+    async def is_paid() -> bool:
+        calls = (await house.runs.state(run_id)).calls
+        return [call.status for call in calls] == [CallStatus.RUNNING, CallStatus.SUCCEEDED]
+
+    await house.when(is_paid)
+    goes_on.set()
+    await house.until(run_id, RunStatus.DONE)
+    assert [request.tool for request in house.pipeline.ran] == ["here", "pay"]
+    await house.dispatcher.drain(seconds=0)

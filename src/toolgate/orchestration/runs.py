@@ -77,6 +77,7 @@ class Runs:
     limits: Limits = field(default_factory=Limits)
     _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are worked on
+    _decided: dict[str, asyncio.Event] = field(default_factory=dict)  # of the same
 
     async def invoke(self, invocation: Invocation) -> str:
         if not self.agents.knows(invocation.agent_id):
@@ -127,13 +128,17 @@ class Runs:
         return state
 
     @contextmanager
-    def at_work(self, state: RunState) -> Iterator[None]:
-        """While a run is worked on, only what is new of it is read: it may have hundreds of calls."""
+    def at_work(self, state: RunState) -> Iterator[asyncio.Event]:
+        """While a run is worked on, only what is new of it is read: it may have hundreds of calls.
+
+        The event is set whenever a person has decided on one of them.
+        """
         self._latest[state.run_id] = state
+        decided = self._decided[state.run_id] = asyncio.Event()
         try:
-            yield
+            yield decided
         finally:
-            del self._latest[state.run_id]
+            del self._latest[state.run_id], self._decided[state.run_id]
 
     def _note(self, state: RunState) -> None:
         known = self._latest.get(state.run_id)
@@ -314,6 +319,8 @@ class Runs:
         def heard(events: Sequence[Event]) -> None:
             for event in events:
                 if event.type in SETTLED and event.subject:
+                    if event.subject in self._decided:
+                        self._decided[event.subject].set()
                     self.dispatcher.dispatch(event.subject)
 
         return bus.subscribe(pipeline.APPROVALS, heard)
