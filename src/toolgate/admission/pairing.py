@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.admission.audit import Trail
+from toolgate.admission.audit import Records, Trail
 from toolgate.admission.refusals import AuthRequired
 from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
 from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
@@ -28,6 +28,7 @@ class Pairing:
     clock: Clock
     registry: Registry
     trail: Trail
+    evidence: Records
     auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
 
     _waiting: dict[str, Pending] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Pairing:
         if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
             raise Invalid("a device goes by a name of its own", field="deviceId")
         if self.auto_approve and self._is_new(contact) and _is_local(contact.ip):
-            note = self._approved(contact.device_id, Scope(), by="auto-approve")
+            note = self._note("approved", contact.device_id, by="auto-approve", scope=Scope())
             token = await self.registry.pair(
                 contact.device_id, Scope(), public_key=contact.public_key, also=note
             )
@@ -81,8 +82,9 @@ class Pairing:
         known = self.registry.device(device_id)
         if waiting is None and (known is None or not known.active):
             raise NotFound("pairing request of device", device_id)
-        granted = scope or (known.scope if known is not None and known.active else Scope())
-        note = self._approved(device_id, granted, by=by)
+        paired = known is not None and known.active
+        granted = scope or (known.scope if known is not None and paired else Scope())
+        note = self._note("rotated" if paired else "approved", device_id, by=by, scope=granted)
         token = await self.registry.pair(
             device_id,
             granted,
@@ -96,21 +98,30 @@ class Pairing:
         """A name alone takes no paired device's token, nor back what the operator took away."""
         return self.registry.device(contact.device_id) is None
 
-    def _approved(self, device_id: str, scope: Scope, *, by: str) -> Sequence[Operation]:
-        return self.trail.note(
-            "pairing.approved",
-            actor=by,
-            resource=("device", device_id),
-            metadata={"scope": msgspec.to_builtins(scope)},
+    def _note(
+        self, status: str, device_id: str, *, by: str, scope: Scope | None = None
+    ) -> Sequence[Operation]:
+        """Its row of the audit and its record: what was granted, to whom, by whom."""
+        granted = {} if scope is None else msgspec.to_builtins(scope)
+        fields = {"status": status, "device_id": device_id, "by": by, **granted}
+        return (
+            *self.trail.note(
+                "pairing.approved" if granted else "pairing.revoked",
+                actor=by,
+                resource=("device", device_id),
+                metadata={"scope": granted} if granted else None,
+            ),
+            *self.evidence.prepare("pairing", fields, subject=device_id),
         )
 
     async def revoke(self, device_id: str, *, by: str) -> None:
         """Take a device's right away, or turn down one that waits; raises NotFound."""
-        note = self.trail.note("pairing.revoked", actor=by, resource=("device", device_id))
+        paired = self.registry.may_revoke(device_id)
+        note = self._note("revoked" if paired else "turned_down", device_id, by=by)
         waiting = self._waiting.pop(device_id, None)
         gone = [Delete(PAIRINGS, device_id), *note]
         try:
-            if waiting is not None and not self.registry.may_revoke(device_id):
+            if waiting is not None and not paired:
                 await self.journal.commit(*gone)
             else:
                 await self.registry.revoke(device_id, also=gone)

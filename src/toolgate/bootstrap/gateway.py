@@ -64,6 +64,7 @@ async def open_gateway(
             new_id=core.new_id,
             seal=core.seal,
             audit=execution.audit,
+            evidence=execution.evidence,
             pipeline=execution.pipeline,
             level_of=level_of,
             runs=runs,

@@ -632,3 +632,10 @@ async def test_no_secret_of_the_settings_reaches_the_disk(installed: Installed) 
     for path in installed.home.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in _read(path), path
+
+
+async def test_a_device_that_was_paired_is_in_the_evidence(installed: Installed) -> None:
+    with ClosedHome(installed.home) as home:
+        records = [json.loads(record) for _, record in home.about("dev")]
+    (paired,) = [each["fields"] for each in records if each["kind"] == "pairing"]
+    assert (paired["status"], paired["device_id"], paired["tools"]) == ("approved", "dev", "sign")

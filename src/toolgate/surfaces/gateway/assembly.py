@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
+from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
@@ -73,6 +74,7 @@ class Foundations:
     new_id: NewId
     seal: Seal
     audit: AuditLog
+    evidence: Evidence
     pipeline: ToolPipeline
     level_of: LevelOf
     runs: Runs
@@ -146,7 +148,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         operator_token=options.operator_token,
         gateway_token=options.gateway_token,
     )
-    pairing = Pairing(on.journal, on.clock, registry, trail, options.auto_approve)
+    pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
     capabilities = Capabilities(
         on.journal,
         on.clock,
