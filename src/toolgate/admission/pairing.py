@@ -1,5 +1,6 @@
 """Pairing: a device knocks, the operator looks at the code and lets it in, or does not."""
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ class Pairing:
     auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
 
     _waiting: dict[str, Pending] = field(default_factory=dict)
+    _letting_in: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         rows = await self.journal.scan(PAIRINGS)
@@ -50,12 +52,11 @@ class Pairing:
         """
         if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
             raise Invalid("a device goes by a name of its own", field="deviceId")
-        if self.auto_approve and self._is_new(contact) and _is_local(contact.ip):
-            note = self._note("approved", contact.device_id, by="auto-approve", scope=Scope())
-            token = await self.registry.pair(
-                contact.device_id, Scope(), public_key=contact.public_key, also=note
-            )
-            return AuthRequired("paired: use this token", token=token)
+        if self.auto_approve and _is_local(contact.ip):
+            async with self._letting_in:
+                if self._is_new(contact):
+                    token = await self._let_in(contact)
+                    return AuthRequired("paired: use this token", token=token)
         now = self.clock.now_ms()
         known = self._waiting.get(contact.device_id)
         pending = ask(
@@ -76,6 +77,10 @@ class Pairing:
 
     async def approve(self, device_id: str, scope: Scope | None, *, by: str) -> tuple[str, Scope]:
         """Pair a device that waits, or rotate the token of one that is paired: (token, scope)."""
+        async with self._letting_in:
+            return await self._approve(device_id, scope, by=by)
+
+    async def _approve(self, device_id: str, scope: Scope | None, *, by: str) -> tuple[str, Scope]:
         waiting = self._waiting.get(device_id)
         if waiting is not None and waiting.expires_at <= self.clock.now_ms():
             waiting = None
@@ -93,6 +98,12 @@ class Pairing:
         )
         self._waiting.pop(device_id, None)
         return token, granted
+
+    async def _let_in(self, contact: Contact) -> str:
+        note = self._note("approved", contact.device_id, by="auto-approve", scope=Scope())
+        return await self.registry.pair(
+            contact.device_id, Scope(), public_key=contact.public_key, also=note
+        )
 
     def _is_new(self, contact: Contact) -> bool:
         """A name alone takes no paired device's token, nor back what the operator took away."""
@@ -116,6 +127,13 @@ class Pairing:
 
     async def revoke(self, device_id: str, *, by: str) -> None:
         """Take a device's right away, or turn down one that waits; raises NotFound."""
+        if self.registry.may_revoke(device_id):
+            await self._revoke(device_id, by=by)  # at once, whatever else is under way
+            return
+        async with self._letting_in:  # it may be about to be paired
+            await self._revoke(device_id, by=by)
+
+    async def _revoke(self, device_id: str, *, by: str) -> None:
         paired = self.registry.may_revoke(device_id)
         note = self._note("revoked" if paired else "turned_down", device_id, by=by)
         waiting = self._waiting.pop(device_id, None)
