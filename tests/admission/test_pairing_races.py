@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.admission.pairing import Pairing
+from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
 from toolgate.domain.devices import Contact, Scope
 from toolgate.ports.journal import Event, Operation
@@ -73,3 +73,17 @@ async def test_a_device_that_is_revoked_while_it_is_let_in_is_revoked(
     for known in (pairing, after_a_restart):
         assert known.registry.devices == []
         assert known.pending() == []
+
+
+async def test_the_end_of_an_old_request_does_not_take_the_new_one_along(
+    journal: SlowJournal, clock: FakeClock
+) -> None:
+    pairing = make(journal, clock)
+    await pairing.knock(LAPTOP)
+    (old,) = await journal.scan(PAIRINGS)
+    clock.advance(600_000)
+    await pairing.knock(LAPTOP)
+    await pairing.on_due(old)  # as it was read before the second knock
+    after_a_restart = make(journal, clock)
+    await after_a_restart.load()
+    assert [one.device_id for one in after_a_restart.pending()] == ["laptop"]

@@ -1,6 +1,7 @@
 """Pairing: a device knocks, the operator looks at the code and lets it in, or does not."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from toolgate.admission.audit import Records, Trail
 from toolgate.admission.refusals import AuthRequired
 from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
 from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
-from toolgate.domain.errors import Invalid, NotFound, Unavailable
+from toolgate.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
@@ -153,7 +154,8 @@ class Pairing:
         pending = self._waiting.get(row.key)
         if pending is not None and pending.expires_at <= self.clock.now_ms():
             del self._waiting[row.key]
-        await self.journal.commit(Delete(PAIRINGS, row.key))
+        with contextlib.suppress(Conflict):  # it knocked again since this row was read
+            await self.journal.commit(Delete(PAIRINGS, row.key, expected=row.version))
 
 
 def _is_local(ip: str) -> bool:
