@@ -94,7 +94,9 @@ class Pairing:
         token = await self.registry.pair(
             device_id,
             granted,
-            public_key=waiting.public_key if waiting is not None else "",
+            # Of one that is paired, whoever knocks under its name may be another: with its new
+            # token it can bring a key itself.
+            public_key=waiting.public_key if waiting is not None and not paired else "",
             also=[Delete(PAIRINGS, device_id), *note],
         )
         self._waiting.pop(device_id, None)

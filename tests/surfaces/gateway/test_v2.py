@@ -136,6 +136,29 @@ async def test_a_device_is_known_by_its_key_once_it_was_paired_with_it(door: Doo
     assert (await signed())["ok"] is False
 
 
+async def test_a_new_token_for_a_paired_device_lets_in_no_stranger_who_knocked_under_its_name(
+    door: Door,
+) -> None:
+    await door.pair("laptop", **ALL)
+    strangers = Ed25519PrivateKey.generate()
+    public = base64.b64encode(strangers.public_key().public_bytes_raw()).decode()
+
+    async def strange() -> Any:
+        async with opened(door) as (socket, nonce):
+            signature = base64.b64encode(strangers.sign(nonce.encode())).decode()
+            return await connect(socket, "laptop", publicKey=public, signature=signature)
+
+    assert (await strange())["error"]["code"] == ErrorCode.AUTH_REQUIRED
+    rotated = await door.ask("POST", "/pairing/approve", body={"deviceId": "laptop"}, operator=True)
+    assert (await strange())["ok"] is False
+    own = Paired(door, "laptop", rotated.data["deviceToken"])
+    async with opened(door) as (socket, nonce):  # with the token it may bring its key
+        signature = base64.b64encode(strangers.sign(nonce.encode())).decode()
+        proof = {"token": own.token, "publicKey": public, "signature": signature}
+        assert (await connect(socket, "laptop", **proof))["ok"] is True
+    assert (await strange())["ok"] is True
+
+
 @pytest.mark.requirement("002/v2/challenge-wrong")
 async def test_a_wrong_proof_is_refused_and_the_connection_closed(door: Door) -> None:
     device = await door.pair()
