@@ -194,7 +194,7 @@ class Registry:
         await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
         self._unwritten.discard(device_id)
 
-    async def add_service(self, name: str, scope: Scope) -> str:
+    async def add_service(self, name: str, scope: Scope, *, also: Sequence[Operation] = ()) -> str:
         """A token for a script; the same name again gives another token in its place.
 
         Raises Invalid for a name that cannot be part of a path: nobody could end it by that.
@@ -204,18 +204,18 @@ class Registry:
         token = SERVICE_PREFIX + new_token()
         service = Service(name, hash_of(token), scope, self._clock.now_ms())
         known = name in self._services
-        await self._journal.commit(Put(SERVICES, name, encode(service)))
+        await self._journal.commit(Put(SERVICES, name, encode(service)), *also)
         if known and name not in self._services:
             return token  # it was ended meanwhile, and is gone from the disk too
         self._services[name] = service
         self._cut(f"{SERVICE_NAMES}{name}")
         return token
 
-    async def remove_service(self, name: str) -> None:
+    async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:
         self._leaving[name] = self.service(name)
         self._services.pop(name, None)
         self._cut(f"{SERVICE_NAMES}{name}")
-        await self._journal.commit(Delete(SERVICES, name))
+        await self._journal.commit(Delete(SERVICES, name), *also)
         self._leaving.pop(name, None)
 
     @contextlib.contextmanager

@@ -196,7 +196,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
-            *TokenRoutes(registry, on.journal, trail).routes(),
+            *TokenRoutes(registry, trail).routes(),
             *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
