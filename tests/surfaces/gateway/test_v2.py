@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from toolgate import asgi
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import (
     V2_METHODS,
@@ -429,3 +430,13 @@ async def test_a_server_that_stops_says_so(door: Door) -> None:
         door.parts.events.close()
         await socket.receive()
         assert socket.close_code == CloseCode.GOING_AWAY
+
+
+async def test_a_connection_on_which_nothing_is_said_stays(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.1)
+    device = await door.pair()
+    async with connected(device) as socket:
+        await asyncio.sleep(0.5)  # longer than a request may take to come
+        assert (await ask(socket, "health"))["ok"] is True
