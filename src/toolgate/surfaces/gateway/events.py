@@ -203,6 +203,8 @@ class Events:
             if not events:
                 yield _KEEP_ALIVE
             for event in events:
+                if cut.is_set():  # while a slow reader took the one before
+                    return
                 body = wire.encode(event)
                 yield asgi.server_sent_event(body, event=event.type, event_id=str(event.id))
 
