@@ -109,6 +109,33 @@ async def test_events_are_kept_for_a_day_and_then_their_cursor_is_dead(frozen: D
     assert len((await device.get("/events/poll?since=2")).json["events"]) == 2
 
 
+async def test_events_from_while_the_clock_was_wrong_take_none_along_that_are_of_today(
+    frozen: Door,
+) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    await device.tool("echo")
+    frozen.clock.advance(-10 * EVENTS_KEPT_S * 1000)  # a machine that forgot the time
+    await device.tool("echo")
+    frozen.clock.advance(10 * EVENTS_KEPT_S * 1000)
+    await frozen.parts.events.forget_old()
+    page = await device.get("/events/poll?since=0")
+    assert page.status == 200, page.json
+    assert [event["id"] for event in page.json["events"]] == [1, 2, 3, 4]
+
+
+async def test_events_from_a_day_that_is_far_ahead_do_not_stay_until_it_comes(
+    frozen: Door,
+) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    frozen.clock.advance(400 * EVENTS_KEPT_S * 1000)
+    await device.tool("echo")
+    frozen.clock.advance(-398 * EVENTS_KEPT_S * 1000)
+    await frozen.parts.events.forget_old()
+    assert frozen.parts.events.oldest_cursor == 2
+
+
 @pytest.mark.requirement("002/events/future-cursor")
 @pytest.mark.requirement("002/events/garbage-cursor")
 @pytest.mark.parametrize("cursor", ["3", "99999999999999999999", "abc", "-1", "1.5", "0x1", "%00"])

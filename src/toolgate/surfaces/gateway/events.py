@@ -238,13 +238,17 @@ class Events:
                     await coming
 
     async def forget_old(self) -> None:
-        """Drop what is older than a cursor lives."""
-        before = self.clock.now_ms() - KEPT_MS
+        """Drop what is older than a cursor lives, up to the first event that is not.
+
+        One from a day that is far ahead tells of a clock that was wrong, and keeps nothing back.
+        """
+        now = self.clock.now_ms()
         through = self._first - 1
         while page := await self.journal.read(STREAM, after=through, limit=500):
-            old = [event.seq for event in page if event.at < before]
-            through = old[-1] if old else through
-            if len(old) < len(page):
+            live = (event.seq for event in page if abs(event.at - now) <= KEPT_MS)
+            first_live = next(live, None)
+            through = page[-1].seq if first_live is None else first_live - 1
+            if first_live is not None:
                 break
         if through >= self._first:
             await self.journal.forget(STREAM, through=through)
