@@ -1,5 +1,6 @@
 """What is registered to be called, in memory as it is in the journal."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -33,6 +34,7 @@ class Capabilities:
     _known: dict[str, Capability] = field(default_factory=dict)
     _observed: dict[str, Health] = field(default_factory=dict)
     _listeners: list[Changed] = field(default_factory=list)
+    _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         self._known = {one.capability_id: one for one in self.built_in}
@@ -61,6 +63,10 @@ class Capabilities:
 
     async def register(self, capability: Capability, *, by: str) -> Capability:
         """Registering again updates; a server that was given before stays unless a new one is."""
+        async with self._registering:  # one that is being given was given before
+            return await self._register(capability, by=by)
+
+    async def _register(self, capability: Capability, *, by: str) -> Capability:
         before = self._known.get(capability.capability_id)
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
