@@ -27,6 +27,7 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
+from toolgate.bootstrap.terms import Terms
 from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.policy.decide import FindPolicy
@@ -132,6 +133,7 @@ class Execution:
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
+    terms: Terms
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
@@ -209,15 +211,15 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         browser_tasks(settings, journal=journal, home=home, clock=clock, new_id=core.new_id)
     )
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
-    routing = Routing(
-        [
-            on_target(lambda _: on_targets, offers=TARGET_TOOLS),
-            named_tools(in_browser, in_browser.tools()),
-            upstreams.route(),
-            *await _search(settings, installation),
-            named_tools(built_in, built_in.tools()),
-        ]
-    )
+    terms = Terms(clock, upstreams.sessions.capability_of)
+    routes = [
+        on_target(lambda _: on_targets, offers=TARGET_TOOLS),
+        named_tools(in_browser, in_browser.tools()),
+        upstreams.route(),
+        *await _search(settings, installation),
+        named_tools(built_in, built_in.tools()),
+    ]
+    routing = Routing([terms.bind(route) for route in routes])
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
         policies=policies,
@@ -249,6 +251,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         executor,
         routing.known_level,
         upstreams,
+        terms,
         simulation,
         tasks,
         in_browser.tools(),

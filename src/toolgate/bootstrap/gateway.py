@@ -90,6 +90,7 @@ async def open_gateway(
         ),
     )
     execution.upstreams.capabilities = door.capabilities
+    execution.terms.registered = (door.capabilities, door.limits)
     await door.load()
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())

@@ -609,6 +609,42 @@ async def test_an_expired_capability_is_refused_to_agents_too(installed: Install
     assert "capability mcp.test has expired" in answer.data["output"]
 
 
+@pytest.mark.parametrize(
+    ("capability_id", "scope", "call"),
+    [
+        ("mcp.test", "mcp", '[[tool:mcp.test.echo {"text": "again"}]]'),
+        ("exec", "system", '[[tool:exec {"command": "echo", "params": ["again"]}]]'),
+    ],
+)
+async def test_a_capabilitys_limit_counts_the_calls_of_agents_too(
+    installed: Installed, capability_id: str, scope: str, call: str
+) -> None:
+    terms = {"capabilityId": capability_id, "scope": scope, "level": "write"}
+    limited = {**terms, "rateLimit": {"limit": 2, "windowMs": 3_600_000}}
+    await installed.operator("POST", "/capabilities/register", limited)
+    try:
+        answer = await installed.command("agent", {"agentId": "script", "message": call * 3})
+    finally:
+        await installed.operator("POST", "/capabilities/register", terms)
+    assert answer.data["output"].count("again") == 2, answer.json
+    assert f"too many commands for capability {capability_id}" in answer.data["output"]
+
+
+@pytest.mark.parametrize("terms", [{"status": "offline"}, {"expiresAt": 1}])
+async def test_a_system_capability_that_is_off_is_off_for_agents_too(
+    installed: Installed, terms: dict[str, Any]
+) -> None:
+    own = {"capabilityId": "exec", "scope": "system", "level": "write"}
+    await installed.operator("POST", "/capabilities/register", {**own, **terms})
+    call = '[[tool:exec {"command": "echo", "params": ["still here"]}]]'
+    try:
+        answer = await installed.command("agent", {"agentId": "script", "message": call})
+    finally:
+        await installed.operator("POST", "/capabilities/register", own)
+    assert "still here" not in answer.data["output"], answer.json
+    assert "capability exec " in answer.data["output"]
+
+
 @pytest.mark.requirement("002/mcp/browser")
 async def test_mcp_browser_is_our_own_browser_tasks(installed: Installed) -> None:
     answer = await installed.command("mcp", {"capabilityId": "mcp.browser", "action": "list_runs"})
