@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.gateway.conftest import Door, Paired, open_door
+from tests.surfaces.gateway.conftest import Answered, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import RATE_PER_MINUTE, ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Level
@@ -88,6 +88,26 @@ async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -
     refused = await mine.tool("echo")
     assert (refused.status, refused.code) == (429, ErrorCode.RATE_LIMITED)
     assert int(refused.headers["Retry-After"]) >= 1
+
+
+async def test_a_capabilitys_limit_counts_each_call_of_a_command(frozen: Door) -> None:
+    for capability, limit in (("echo", 3), ("other", 1)):
+        frozen.pipeline.add(capability, Level.READ, echo)
+        terms = {"capabilityId": capability, "scope": "test", "level": "read", "rateLimit": limit}
+        await frozen.ask("POST", "/capabilities/register", body=terms, operator=True)
+    device = await frozen.pair()
+
+    async def call(*names: str) -> Answered:
+        calls = [{"id": str(n), "name": name, "arguments": {}} for n, name in enumerate(names)]
+        return await device.post("/command/tool", {"payload": {"toolCalls": calls}})
+
+    too_many = await call("echo", "other", "other")
+    assert (too_many.status, too_many.code) == (429, ErrorCode.RATE_LIMITED)
+    assert frozen.pipeline.ran == []
+    assert (await call("echo", "echo")).status == 200
+    assert (await call("echo", "echo")).status == 429
+    assert (await call("echo", "other")).status == 200  # what was refused cost them nothing
+    assert (await call("other")).status == 429
 
 
 @pytest.mark.parametrize("tool", ["echo", "pay"])

@@ -52,6 +52,7 @@ class ToolPlanner:
         if servers and (outside := identity.scope.refusal(Kind.MCP, Level.READ)):
             raise Forbidden(outside)
         session = given(command.session_key, "")
+        charged = (*servers, *(call.name for call in calls))
 
         async def run(ticket: Ticket) -> Done | Waiting:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
@@ -71,7 +72,8 @@ class ToolPlanner:
         return Plan(
             level=max(levels, key=lambda level: level.rank),
             name=", ".join(call.name for call in calls[:3]),
-            capabilities=tuple(dict.fromkeys([*servers, *(call.name for call in calls)])),
+            capabilities=tuple(dict.fromkeys(charged)),
+            charged=charged,
             run=run,
         )
 
