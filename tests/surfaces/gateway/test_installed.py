@@ -402,6 +402,24 @@ async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
     assert (unknown.status, unknown.code) == (404, ErrorCode.INVALID_REQUEST)
 
 
+@pytest.mark.parametrize("ctx", [{}, {"run_id": "run-of-another-orchestrator"}])
+async def test_what_an_executor_was_asked_for_can_be_decided(
+    installed: Installed, ctx: dict[str, str]
+) -> None:
+    token = (installed.home / "executor.token").read_text().strip()
+    request_id = f"elsewhere-{len(ctx)}"
+    call = {"request_id": request_id, "tool_id": "kv.set", "args": {"key": "c", "value": 1}}
+    await installed.ask(
+        "POST", "/tool/run", {**call, "ctx": ctx}, {"Authorization": f"Bearer {token}"}
+    )
+    listed = await installed.operator("GET", "/approvals?status=PENDING")
+    (waiting,) = [one for one in listed.data["items"] if one["requestId"] == request_id]
+    path = f"/approvals/{waiting['approvalId']}/decide"
+    decided = await installed.operator("POST", path, {"decision": "approve"})
+    assert decided.status == 200, decided.json
+    assert decided.data["status"] == "APPROVED"
+
+
 async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Installed) -> None:
     tokens = {}
     for name, level in (("reader", "read"), ("writer", "write")):
