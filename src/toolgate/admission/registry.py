@@ -154,10 +154,16 @@ class Registry:
     async def pair(
         self, device_id: str, scope: Scope, *, public_key: str, also: Sequence[Operation] = ()
     ) -> str:
-        """Pair a device, or give a paired one another token; returns the token."""
+        """Pair a device, or give a paired one another token; returns the token.
+
+        Raises NotFound for one that was paired, and was revoked before its turn came.
+        """
         token = new_token()
+        before = self._devices.get(device_id)
         async with self._changing:
             known = self._devices.get(device_id)
+            if before is not None and before.active and known is not None and not known.active:
+                raise NotFound("device", device_id)
             device = Device(
                 device_id=device_id,
                 token_hash=hash_of(token),
