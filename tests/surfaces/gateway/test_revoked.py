@@ -9,6 +9,7 @@ from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
 from toolgate.domain.tools import Level
 from toolgate.surfaces.gateway.events import gateway_event
+from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.testing.pipeline import echo
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
@@ -188,3 +189,26 @@ async def test_what_waits_for_a_slow_socket_is_not_told_to_a_device_that_was_rev
         await serving
     assert len(talk.told) <= 3  # one may have been on its way
     assert talk.code == CloseCode.UNAUTHENTICATED
+
+
+async def test_a_request_beside_the_routes_that_is_cut_before_its_answer_is_told_why(
+    door: Door,
+) -> None:
+    device = await door.pair(**ALL)
+    exchange = Exchange(device, "POST", "/mcp")
+    exchange.may_write.set()
+    asked = asyncio.Event()
+
+    async def thinks(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    serving = asyncio.create_task(
+        Guarded(thinks, door.parts.gateway.doors)(exchange.scope, exchange.receive, exchange.send)
+    )
+    async with asyncio.timeout(10):
+        await asked.wait()
+        await revoke(door)
+        await serving
+    assert exchange.sent[0]["status"] == 401
+    assert json.loads(exchange.sent[1]["body"])["error"]["code"] == ErrorCode.INVALID_TOKEN
