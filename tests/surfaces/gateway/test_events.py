@@ -314,3 +314,16 @@ async def test_housekeeping_goes_on_after_the_disk_refused_it(
     assert again.is_set()
     keeping.cancel()
     waiting.cancel()
+
+
+async def test_long_polls_whose_clients_have_gone_wait_no_longer(door: Door) -> None:
+    device = await door.pair()
+    watchers = door.parts.registry._watchers
+    polls = [asyncio.create_task(device.get("/events/poll?wait=30")) for _ in range(20)]
+    async with asyncio.timeout(10):
+        while len(watchers.get("laptop", ())) < 20:
+            await asyncio.sleep(0.01)
+        for poll in polls:
+            poll.cancel()  # and its connection is closed
+        while "laptop" in watchers:
+            await asyncio.sleep(0.01)
