@@ -11,12 +11,13 @@ from toolgate.admission.audit import Trail
 from toolgate.domain.capabilities import Capability, Health
 from toolgate.domain.errors import NotFound
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.journal import Delete, Journal, Operation, Put
 from toolgate.ports.seal import Seal
 
 CAPABILITIES: Final = "capabilities"
 
 Changed = Callable[[Capability], None]
+Tell = Callable[[str, Health], Sequence[Operation]]  # the world, of a health that changed
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Capability).decode
 
@@ -31,6 +32,7 @@ class Capabilities:
     trail: Trail
     built_in: Sequence[Capability] = ()
     learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
+    tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
     _observed: dict[str, Health] = field(default_factory=dict)
     _listeners: list[Changed] = field(default_factory=list)
@@ -71,6 +73,8 @@ class Capabilities:
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
         self._learn(capability)
+        health = before.status if before is not None else Health.HEALTHY
+        changed = health is not capability.status
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
             Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
@@ -80,6 +84,7 @@ class Capabilities:
                 resource=("capability", capability.capability_id),
                 metadata={"level": capability.level, "status": capability.status},
             ),
+            *(self.tell(capability.capability_id, capability.status) if changed else ()),
         )
         if before is not None and before.server != capability.server:
             self._observed.pop(capability.capability_id, None)  # that was another server's

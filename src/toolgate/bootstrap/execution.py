@@ -1,5 +1,6 @@
 """The tool pipeline and everything a tool call may reach."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.bootstrap.terms import Terms
 from toolgate.domain.capabilities import Capability, Health, Server
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Misconfigured, ToolgateError
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.policy.model import InvalidPolicy
 from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
@@ -82,6 +83,7 @@ class Upstreams:
     clock: SystemClock
     capabilities: Capabilities | None = None
     sessions: McpUpstreams = field(init=False)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
@@ -115,8 +117,23 @@ class Upstreams:
         return None if found is None else found.server
 
     def _report(self, capability_id: str, health: Health) -> None:
-        if self.capabilities is not None and self.capabilities.report(capability_id, health):
+        if self.capabilities is None:
+            return
+        before = self.capabilities.get(capability_id)
+        if self.capabilities.report(capability_id, health):
             log.info("capability_health id=%s health=%s", capability_id, health)
+        after = self.capabilities.get(capability_id)
+        if after is not None and after != before:
+            task = asyncio.create_task(self._tell(self.capabilities, after))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, capabilities: Capabilities, changed: Capability) -> None:
+        told = capabilities.tell(changed.capability_id, changed.status)
+        try:
+            await capabilities.journal.commit(*told)
+        except ToolgateError as unwritten:
+            log.warning("health_not_told id=%s error=%s", changed.capability_id, unwritten)
 
 
 @dataclass(frozen=True, slots=True)

@@ -600,6 +600,27 @@ async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
     assert healed.data["content"] == answer.data["content"]
 
 
+async def test_a_server_that_dies_and_comes_back_is_told_of_as_events(
+    installed: Installed,
+) -> None:
+    payload = {"capabilityId": "mcp.test", "action": "echo", "args": {"text": "x"}}
+    await installed.command("mcp", payload)
+    cursor = (await installed.ask("GET", "/status", headers=installed.device)).json["cursor"]
+    await installed.command("mcp", {**payload, "action": "die", "args": {}})
+    await installed.command("mcp", payload)
+    told: list[Any] = []
+    async with asyncio.timeout(20):
+        while len(told) < 2:
+            path = f"/events/poll?since={cursor}&wait=1"
+            page = await installed.ask("GET", path, headers=installed.device)
+            cursor = page.json["cursor"]
+            told += [event for event in page.json["events"] if event["type"] == "health"]
+    assert [(one["status"], one["metadata"]["status"]) for one in told] == [
+        ("failed", "degraded"),
+        ("succeeded", "healthy"),
+    ]
+
+
 async def test_a_call_of_a_capability_that_signs_is_one_that_signs_for_the_policy(
     installed: Installed,
 ) -> None:

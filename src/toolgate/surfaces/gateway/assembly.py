@@ -37,7 +37,7 @@ from toolgate.surfaces.gateway.command_system import SystemPlanner
 from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
-from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.events import Events, health_event
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
@@ -156,6 +156,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         trail,
         (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
         on.learn,
+        lambda capability_id, health: (health_event(capability_id, health),),
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     states = States(on.journal, on.bus, on.clock, on.seal)

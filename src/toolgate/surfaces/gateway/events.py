@@ -16,6 +16,7 @@ from toolgate import asgi
 from toolgate.admission.refusals import InvalidToken
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.capabilities import Health
 from toolgate.domain.devices import Identity
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -79,6 +80,17 @@ def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None
         f"{name} {status}",
         source="scheduler",
         duration_ms=duration_ms,
+    )
+
+
+def health_event(capability_id: str, health: Health) -> Append:
+    """That a capability does better or worse than it did."""
+    sound = health is Health.HEALTHY
+    return gateway_event(
+        wire.EventType.HEALTH,
+        wire.EventStatus.SUCCEEDED if sound else wire.EventStatus.FAILED,
+        f"{capability_id} is {health}",
+        metadata={"capabilityId": capability_id, "status": health},
     )
 
 
