@@ -378,9 +378,7 @@ async def _gone(receive: asgi.Receive) -> None:
 async def _send(send: asgi.Send, reply: Reply) -> None:
     headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
     for name, value in reply.headers:
-        headers.append(
-            (_NAMES.get(name) or name.lower().encode(), value.encode("latin-1", "replace"))
-        )
+        headers.append((_NAMES.get(name) or name.lower().encode(), value.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 
