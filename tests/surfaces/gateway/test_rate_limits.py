@@ -127,3 +127,20 @@ async def test_a_command_that_the_disk_refuses_costs_nothing(
         assert refused.headers["X-RateLimit-Remaining"] == "1"
         assert (await device.tool(tool, key="k")).status in (200, 202)
         assert (await device.tool(tool, key="k-2")).status == 429
+
+
+@pytest.mark.parametrize("window_ms", [2**63 - 1, 366 * 24 * 3600 * 1000])
+async def test_a_limit_that_can_be_registered_can_be_counted(
+    tmp_path: Path, window_ms: int
+) -> None:
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair()
+        terms = {"capabilityId": "echo", "scope": "test", "level": "read"}
+        limit = {"limit": 1, "windowMs": window_ms}
+        registered = await door.ask(
+            "POST", "/capabilities/register", body={**terms, "rateLimit": limit}, operator=True
+        )
+        assert registered.status == (200 if window_ms < 2**60 else 400)
+        assert (await device.tool("echo")).status == 200
+        if registered.status == 200:
+            assert (await device.tool("echo")).status == 429
