@@ -136,8 +136,15 @@ async def test_a_head_that_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) 
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("offer", "large"),
+    [
+        (b"connection: close\r\n", b"b" * 500_000),  # more than is read ahead of the app
+        (b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n", b""),
+    ],
+)
 async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, offer: bytes, large: bytes
 ) -> None:
     monkeypatch.setattr(asgi, "PATIENCE_S", 0.1)
 
@@ -145,8 +152,8 @@ async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
         await asyncio.sleep(0.5)  # longer than a whole request may take to come
         await length_of_the_body(scope, receive, send)
 
-    large = b"b" * 500_000  # more than is read ahead of the app
     async with listening(slow) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nhost: h\r\n" + offer)
         writer.write(b"content-length: %d\r\n\r\n" % len(large) + large)
-        assert (await reader.read()).endswith(b"500000")
+        answered = await reader.readuntil(b"\r\n\r\n" + str(len(large)).encode())
+        assert answered.startswith(b"HTTP/1.1 200 ")

@@ -146,11 +146,13 @@ class _Connection(HttpToolsProtocol):
         self._looking = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        left = self._heard_at + PATIENCE_S - self.loop.time()
         if self._is_whole:
             return
-        if left > 0 or self.flow.read_paused:  # paused: it is we who do not listen
-            self._look_later(max(left, PATIENCE_S / 4))
+        if self.flow.read_paused:  # it is we who do not listen
+            self._heard_at = self.loop.time()
+        left = self._heard_at + PATIENCE_S - self.loop.time()
+        if left > 0:
+            self._look_later(left)
         else:
             self.transport.close()
 
