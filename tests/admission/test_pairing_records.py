@@ -36,12 +36,14 @@ async def test_each_step_of_a_pairing_is_a_record(tmp_path: Path) -> None:
         scope = Scope(Level.WRITE, system=True)
         token, _ = await pairing.approve("laptop", scope, by="operator")
         await pairing.approve("laptop", None, by="operator")
+        await pairing.bind_key("laptop", "its key")
         await pairing.revoke("laptop", by="operator")
         await pairing.knock(LAPTOP)
         await pairing.revoke("laptop", by="operator")
         assert await told(rig) == [
             ("approved", "laptop", "operator"),
             ("rotated", "laptop", "operator"),
+            ("key_bound", "laptop", "laptop"),
             ("revoked", "laptop", "operator"),
             ("turned_down", "laptop", "operator"),
         ]

@@ -20,6 +20,7 @@ from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
 PAIRINGS: Final = "pairings"
 CODE_CHANCE: Final = 2**40
+ACTIONS: Final = {"rotated": "approved", "turned_down": "revoked"}  # as the audit calls them
 
 _decode: Final = msgspec.json.Decoder(Pending).decode
 
@@ -112,6 +113,11 @@ class Pairing:
         """A name alone takes no paired device's token, nor back what the operator took away."""
         return self.registry.device(contact.device_id) is None
 
+    async def bind_key(self, device_id: str, public_key: str) -> None:
+        """From now on a device that has proven its token is also known by this key."""
+        note = self._note("key_bound", device_id, by=device_id)
+        await self.registry.bind_key(device_id, public_key, also=note)
+
     def _note(
         self, status: str, device_id: str, *, by: str, scope: Scope | None = None
     ) -> Sequence[Operation]:
@@ -120,7 +126,7 @@ class Pairing:
         fields = {"status": status, "device_id": device_id, "by": by, **granted}
         return (
             *self.trail.note(
-                "pairing.approved" if granted else "pairing.revoked",
+                f"pairing.{ACTIONS.get(status, status)}",
                 actor=by,
                 resource=("device", device_id),
                 metadata={"scope": granted} if granted else None,

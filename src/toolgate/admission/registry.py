@@ -176,11 +176,13 @@ class Registry:
         self._cut(device_id)
         return token
 
-    async def bind_key(self, device_id: str, public_key: str) -> None:
+    async def bind_key(
+        self, device_id: str, public_key: str, *, also: Sequence[Operation] = ()
+    ) -> None:
         async with self._changing:
             known = self._devices[device_id]
             device = replace(known, public_key=public_key)
-            await self._journal.commit(Put(DEVICES, device_id, encode(device)))
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
 
     def may_revoke(self, device_id: str) -> bool:

@@ -158,6 +158,8 @@ async def test_a_new_token_for_a_paired_device_lets_in_no_stranger_who_knocked_u
         proof = {"token": own.token, "publicKey": public, "signature": signature}
         assert (await connect(socket, "laptop", **proof))["ok"] is True
     assert (await strange())["ok"] is True
+    (row,) = await door.audit_rows(action="pairing.key_bound")
+    assert (row.actor, row.resource_id) == ("laptop", "laptop")
 
 
 @pytest.mark.requirement("002/v2/challenge-wrong")

@@ -191,7 +191,7 @@ class _Connection:
         if not isinstance(auth.token, UnsetType):
             identity = self._by_token(device_id, auth.token)
             if signed and device is not None and not device.public_key:
-                await registry.bind_key(device_id, key)
+                await self.door.doors.pairing.bind_key(device_id, key)
                 return self._by_token(device_id, auth.token)  # it may have been revoked meanwhile
             return identity
         if device is not None and device.active and device.public_key:
