@@ -21,6 +21,7 @@ from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 log = logging.getLogger(__name__)
 
 SCHEDULES: Final = "schedules"
+LOOK_S: float = 10.0  # between two looks at whether the clock was set back
 HEARTBEAT: Final = "heartbeat"
 CRON: Final = "cron"
 
@@ -93,6 +94,30 @@ class Scheduler:
             if kept.taken != kept.ended:
                 for taken in kept.going or (kept.taken,):
                     self._go(name, kept.kind, taken)
+
+    async def watch(self) -> None:
+        """For ever: what a clock that was ahead has put off is due at its next time."""
+        set_back = False
+        while True:
+            before = self.clock.now_ms()
+            await asyncio.sleep(LOOK_S)
+            set_back = set_back or self.clock.now_ms() < before
+            if set_back:
+                try:
+                    await self._plan_anew()
+                    set_back = False
+                except ToolgateError as failed:  # also where a row was changed just now
+                    log.warning("schedules_put_off error=%s", failed)
+
+    async def _plan_anew(self) -> None:
+        for name, (_, schedule) in self._plans.items():
+            row = await self.journal.get(SCHEDULES, name)
+            due = schedule.next_after(self.clock.now_ms())
+            if row is None or row.due is None or due is None or row.due <= due:
+                continue
+            put = Put(SCHEDULES, name, row.value, due=due, expected=row.version)
+            await self.journal.commit(put)
+            self.wake_at(due)
 
     def last_at(self, kind: str) -> int | None:
         return self._last.get(kind)

@@ -95,6 +95,7 @@ async def open_gateway(
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())
     installation.keep_running(door.housekeeping())
+    installation.keep_running(scheduler.watch())
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.states.stop)
     installation.on_stop_soon(door.events.close)
