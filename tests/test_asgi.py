@@ -157,3 +157,31 @@ async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
         writer.write(b"content-length: %d\r\n\r\n" % len(large) + large)
         answered = await reader.readuntil(b"\r\n\r\n" + str(len(large)).encode())
         assert answered.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot")
+async def test_who_asks_and_never_reads_the_answer_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "UNREAD_MS", 300)
+
+    async def says_much(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        body = b"x" * 5_000_000  # more than the system keeps for a reader
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    bound = asgi.bind("127.0.0.1", 0, setting="PORT")
+    listener = asgi.Listener(says_much, bound)
+    await listener.start()
+    connections = listener._server.server_state.connections
+    try:
+        with socket.create_connection(bound.getsockname()[:2]) as silent:
+            silent.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+            async with asyncio.timeout(10):
+                while not connections:
+                    await asyncio.sleep(0.01)
+                while connections:
+                    await asyncio.sleep(0.01)
+    finally:
+        await listener.stop()

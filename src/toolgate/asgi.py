@@ -30,6 +30,7 @@ DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
 HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
+UNREAD_MS: int = 60_000  # for a reader to take what it was sent
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -181,6 +182,8 @@ class Listener:
             date_header=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # what it accepts has it too
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         self._bound = bound
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
