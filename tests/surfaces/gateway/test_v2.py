@@ -442,3 +442,18 @@ async def test_a_connection_on_which_nothing_is_said_stays(
     async with connected(device) as socket:
         await asyncio.sleep(0.5)  # longer than a request may take to come
         assert (await ask(socket, "health"))["ok"] is True
+
+
+async def test_long_polls_of_a_connection_that_has_ended_wait_no_longer(door: Door) -> None:
+    device = await door.pair()
+    watchers = door.parts.registry._watchers
+    async with connected(device) as socket:
+        for number in range(20):
+            poll = {"id": str(number), "method": "events.poll", "params": {"wait": 30}}
+            await socket.send_json({"type": "req", **poll})
+        async with asyncio.timeout(10):
+            while len(watchers.get("laptop", ())) < 21:  # the connection itself is one
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while "laptop" in watchers:
+            await asyncio.sleep(0.01)

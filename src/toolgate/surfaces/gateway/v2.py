@@ -109,6 +109,7 @@ class _Connection:
     user_agent: str
     _out: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(WAITING))
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _polls: set[asyncio.Task[None]] = field(default_factory=set)  # of them, those that only wait
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _cut: asyncio.Event = field(default_factory=asyncio.Event)  # its right to be here has ended
     _broken: asyncio.Future[None] = field(
@@ -135,7 +136,7 @@ class _Connection:
         except _Closed as closed:
             code = closed.code
         finally:
-            for task in parts:
+            for task in (*parts, *self._polls):
                 task.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
             if code is not None:
@@ -231,10 +232,17 @@ class _Connection:
                 raise
             task = asyncio.create_task(self._serve(identity, frame))
             self._running.add(task)
+            if isinstance(frame, wire.Req) and self._only_waits(frame.method):
+                self._polls.add(task)
             task.add_done_callback(self._served)
+
+    def _only_waits(self, method: str) -> bool:
+        route = self.door.routes.get(method)
+        return route is not None and route.may_wait
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._polls.discard(task)
         self._room.release()
         failed = None if task.cancelled() else task.exception()
         if failed is not None and not self._broken.done():
