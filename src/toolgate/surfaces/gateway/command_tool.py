@@ -52,6 +52,8 @@ class ToolPlanner:
         if servers and (outside := identity.scope.refusal(Kind.MCP, Level.READ)):
             raise Forbidden(outside)
         session = given(command.session_key, "")
+        names = [call.name for call in calls]
+        charged = (*servers, *names)
 
         async def run(ticket: Ticket) -> Came:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
@@ -68,11 +70,11 @@ class ToolPlanner:
                 return ticket.done
             return first_waiting(answers) or _done(calls, answers)
 
-        names = [call.name for call in calls]
         return Plan(
             level=levels[0] if len(levels) == 1 else max(levels, key=lambda level: level.rank),
             name=", ".join(names[:3]),
-            capabilities=tuple(dict.fromkeys([*servers, *names])),
+            capabilities=tuple(dict.fromkeys(charged)),
+            charged=charged,
             run=run,
         )
 

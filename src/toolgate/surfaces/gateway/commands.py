@@ -139,12 +139,17 @@ class Commands:
     def _pay_capabilities(self, plan: Plan, paid: Paid) -> Paid:
         buckets = [
             Bucket(f"capability/{name}", capability.rate, f"capability {name}")
-            for name in plan.capabilities
+            for name in plan.charged or plan.capabilities
             if (capability := self.capabilities.get(name)) is not None and capability.rate
         ]
-        if not buckets:
-            return paid
-        return Paid(paid.spent, paid.taken + self.limits.take(*buckets).taken)
+        taken = Paid(paid.spent)
+        try:
+            for bucket in buckets:  # one may be there several times
+                taken = Paid(paid.spent, taken.taken + self.limits.take(bucket).taken)
+        except RateLimited:
+            self.limits.give_back(taken)
+            raise
+        return Paid(paid.spent, paid.taken + taken.taken)
 
     async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, and run it; what writes or signs is on record before it does."""

@@ -74,6 +74,7 @@ class Plan:
     name: str
     capabilities: tuple[str, ...]
     run: RunPlan
+    charged: tuple[str, ...] = ()  # a capability for each call; empty: each once
     rides: bool = True  # its beginning is written by the pipeline, before anything runs
 
 

@@ -4,9 +4,10 @@ Routes of the contract are served straight from ASGI; whatever else is mounted h
 metrics) is Starlette's business.
 """
 
+import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -253,9 +254,10 @@ class Gateway:
             canonical(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        return await self.call(
+        answering = self.call(
             found.route, Call(identity, trace_id, path=found.path, query=query, body=body)
         )
+        return await (_unless_gone(answering, receive) if found.route.may_wait else answering)
 
     async def call(self, route: Route, call: Call) -> Reply:
         """The answer of a route, by whichever door; raises what the route raises."""
@@ -356,12 +358,28 @@ async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
     return body
 
 
+async def _unless_gone(answering: Coroutine[Any, Any, Reply], receive: asgi.Receive) -> Reply:
+    """The answer, as long as somebody waits for it; raises Invalid."""
+    answer, going = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({answer, going}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise Invalid("the sender went away before the answer")
+        return answer.result()
+    finally:
+        answer.cancel()
+        going.cancel()
+
+
+async def _gone(receive: asgi.Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _send(send: asgi.Send, reply: Reply) -> None:
     headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
     for name, value in reply.headers:
-        headers.append(
-            (_NAMES.get(name) or name.lower().encode(), value.encode("latin-1", "replace"))
-        )
+        headers.append((_NAMES.get(name) or name.lower().encode(), value.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 
