@@ -230,6 +230,25 @@ async def test_a_text_can_be_put_in_the_file_and_in_force(tmp_path: Path) -> Non
     assert not await file.refresh()
 
 
+async def test_a_text_that_was_put_in_the_file_is_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    synced: list[tuple[Path, bool]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        what = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((what, path.read_text() == BETTER))
+        sync(descriptor)
+
+    policies = PolicyFile(path, parse_shell=PARSE)
+    monkeypatch.setattr(os, "fsync", noted)
+    await policies.replace(BETTER)
+    assert synced[-1] == (tmp_path, True)
+
+
 async def test_a_bad_text_is_not_put_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(GOOD)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain.errors import Conflict, Refused
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
@@ -267,6 +268,7 @@ def _write(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
+        sync_directory(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
