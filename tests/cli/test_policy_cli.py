@@ -138,6 +138,24 @@ def test_explain_takes_the_tools_level() -> None:
     assert run(*asked, "ask", "--level", "write").exit_code == 0
 
 
+BY_LEVEL = """
+version: 1
+rules:
+  - {id: reads, allow: "*", match: {level: read}, reason: It only reads}
+  - {id: writes, ask: "*", match: otherwise, reason: It may change something}
+"""
+
+
+def test_a_tools_level_is_its_own_and_write_where_nobody_knows_it(tmp_path: Path) -> None:
+    """As the pipeline has it: an answer that is kinder than the gate would mislead."""
+    policy = tmp_path / "by-level.yaml"
+    policy.write_text(BY_LEVEL)
+    for tool, effect in (("kv.get", "allow"), ("kv.set", "ask"), ("mcp.docs.search", "ask")):
+        assert run("explain", str(policy), "--tool", tool, "--expect", effect).exit_code == 0, tool
+        call = lines([{"tool": tool, "effect": effect}])
+        assert run("simulate", str(policy), "--calls", "-", text=call).exit_code == 0, tool
+
+
 def test_explain_of_a_tool_that_no_rule_names_says_so(good: str) -> None:
     result = run("explain", good, "--tool", "nuclear.launch")
     assert "No rule names nuclear.launch" in result.stdout
