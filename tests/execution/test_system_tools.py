@@ -27,8 +27,9 @@ class Bench:
     def __init__(self) -> None:
         self.web = FakeWeb({A: page(A, b"hello", status=404, server="x")})
         self.session = FakeSession()
+        self.journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
         self.engine = BuiltInEngine(
-            journal=MemoryJournal(clock=FakeClock(), bus=LocalBus()),
+            journal=self.journal,
             web=self.web,
             session=self.open_session,
             isolation="fake",
@@ -47,6 +48,20 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"key": "k", "value": "a s3cret"},
+        {"key": "k", "value": {"deep": ["s3cret"]}},
+        {"key": "s3cret", "value": 1},
+    ],
+)
+async def test_kv_set_keeps_no_secret(bench: Bench, args: dict[str, JsonValue]) -> None:
+    refused = await bench.call("kv.set", args)
+    assert refused.data == {"error": {"code": REFUSED}}
+    assert await bench.journal.scan("kv") == []
 
 
 @pytest.mark.requirement("002/system/fetch-answer")
