@@ -11,6 +11,7 @@ from toolgate.adapters.web_guard import DEFAULT_LIMITS
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.builtin import REFUSED
+from toolgate.execution.registry import BUILT_IN
 from toolgate.execution.tools.exec import may_be_set
 from toolgate.ports.engine import no_update
 from toolgate.ports.sandbox import Session
@@ -62,6 +63,11 @@ async def test_kv_set_keeps_no_secret(bench: Bench, args: dict[str, JsonValue]) 
     refused = await bench.call("kv.set", args)
     assert refused.data == {"error": {"code": REFUSED}}
     assert await bench.journal.scan("kv") == []
+
+
+def test_a_tool_that_can_send_something_is_never_run_twice() -> None:
+    assert not BUILT_IN["web.fetch"].tool.repeatable  # it may be a POST
+    assert BUILT_IN["http.fetch"].tool.repeatable
 
 
 @pytest.mark.requirement("002/system/fetch-answer")
