@@ -282,15 +282,16 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
         try:
             given = json.loads(line)
             who = [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+            tool, rule_id = given["tool"], given.get("rule_id", "")
+            if not isinstance(tool, str) or not isinstance(rule_id, str):
+                raise TypeError("tool and rule_id are texts")
             yield RecordedCall(
-                ToolRequest(
-                    f"line-{number}", given["tool"], dict(given.get("args", {})), _caller(who)
-                ),
-                Level(given["level"]) if "level" in given else _level_of(given["tool"]),
+                ToolRequest(f"line-{number}", tool, dict(given.get("args", {})), _caller(who)),
+                Level(given["level"]) if "level" in given else _level_of(tool),
                 Effect(given["effect"]),
-                given.get("rule_id", ""),
+                rule_id,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
             raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
 
 
@@ -316,7 +317,7 @@ def _decided_again(recorded: RecordedCall, base: Policy) -> RecordedCall:
 def _arguments(text: str) -> dict[str, JsonValue]:
     try:
         value = json.loads(text)
-    except ValueError as bad:
+    except (ValueError, RecursionError) as bad:
         raise click.UsageError(f"--args is not JSON: {bad}") from bad
     if not isinstance(value, dict):
         raise click.UsageError("--args is not a JSON object")
@@ -341,4 +342,4 @@ def _styled(effect: Effect) -> Text:
 
 
 def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(value))
