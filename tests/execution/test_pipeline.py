@@ -17,7 +17,7 @@ import pytest
 from toolgate.adapters.policy_file import load_policy
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.approvals import ApprovalStatus
+from toolgate.domain.approvals import ApprovalStatus, binding_of
 from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
@@ -217,6 +217,17 @@ async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
     async with open_rig(tmp_path) as rig:
         assert await rig.approvals.pending() == []
         assert as_ran(await rig.pipeline.run(call("r1", "ask.once"))).ok
+
+
+async def test_a_secret_cannot_be_guessed_from_what_is_recorded_of_its_approval(rig: Rig) -> None:
+    """Proofs are handed to strangers; a hash without a key tells them when they have guessed it."""
+    asked = call("r1", "ask.once", password="1234")
+    assert isinstance(await rig.pipeline.run(asked), Pending)
+    policy = rig.policies[ACTIVE_POLICY]
+    guessed = binding_of(asked.tool, asked.args, target="", policy_version=policy.version)
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan(APPROVALS)]
+    assert not any(guessed.encode() in each for each in written)
 
 
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
