@@ -281,6 +281,17 @@ def test_a_strangers_proof_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "decision" in shown.output
 
 
+def test_a_size_that_no_number_can_be_is_refused_with_a_sentence(home: Path) -> None:
+    signer = Ed25519Signer.in_home(home)
+    text = Checkpoint(signer.key.name, 7, bytes(32)).text().replace("\n7\n", f"\n{'9' * 5000}\n")
+    place = home / "evidence" / "checkpoint"
+    place.write_text(sign_note(text, key=signer.key, sign=signer.sign), encoding="utf-8")
+    exporting = run("evidence", "export", "r7", "-o", home / "x.json", "--home", home)
+    for result in (run("evidence", "verify", home), exporting):
+        assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+        assert "decimal number" in result.stderr
+
+
 @pytest.mark.parametrize("record", [{}, [], "x", 1, {"artifacts": 1}, {"artifacts": {}}])
 def test_a_proof_of_what_is_no_record_is_refused(tmp_path: Path, record: object) -> None:
     shown = run("evidence", "verify", forged(tmp_path / "proof.json", record))
