@@ -241,14 +241,18 @@ async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "rule_id"),
+    ("change", "rule_id", "reason"),
     [
-        ("  - {id: more, allow: other, match: any, reason: New}\n", "approval_does_not_fit"),
-        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop"),
+        (
+            "  - {id: more, allow: other, match: any, reason: New}\n",
+            "approval_does_not_fit",
+            "approval apr_r1 was asked for under another policy than is in force now",
+        ),
+        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop", "Closed"),
     ],
 )
 async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
-    rig: Rig, change: str, rule_id: str
+    rig: Rig, change: str, rule_id: str, reason: str
 ) -> None:
     pending = await rig.pipeline.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
@@ -256,7 +260,7 @@ async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
     rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
     answer = await rig.pipeline.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
-    assert answer.rule_id == rule_id
+    assert (answer.rule_id, answer.reason) == (rule_id, reason)
     assert rig.engine.runs["ask.once"] == 0
 
 

@@ -16,7 +16,7 @@ from toolgate.domain.approvals import (
     askers,
     binding_of,
 )
-from toolgate.domain.errors import Conflict, NotFound
+from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.policy.model import Decision
 from toolgate.domain.tools import ToolRequest
 from toolgate.ports.clock import Clock
@@ -122,7 +122,12 @@ class Approvals:
         Raises Refused where it is not for exactly this call, or has been used.
         """
         row = await self._row(approval_id_of(request.request_id))
-        used = decode(row.value).use(self._binding(request, decision), now=self._clock.now_ms())
+        approval = decode(row.value)
+        if approval.policy_version != decision.policy_version:
+            raise Refused(
+                f"approval {approval.approval_id} was asked for under another policy than is in force now"
+            )
+        used = approval.use(self._binding(request, decision), now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
