@@ -230,3 +230,33 @@ async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once()
     finally:
         await agents.close()
     assert ended == [EndTurn()] * many
+
+
+async def test_a_silent_agent_has_the_time_of_its_run_and_no_shorter_one() -> None:
+    agents = HttpAgents()
+    try:
+        waits = agents.agent(External("butler", "http://127.0.0.1:9")).http.timeout
+    finally:
+        await agents.close()
+    assert (waits.total, waits.sock_read) == (None, None)
+
+
+async def test_an_agents_token_is_not_written_down_where_the_agent_says_it_back(
+    tmp_path: Path,
+) -> None:
+    token = "for the butler and nobody else 7c41a90be2"
+    tells = says(
+        {"type": "state", "state": "CHECKING", "detail": {"given": f"it came with {token}"}},
+        {"type": "error", "code": "no_entry", "message": f"{token} is not welcome"},
+    )
+    async with agent(tells) as (url, _), installed(TOGETHER, tmp_path) as running:
+        agents = f"{running.orchestrator}/internal/agents"
+        await running.post(agents, {"agent_id": "butler", "endpoint": url, "auth_token": token})
+        client = await running.connect()
+        await client.invoke("x", agent="butler")
+        heard = await client.hear_until("done", "error")
+    assert [one["type"] for one in heard] == ["run_started", "state", "error"]
+    assert "is not welcome" in heard[-1]["message"]
+    assert token not in json.dumps(heard)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in written if token.encode() in path.read_bytes()] == []

@@ -189,6 +189,23 @@ async def test_a_clock_that_was_set_back_does_not_put_the_next_time_off() -> Non
     assert await times.journal.next_due() == times.clock.now_ms() + 60_000
 
 
+@pytest.mark.parametrize("line", ["@every 60s", "* * * * *"])
+async def test_a_clock_that_is_set_back_while_we_run_does_not_put_the_next_time_off(
+    line: str,
+) -> None:
+    times = Times()
+    scheduler = await times.scheduler(line)
+    before = await times.journal.next_due()
+    await scheduler.realign()
+    assert await times.journal.next_due() == before
+    times.clock.advance(-24 * 3600 * 1000)
+    await scheduler.realign()
+    assert (await times.journal.next_due() or 0) <= times.clock.now_ms() + 60_000
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert len(times.ran) == 1
+
+
 async def test_a_job_that_crashes_is_told_as_failed() -> None:
     times = Times()
     times.crashes = True

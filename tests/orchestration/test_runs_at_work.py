@@ -23,13 +23,22 @@ from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
-from toolgate.orchestration.advance import Advance
+from toolgate.orchestration.advance import MAX_CALLS, Advance
 from toolgate.orchestration.agents import Agents, External
-from toolgate.orchestration.conversations import Conversations
+from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
-from toolgate.ports.agents import Agent, AgentFailed, Note, Say, Step, Transcript
+from toolgate.ports.agents import (
+    Agent,
+    AgentFailed,
+    Call,
+    EndTurn,
+    Note,
+    Say,
+    Step,
+    Transcript,
+)
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
@@ -156,6 +165,9 @@ class House:
             return [kind for kind, _ in await self.told(run_id)].count(deliveries.DELTA) == times
 
         await self.when(has_spoken)
+
+    async def endless_has_heard(self) -> bool:
+        return bool(self.endless.history)
 
     async def told(self, run_id: str) -> list[tuple[str, dict[str, Any]]]:
         events: list[Event] = await self.journal.read("session/s", subject=run_id)
@@ -784,3 +796,101 @@ async def test_tools_are_forgotten_with_a_session_that_is_not_in_use_any_more(ho
     house.clock.advance(1)
     assert await kept() == ["s"]
     assert [tool.name for tool in await tools.of("s")] == ["desk"]
+
+
+class Greedy:
+    """Wants so many tools in its first turn, and is done with their answers."""
+
+    repeats_itself = True
+    remembers = False
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        yield EndTurn([] if transcript.turns else [Call("here", {})] * self._calls)
+
+
+class CountingJournal(MemoryJournal):
+    """Knows how many events were read from it."""
+
+    read_out = 0
+
+    async def read(self, *args: Any, **named: Any) -> list[Event]:
+        events = await super().read(*args, **named)
+        self.read_out += len(events)
+        return events
+
+
+async def test_a_turn_of_many_calls_does_not_read_them_all_for_each_of_them() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = CountingJournal(clock=clock, bus=bus)
+    house = House(clock, bus, {"greedy": Greedy(MAX_CALLS)}, journal)
+    run_id = await house.invoke("", "greedy")
+    await house.at_rest()
+    assert len(house.pipeline.ran) == MAX_CALLS
+    journal.read_out, before = 0, journal.read_out
+    await house.runs.state(run_id)
+    assert before < 20 * journal.read_out, "each call has cost what all of them cost"
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_turn_of_more_calls_than_can_be_meant_fails_the_run_and_makes_none() -> None:
+    house = House(agents={"greedy": Greedy(MAX_CALLS + 1)})
+    run_id = await house.invoke("", "greedy")
+    await house.until(run_id, RunStatus.FAILED, RunStatus.DONE)
+    assert (await house.runs.state(run_id)).code == "too_many_calls"
+    assert not house.pipeline.ran
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_long_answer_does_not_make_an_agent_forget_what_was_just_said(house: House) -> None:
+    await house.until(await house.invoke("an early word", "echo"), RunStatus.DONE)
+    long = "It begins here. " + "x" * HISTORY_CHARACTERS + " It ends here."
+    await house.until(await house.invoke(long, "echo"), RunStatus.DONE)
+    run_id = await house.invoke("And then?", "endless")
+    await house.until(run_id, RunStatus.RUNNING)
+    await house.when(house.endless_has_heard)
+    asked, answered = house.endless.history
+    assert asked.endswith("It ends here.")
+    assert answered.endswith("It ends here.")
+    assert len(asked) + len(answered) <= HISTORY_CHARACTERS
+    await house.runs.cancel(run_id, session_id="s", reason="enough")
+
+
+class Two:
+    """Wants two tools at once."""
+
+    repeats_itself = True
+    remembers = False
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        yield EndTurn([] if transcript.turns else [Call("here", {}), Call("pay", {})])
+
+
+async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() -> None:
+    house = House(agents={"two": Two()})
+    house.pipeline.asks.add("pay")
+    goes_on = asyncio.Event()
+
+    async def slow(request: ToolRequest) -> None:
+        if request.tool == "here":
+            await goes_on.wait()
+
+    house.tool = slow
+    run_id = await house.invoke("", "two")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[1].approval_id
+    await house.runs.decide_approval(
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+    )
+
+    async def is_paid() -> bool:
+        calls = (await house.runs.state(run_id)).calls
+        return [call.status for call in calls] == [CallStatus.RUNNING, CallStatus.SUCCEEDED]
+
+    await house.when(is_paid)
+    goes_on.set()
+    await house.until(run_id, RunStatus.DONE)
+    assert [request.tool for request in house.pipeline.ran] == ["here", "pay"]
+    await house.dispatcher.drain(seconds=0)

@@ -27,7 +27,7 @@ class HttpAgents:
 
     def agent(self, external: External) -> "HttpAgent":
         if self._http is None:
-            # An agent may think for long: the run's own deadline bounds it.
+            # A silent agent may be thinking: how long is for the run's own deadline to say.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             # Each run has a stream of its own: one that waited for another's would look silent.
             connector = aiohttp.TCPConnector(limit=0, socket_factory=kept_alive)

@@ -6,6 +6,7 @@ interrupted is gone on with and not done again.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 SCHEDULES: Final = "schedules"
 HEARTBEAT: Final = "heartbeat"
 CRON: Final = "cron"
+LOOK_S: Final = 60.0  # between two looks at whether the clock was set back
 
 Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
 
@@ -93,6 +95,28 @@ class Scheduler:
             if kept.taken != kept.ended:
                 for taken in kept.going or (kept.taken,):
                     self._go(name, kept.kind, taken)
+
+    async def keep_time(self) -> None:
+        """Look at the clock now and then, for ever: it may be set while we run."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.realign()
+            except ToolgateError as failed:
+                log.warning("schedules_unread error=%s", failed)
+
+    async def realign(self) -> None:
+        """A time that is further away than the next one was put off by a clock that was set back."""
+        for name, (_, schedule) in self._plans.items():
+            row = await self.journal.get(SCHEDULES, name)
+            due = schedule.next_after(self.clock.now_ms())
+            if row is None or due is None or (row.due or due) <= due:
+                continue
+            with contextlib.suppress(Conflict):  # it has just been taken
+                await self.journal.commit(
+                    Put(SCHEDULES, name, row.value, due=due, expected=row.version)
+                )
+                self.wake_at(due)
 
     def last_at(self, kind: str) -> int | None:
         return self._last.get(kind)

@@ -125,6 +125,8 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
+    # Before the listeners stop: they would wait for those who wait for events.
+    installation.on_stop_soon(door.events.close)
     installation.on_stop_soon(console.close)
     for run_id, _ in await runs.open_runs():
         dispatcher.dispatch(run_id)

@@ -105,7 +105,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
         "script": ScriptAgent(),
         "assistant": assistant,
     }
-    agents = Agents(core.journal, builtin, reach.agent, core.seal)
+    agents = Agents(core.journal, builtin, reach.agent, core.seal, core.learn)
     await agents.load()
     return agents
 

@@ -5,7 +5,7 @@ Nothing is kept between two calls of `advance`: all it needs is in the journal.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -34,6 +34,7 @@ from toolgate.ports.journal import Append, Fence, Journal, Put
 log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
+MAX_CALLS: Final = 128  # of one turn: they all begin at once
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
@@ -183,6 +184,8 @@ class Advance:
             await voice.flush()
         finally:
             await voice.close()
+        if len(end.calls) > MAX_CALLS:
+            raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
         calls = tuple(
             PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
         )
@@ -210,7 +213,8 @@ class Advance:
                     case Say():
                         await voice.say(step)
                     case Note():
-                        await voice.note(step)
+                        detail = self.runs.redact_fields(step.detail)
+                        await voice.note(Note(step.state, detail))
                     case agents.EndTurn():
                         return step
                     case _:
@@ -251,13 +255,37 @@ class Advance:
             for call in state.open_calls
             if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
         ]
-        moved = await asyncio.gather(
-            *(self._move(state, call) for call in movable), return_exceptions=True
-        )
-        for outcome in moved:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return await self.runs.state(state.run_id) if any(moved) else None
+        with self.runs.at_work(state) as decided:
+            moved = await self._move_all(state, movable, decided)
+            return await self.runs.state(state.run_id) if moved else None
+
+    async def _move_all(
+        self, state: RunState, calls: Sequence[CallState], decided: asyncio.Event
+    ) -> bool:
+        """Until each has gone as far as it goes; one that is decided on meanwhile goes on at once."""
+        moving = {asyncio.create_task(self._move(state, one)): one.call_id for one in calls}
+        ended: list[asyncio.Task[bool]] = []
+        waking = asyncio.create_task(decided.wait())
+        try:
+            while moving:
+                done, _ = await asyncio.wait({*moving, waking}, return_when=asyncio.FIRST_COMPLETED)
+                ended += [task for task in done if moving.pop(task, "")]
+                if waking in done and moving:
+                    decided.clear()
+                    waking = asyncio.create_task(decided.wait())
+                    state = await self.runs.state(state.run_id)
+                    for call in () if state.ended else state.open_calls:
+                        waits = call.status is CallStatus.WAITING_APPROVAL
+                        if waits and call.call_id not in moving.values():
+                            moving[asyncio.create_task(self._move(state, call))] = call.call_id
+        finally:
+            for task in (*moving, waking):
+                task.cancel()
+            await asyncio.gather(*moving, waking, return_exceptions=True)
+        failures = [task.exception() for task in ended]
+        for failed in filter(None, failures):
+            raise failed
+        return any(task.result() for task in ended)
 
     async def _move(self, state: RunState, call: CallState) -> bool:
         """Take one call as far as it goes; whether it got anywhere."""

@@ -45,11 +45,14 @@ class Conversations:
         for state in states:
             if state is None or not state.ended:
                 continue
-            answer = "".join(turn.text for turn in state.turns)
-            room -= len(state.content) + len(answer)
+            asked, answer = state.content, "".join(turn.text for turn in state.turns)
+            if not turns:  # what was just said is never forgotten, however long it was
+                asked = asked[-(HISTORY_CHARACTERS // 2) :]
+                answer = answer[-(HISTORY_CHARACTERS - len(asked)) :]
+            room -= len(asked) + len(answer)
             if room < 0:
                 break
-            turns += [Said("assistant", answer), Said(state.role, state.content)]
+            turns += [Said("assistant", answer), Said(state.role, asked)]
         return turns[::-1]
 
     async def _earlier_runs(self, session_id: str, *, before: str) -> list[str]:

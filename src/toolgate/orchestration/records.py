@@ -216,10 +216,13 @@ async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row
     return found
 
 
-async def load(journal: Journal, run_id: str) -> RunState | None:
-    """The state of a run, from its facts; None where there is no such run."""
-    state: RunState | None = None
-    after = 0
+async def load(journal: Journal, run_id: str, *, since: RunState | None = None) -> RunState | None:
+    """The state of a run, from its facts; None where there is no such run.
+
+    `since` is what it was before; what it is made of is not read again.
+    """
+    state = since
+    after = 0 if since is None else since.seq
     while events := await journal.read(run_stream(run_id), after=after):
         for event in events:
             state = reduce(state, fact_of(event))

@@ -36,7 +36,6 @@ DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 500
 _LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
 _CURSOR: Final = Parameter("cursor", "from below this one, as the last answer said")
-DERIVED_RUN: Final = "run_cmd_"  # a call without a run of its own has one derived from its id
 
 
 class PolicyInForce(Protocol):
@@ -308,7 +307,8 @@ class ApprovalRoutes:
         approval = await self.approvals.get(approval_id)
         self._check(call.caller, approval)
         approve = wanted.decision is wire.Decision.APPROVE
-        if approval.run_id and not approval.run_id.startswith(DERIVED_RUN):
+        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
+        if await self.journal.get(records.RUN_APPROVALS, approval_id) is not None:
             # A run waits for it: it is the orchestrator that lets the run go on.
             await self.runs.decide_approval(
                 approval_id,
