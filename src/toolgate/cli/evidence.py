@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -50,14 +51,16 @@ def show(what: str, *, as_json: bool, home: Path | None) -> None:
     With --json one line for each: its index, the record, and its artifacts as texts.
     """
     with _answering(), ClosedHome(_resolved(home)) as closed:
+        lost: list[str] = []
         for index, data in _records(closed, what):
             record = json.loads(data)
             wanted = (record["subject"], str(index))
-            texts = {
-                ref: closed.artifact(ref, digest).decode()
-                for ref, digest in artifacts_of(data).items()
-                if what == ref or what in wanted
-            }
+            texts: dict[str, str] = {}
+            for ref, digest in artifacts_of(data).items():
+                if (what == ref or what in wanted) and (
+                    content := _left(closed, ref, digest, lost)
+                ):
+                    texts[ref] = content.decode()
             if as_json:
                 click.echo(json.dumps({"index": index, "record": record, "artifacts": texts}))
                 continue
@@ -66,6 +69,7 @@ def show(what: str, *, as_json: bool, home: Path | None) -> None:
             for ref, text in texts.items():
                 click.echo(f"\n{ref}")
                 click.echo(plain(text))
+        _tell_lost(lost)
 
 
 @command.command()
@@ -242,12 +246,31 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
         (output / tile.path).write_bytes(closed.log.read(tile))
     (output / ARTIFACT_DIRECTORY).mkdir()
     count = 0
+    lost: list[str] = []
     for record in through(islice(closed.records(), size), "Exporting records", total=size):
         count += 1
         for ref, digest in artifacts_of(record).items():
-            name = digest.removeprefix("sha256:")
-            (output / ARTIFACT_DIRECTORY / name).write_bytes(closed.artifact(ref, digest))
+            if content := _left(closed, ref, digest, lost):
+                name = digest.removeprefix("sha256:")
+                (output / ARTIFACT_DIRECTORY / name).write_bytes(content)
+    _tell_lost(lost)
     return count
+
+
+def _left(closed: ClosedHome, ref: str, digest: str, lost: list[str]) -> bytes:
+    """An artifact's content; empty, and noted, where its blob is gone: the others are not."""
+    try:
+        return closed.artifact(ref, digest)
+    except NotFound:
+        lost.append(ref)
+        return b""
+
+
+def _tell_lost(lost: Sequence[str]) -> None:
+    for ref in lost:
+        click.echo(f"lost: {plain(ref)}", err=True)
+    if lost:
+        raise Damaged(f"{len(lost)} artifacts are gone; all else is there")
 
 
 def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:

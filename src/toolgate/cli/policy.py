@@ -27,6 +27,7 @@ from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, P
 from toolgate.domain.policy.promises import TestResult, run_tests
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.execution.registry import BUILT_IN
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
@@ -117,7 +118,7 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--tool", required=True, help="The tool that is called.")
 @click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
 @click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
-@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--level", type=_levels, help="The tool's. [its own; write where it is unknown]")
 @click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
 def explain_call(
@@ -126,14 +127,15 @@ def explain_call(
     tool: str,
     arguments: str,
     who: tuple[str, ...],
-    level: str,
+    level: str | None,
     expect: str | None,
     as_json: bool,
 ) -> None:
     """Say what FILE decides of one call, and why each of its rules does or does not match."""
     policy = _read(file or _in_force(), as_json=as_json)
     call = ToolRequest("explain", tool, _arguments(arguments), caller=_caller(who))
-    explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
+    own = Level(level) if level else _level_of(tool)
+    explanation = explain(policy, call, level=own, parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
         _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
@@ -280,16 +282,23 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
         try:
             given = json.loads(line)
             who = [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+            tool, rule_id = given["tool"], given.get("rule_id", "")
+            if not isinstance(tool, str) or not isinstance(rule_id, str):
+                raise TypeError("tool and rule_id are texts")
             yield RecordedCall(
-                ToolRequest(
-                    f"line-{number}", given["tool"], dict(given.get("args", {})), _caller(who)
-                ),
-                Level(given.get("level", Level.READ)),
+                ToolRequest(f"line-{number}", tool, dict(given.get("args", {})), _caller(who)),
+                Level(given["level"]) if "level" in given else _level_of(tool),
                 Effect(given["effect"]),
-                given.get("rule_id", ""),
+                rule_id,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
             raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
+
+
+def _level_of(tool: str) -> Level:
+    """As the pipeline has it: what nobody has described may change something."""
+    known = BUILT_IN.get(tool)
+    return known.tool.level if known is not None else Level.WRITE
 
 
 def _text_lines(file: IO[str]) -> Iterator[str]:
@@ -308,7 +317,7 @@ def _decided_again(recorded: RecordedCall, base: Policy) -> RecordedCall:
 def _arguments(text: str) -> dict[str, JsonValue]:
     try:
         value = json.loads(text)
-    except ValueError as bad:
+    except (ValueError, RecursionError) as bad:
         raise click.UsageError(f"--args is not JSON: {bad}") from bad
     if not isinstance(value, dict):
         raise click.UsageError("--args is not a JSON object")
@@ -333,4 +342,4 @@ def _styled(effect: Effect) -> Text:
 
 
 def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(value))

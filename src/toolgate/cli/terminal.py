@@ -20,7 +20,8 @@ GAP: Final = 2  # between the columns of a table
 
 # Escape sequences of terminals, other control characters, and what turns the direction of writing.
 _STEERING: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff]"  # halves of characters, which cannot be written at all
 )
 
 
