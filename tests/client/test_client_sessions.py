@@ -375,6 +375,30 @@ async def test_a_result_that_is_too_large_is_a_failure_and_the_session_goes_on(
             await session.ask("x" * 100_000, agent_id="echo")
 
 
+async def test_a_message_that_is_too_large_ends_its_own_run_and_no_other(running: Running) -> None:
+    tools, asked, may = Toolbox(), asyncio.Event(), asyncio.Event()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> str:
+        asked.set()
+        await may.wait()
+        return "a door"
+
+    async with (
+        asyncio.timeout(20),
+        connect(
+            running.ws, user_id="u", api_key=API_KEY, toolbox=tools, backoff=AT_ONCE
+        ) as session,
+    ):
+        other = asyncio.create_task(session.ask("[[tool:desk.look {}]]", agent_id="script"))
+        await asked.wait()
+        with pytest.raises(Disconnected, match="1009"):
+            await session.ask("x" * 100_000, agent_id="echo")
+        may.set()
+        assert "a door" in await other
+        assert await session.ask("smaller", agent_id="echo") == "smaller"
+
+
 async def test_a_message_that_cannot_be_written_is_refused_and_the_session_goes_on(
     running: Running,
 ) -> None:

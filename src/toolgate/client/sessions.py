@@ -265,7 +265,7 @@ class Session:
             while True:
                 why = await self._read()
                 too_big = why.code == CloseCode.MESSAGE_TOO_BIG
-                if why.code in FINAL and not (too_big and self._give_up_a_result()):
+                if why.code in FINAL and not (too_big and self._give_up_the_largest(why)):
                     raise Disconnected(str(why))
                 await self._reconnect(why)
         except (Disconnected, Refused) as over:
@@ -282,13 +282,16 @@ class Session:
             await self._socket.close()
             raise Disconnected(f"what came cannot be read: {unreadable}") from unreadable
 
-    def _give_up_a_result(self) -> bool:
-        """Whether it was a tool's result that is too big: its agent is told so in its place."""
+    def _give_up_the_largest(self, why: Closed) -> bool:
+        """Whether it is known what was too big: who asked is told, or a tool's agent in its place."""
         unanswered = {key: run.invoke for key, run in self._asked.items() if not run.run_id}
         sizes = {
             key: len(wire.encode(said)) for key, said in {**unanswered, **self._unheard}.items()
         }
         key = max(sizes, key=sizes.__getitem__, default="")
+        if key in unanswered:
+            self._asked.pop(key).events.put_nowait(Disconnected(str(why)))
+            return True
         said = self._unheard.get(key)
         if not isinstance(said, wire.ToolResult) or said.error == TOO_LARGE:
             return False

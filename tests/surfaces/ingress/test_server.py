@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 
 from toolgate import asgi
@@ -176,4 +177,31 @@ async def test_a_session_whose_user_comes_back_just_then_is_not_forgotten() -> N
 
     assert await sessions.forget(clock.now_ms() - 30 * DAY_MS, is_in_use=comes_back) == 0
     assert await sessions.knows(session_id), "or it would be gone under its user's feet"
+    ingress.hub.close()
+
+
+@pytest.mark.requirement("001/send/offline")
+async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_sessions_name() -> (
+    None
+):
+    class Known(Restarted):
+        async def session_of(self, run_id: str) -> str:
+            return run_id.removeprefix("run of ")
+
+    ingress = an_ingress(Known([]))
+    bound = asgi.bind("127.0.0.1", 0, setting="HTTP_PORT")
+    listener = asgi.Listener(ingress.internal_app(), bound)
+    await listener.start()
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/send"
+    event = {"type": "delta", "ts": 1, "run_id": "run of sess_7", "text": "x"}
+    async with aiohttp.ClientSession() as http, http.post(url, json={"event": event}) as answer:
+        assert (answer.status, await answer.json()) == (
+            409,
+            {
+                "ok": False,
+                "error": "client_offline",
+                "message": "session sess_7 has no active connections",
+            },
+        )
+    await listener.stop()
     ingress.hub.close()

@@ -179,7 +179,6 @@ class Ingress:
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""
-        session_id = session_id or await self.orchestrator.session_of(event.run_id)
         if not self.hub.is_online(session_id):
             return False
         await self.orchestrator.hear(session_id, delivery_of(event))
@@ -212,15 +211,17 @@ class Ingress:
             return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, why)
         if not asked.session_id and not asked.event.run_id:
             return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, "$.session_id: missing")
+        session_id = asked.session_id
         try:
-            taken = await self.push(asked.session_id, asked.event)
+            session_id = session_id or await self.orchestrator.session_of(asked.event.run_id)
+            taken = await self.push(session_id, asked.event)
         except NotFound as missing:
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, str(missing))
         except ToolgateError:
-            log.exception("push_failed session_id=%s", asked.session_id)
+            log.exception("push_failed session_id=%s", session_id)
             return _refusal(500, wire.ErrorCode.INTERNAL_ERROR, "the event cannot be taken now")
         if not taken:
-            why = f"session {asked.session_id} has no active connections"
+            why = f"session {session_id} has no active connections"
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, why)
         return asgi.Json(wire.SendAnswer(ok=True))
 
