@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from starlette.applications import Starlette
 
@@ -185,3 +186,22 @@ async def test_who_asks_and_never_reads_the_answer_is_hung_up_on(
                     await asyncio.sleep(0.01)
     finally:
         await listener.stop()
+
+
+async def test_a_listener_keeps_a_connection_for_longer_than_those_who_call_us_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a call is sent just as the connection closes, and nobody knows what became of it."""
+    async with aiohttp.TCPConnector() as connector:
+        kept = connector._keepalive_timeout
+        assert isinstance(kept, float)
+        assert kept < asgi.KEEP_ALIVE_S
+    monkeypatch.setattr(asgi, "KEEP_ALIVE_S", 0.1)
+    bound = asgi.bind("127.0.0.1", 0, setting="RUNNER_PORT")
+    listener = asgi.Listener(Starlette(), bound)
+    await listener.start()
+    reader, writer = await asyncio.open_connection(*bound.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b"404" in await asyncio.wait_for(reader.read(), 3)  # and then it ends
+    writer.close()
+    await listener.stop()

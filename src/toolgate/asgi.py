@@ -36,6 +36,9 @@ _HEAD_TOO_LARGE: Final = (
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
 
+# Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
+# just as it closes is lost, and nobody could say whether it was done.
+KEEP_ALIVE_S: Final = 30
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
 
 
@@ -71,7 +74,9 @@ async def read_body(request: Request, *, limit: int = DEFAULT_BODY_LIMIT) -> byt
 
 def bearer(request: Request) -> str:
     """The bearer token of a request; empty where it has none."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Callers write it as UTF-8; it was read as if each byte were a character.
+    header = request.headers.get("authorization", "").encode("latin-1").decode("utf-8", "replace")
+    scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -180,6 +185,7 @@ class Listener:
             log_config=None,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,
         )
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # what it accepts has it too

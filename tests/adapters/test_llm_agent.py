@@ -1,5 +1,6 @@
 """The assistant, against a local server that speaks the providers' wire formats."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolgate.adapters.llm_agent import LlmAgent
+from toolgate.adapters.llm_agent import LlmAgent, asked_pause
 from toolgate.domain.tools import Level, Tool
 from toolgate.ports.agents import (
     AgentFailed,
@@ -166,6 +167,23 @@ async def test_text_streams_as_it_comes_with_its_usage(kind: str) -> None:
     }[kind]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [(("Hi \ud83d", "\ude00!"), "Hi \U0001f600!"), (("Hi \ud83d", "!"), "Hi \ufffd!")],
+    ids=["halves", "a half"],
+)
+async def test_a_character_that_comes_in_halves_is_put_together(
+    pieces: tuple[str, ...], whole: str
+) -> None:
+    answer = openai_chunks(*({"content": piece} for piece in pieces))
+    async with provider((200, answer)) as model:
+        taken = await steps(agent_at("openai", model.url))
+    said = "".join(step.text for step in taken if isinstance(step, Say))
+    assert said == whole
+    said.encode()  # every step of it could be written down
+    assert all(step.text.encode() for step in taken if isinstance(step, Say))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_tool_call_comes_back_under_its_own_name(kind: str) -> None:
     async with provider((200, tool_answer(kind))) as model:
@@ -238,6 +256,25 @@ async def test_a_rate_limit_is_waited_out(kind: str) -> None:
     assert len(model.asked) == 3
 
 
+@pytest.mark.parametrize("when", ["Wed, 21 Oct 2015 07:28:00 GMT", "-1", "0.01", "nan", "soon"])
+async def test_a_rate_limit_may_name_a_moment_instead_of_seconds(when: str) -> None:
+    limit = (429, {"error": {"type": "rate_limit_error", "message": "slow down"}})
+    async with provider(limit, (200, text_answer("openai"))) as model:
+        model.retry_after = when
+        unnamed = when in ("nan", "soon")
+        pause = 0.01 if unnamed else 30.0  # such as no answer would come in time
+        agent = LlmAgent("openai:gpt-x", f"{model.url}/v1", "key", first_pause_s=pause)
+        async with asyncio.timeout(20):
+            taken = await steps(agent)
+    assert isinstance(taken[-1], EndTurn)
+
+
+async def test_a_moment_to_ask_again_is_counted_by_the_providers_own_clock() -> None:
+    then = {"retry-after": "Wed, 21 Oct 2015 07:28:10 GMT", "date": "Wed, 21 Oct 2015 07:28:03 GMT"}
+    assert asked_pause(then) == 7.0
+    assert asked_pause({"retry-after": then["retry-after"]}) is None
+
+
 @pytest.mark.parametrize(("status", "requests"), [(401, 1), (400, 1), (503, 4), (429, 4)])
 async def test_an_error_that_stays_fails_the_run(status: int, requests: int) -> None:
     error = (status, {"error": {"message": "no", "type": "x"}})
@@ -266,6 +303,31 @@ async def test_an_answer_that_breaks_off_is_no_end_and_none_of_its_calls_is_made
             await steps(agent_at(kind, model.url), heard=said)
     assert said[0] == Say("Half ")
     assert len(model.asked) == 1, "what was said cannot be taken back"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_that_says_it_is_over_is_whole_though_it_gives_no_reason(kind: str) -> None:
+    async with provider((200, without_reason(text_answer(kind)))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert [step for step in taken if isinstance(step, Say)] == [
+        Say("Half "),
+        Say("past "),
+        Say("nine"),
+    ]
+    async with provider((200, without_reason(tool_answer(kind)))) as model:
+        taken = await steps(agent_at(kind, model.url))
+    assert isinstance(taken[-1], EndTurn)
+    assert taken[-1].calls == [Call("clock.read", {"zone": "UTC"})]
+
+
+def without_reason(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As some servers end: with the last word of their format, but no reason before it."""
+    return [
+        one
+        for one in answer
+        if one.get("type") != "message_delta"
+        and all(choice["finish_reason"] is None for choice in one.get("choices", ()))
+    ]
 
 
 async def test_arguments_that_are_no_json_object_are_not_handed_to_a_tool() -> None:

@@ -14,7 +14,7 @@ import pytest
 from toolgate.adapters import mcp_session, mcp_upstream
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.domain.capabilities import Server
+from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.devices import named_session, session_of
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
@@ -24,10 +24,11 @@ SERVERS = Path(__file__).parent / "mcp_servers"
 
 class Upstream:
     def __init__(self, server: Server) -> None:
+        self.health: list[Health] = []
         self.sessions = McpUpstreams(
             lambda name: server if name == "mcp.test" else None,
             clock=SystemClock(),
-            report=lambda _name, _health: None,
+            report=lambda _name, health: self.health.append(health),
         )
 
     async def call(
@@ -155,6 +156,15 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
     assert (await plain.call("say")).stdout == "said"
 
 
+async def test_a_schema_that_has_no_end_holds_nobody_up(plain: Upstream) -> None:
+    await plain.sessions.tools("mcp.test")
+    assert (await plain.call("loop")).ok  # what cannot be checked is not wrong for that
+    async with asyncio.timeout(10):
+        slow = await plain.call("slow")
+    assert (slow.ok, slow.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert (await plain.call("say")).ok
+
+
 async def test_a_server_that_died_between_two_calls_is_started_anew_for_the_next(
     plain: Upstream,
 ) -> None:
@@ -165,6 +175,23 @@ async def test_a_server_that_died_between_two_calls_is_started_anew_for_the_next
     async with asyncio.timeout(10):
         await session._pipe.ended
     assert (await plain.call("say")).stdout == "said"
+
+
+async def test_a_server_that_died_once_is_not_offline_for_the_many_who_called_it(
+    plain: Upstream,
+) -> None:
+    assert (await plain.call("say")).ok
+    plain.health.clear()
+    ended = await asyncio.gather(*(plain.call("wait") for _ in range(4)), plain.call("die"))
+    assert not any(one.ok for one in ended)
+    assert set(plain.health) == {Health.DEGRADED}
+
+
+async def test_a_server_that_does_not_start_is_not_offline_for_the_many_who_called_it() -> None:
+    nothing = Upstream(Server(command="/nowhere/at/all"))
+    ended = await asyncio.gather(*(nothing.call("say") for _ in range(5)))
+    assert not any(one.ok for one in ended)
+    assert set(nothing.health) == {Health.DEGRADED}
 
 
 async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:

@@ -281,3 +281,10 @@ def test_a_log_that_claims_more_than_it_holds_is_refused_before_long(home: Path)
     result = run("evidence", "verify", home / "evidence", "--json")
     assert result.exit_code == 1
     assert 0 < len(json.loads(result.output)["problems"]) < 2000
+
+
+def test_where_there_is_no_log_it_is_said_so_and_not_that_a_key_is_missing(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        ended = CliRunner().invoke(main, ["evidence", "verify", "--home", str(place)])
+        assert ended.exit_code == 1
+        assert ended.stderr.startswith(f"toolgate: a log was not found in {place}: say with --home")

@@ -8,13 +8,13 @@ import aiohttp
 import msgspec
 
 from toolgate.adapters import sse
+from toolgate.adapters.keepalive import kept_alive
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, given
 from toolgate.orchestration.agents import External
 from toolgate.ports.agents import AgentFailed, EndTurn, Note, Say, Step, Transcript, Usage
 
 CONNECT_S: Final = 5.0
-ANSWER_S: Final = 60.0  # silence; the run's own deadline bounds the whole
 FAILED: Final = wire.ErrorCode.AGENT_FAILED.value
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -22,17 +22,15 @@ NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 class HttpAgents:
     """All external agents, over one pool of connections."""
 
-    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
-        self._answer_s = answer_s
+    def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
 
     def agent(self, external: External) -> "HttpAgent":
         if self._http is None:
-            timeout = aiohttp.ClientTimeout(
-                total=None, sock_connect=CONNECT_S, sock_read=self._answer_s
-            )
+            # A silent agent may be thinking: how long is for the run's own deadline to say.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             # Each run has a stream of its own: one that waited for another's would look silent.
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, socket_factory=kept_alive)
             self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return HttpAgent(external, self._http)
 

@@ -13,7 +13,7 @@ MAX_REFERENCES: Final = 10_000  # followed in one check; two to a level double w
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any]]
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """The schema cannot be applied."""
 
 
@@ -28,19 +28,23 @@ def schema_errors(value: Any, schema: Mapping[str, Any]) -> list[str]:
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
     try:
-        found = sorted(_errors(value, schema), key=lambda error: list(map(str, error.path)))
+        found = sorted(compiled(schema)(value), key=lambda error: list(map(str, error.path)))
     except SchemaError as wrong:
         return [f"the schema is not one: {wrong.message}"]
     except Unresolvable as wrong:
         return [f"the schema refers to what is not in it: {wrong.ref}"]
     except RecursionError:
         return ["the schema refers to itself without end"]
-    except (_Unusable, OverflowError) as wrong:
+    except (Unusable, OverflowError) as wrong:
         return [f"the schema cannot be applied: {wrong}"]
     return [f"{error.json_path}: {error.message[:200]}" for error in found[:MAX_TOLD]]
 
 
-def _errors(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+def compiled(schema: Mapping[str, Any]) -> Callable[[Any], Iterator[Any]]:
+    """What finds the errors of a value, for any number of values; SchemaError where it is no schema.
+
+    While it looks for them it raises Unusable, Unresolvable, RecursionError, OverflowError.
+    """
     from jsonschema import (  # type: ignore[import-untyped]  # noqa: PLC0415 -- as above
         Draft202012Validator,
         ValidationError,
@@ -55,7 +59,7 @@ def _errors(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             nonlocal followed
             followed += 1
             if followed > MAX_REFERENCES:
-                raise _Unusable(f"it follows more than {MAX_REFERENCES} references")
+                raise Unusable(f"it follows more than {MAX_REFERENCES} references")
             yield from follow(validator, ref, instance, schema)
 
         return keyword
@@ -81,7 +85,14 @@ def _errors(value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             "patternProperties": properties,
         },
     )
-    yield from bounded(schema, registry=Registry()).iter_errors(value)  # fetches nothing
+    validator = bounded(schema, registry=Registry())  # fetches nothing
+
+    def errors(value: Any) -> Iterator[Any]:
+        nonlocal followed
+        followed = 0
+        yield from validator.iter_errors(value)
+
+    return errors
 
 
 def _is_in(text: str, pattern: str) -> bool:
@@ -91,4 +102,4 @@ def _is_in(text: str, pattern: str) -> bool:
     try:
         return re2.search(pattern, text.encode("utf-8", "replace").decode(), options) is not None
     except re2.error as wrong:
-        raise _Unusable(f"the pattern {pattern[:100]!r} is not one of RE2's") from wrong
+        raise Unusable(f"the pattern {pattern[:100]!r} is not one of RE2's") from wrong

@@ -7,9 +7,19 @@ decides on. The libraries are heavy and an extra, so they are imported with the 
 import asyncio
 import itertools
 import logging
+import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolgate.domain.tools import Tool
 from toolgate.ports.agents import (
@@ -24,6 +34,7 @@ from toolgate.ports.agents import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model
 
@@ -38,8 +49,10 @@ ATTEMPTS: Final = 4
 FIRST_PAUSE_S: Final = 1.0  # after a rate limit that names no time; doubled each time
 LONGEST_PAUSE_S: Final = 30.0
 PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+UNKNOWN_CHARACTER: Final = "\ufffd"
 NAME_LENGTH: Final = 64  # of a tool, as the providers take it
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_LAST_WORD: Final = re.compile(rb"[\r\n](?:data: ?\[DONE\]|event: ?message_stop)")  # of a stream
 
 
 class LlmAgent:
@@ -104,12 +117,23 @@ class LlmAgent:
         status = getattr(failed, "status_code", None)
         if spoke or attempt + 1 == ATTEMPTS or (status is not None and status not in PASSING):
             return None
-        headers = getattr(failed, "headers", None) or {}
-        try:
-            asked = float(headers.get("retry-after", ""))
-        except ValueError:
-            asked = self._first_pause_s * 2**attempt
-        return min(asked, LONGEST_PAUSE_S)
+        asked = asked_pause(getattr(failed, "headers", None) or {})
+        pause = self._first_pause_s * 2**attempt if asked is None else asked
+        return min(pause, LONGEST_PAUSE_S)
+
+
+def asked_pause(headers: Mapping[str, str]) -> float | None:
+    """The seconds that Retry-After asks for, which may be a date; None where it says nothing."""
+    asked = headers.get("retry-after", "")
+    try:
+        seconds = float(asked)
+    except ValueError:
+        try:  # by the provider's own clock: ours may be another
+            wait = parsedate_to_datetime(asked) - parsedate_to_datetime(headers.get("date", ""))
+        except (ValueError, TypeError):  # no date, or one of the two has no zone
+            return None
+        seconds = wait.total_seconds()
+    return None if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _safe_names(transcript: Transcript) -> dict[str, str]:
@@ -127,6 +151,39 @@ def _safe_names(transcript: Transcript) -> dict[str, str]:
 
 def _short(failed: Exception) -> str:
     return str(failed).splitlines()[0][:300] if str(failed) else type(failed).__name__
+
+
+class _Ending:
+    """Whether a provider's stream said that it is over; the libraries keep that to themselves."""
+
+    def __init__(self) -> None:
+        self.is_said = False
+        self._tail = b"\n"
+
+    def look(self, chunk: bytes) -> None:
+        text = self._tail + chunk
+        self.is_said = self.is_said or _LAST_WORD.search(text) is not None
+        self._tail = text[-32:]  # more than a last word has
+
+
+_ending: Final[ContextVar[_Ending]] = ContextVar("ending")  # of the turn that is asked for
+
+
+async def _watch(response: "httpx2.Response") -> None:
+    from httpx2 import AsyncByteStream  # noqa: PLC0415 - heavy
+
+    stream, ending = cast(AsyncByteStream, response.stream), _ending.get()
+
+    class Watched(AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for chunk in stream:
+                ending.look(chunk)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    response.stream = Watched()
 
 
 class _PydanticAi:
@@ -148,12 +205,15 @@ class _PydanticAi:
     def model(self, name: str, *, base_url: str, api_key: str) -> "Model":
         kind, _, rest = name.partition(":")
         if kind == "anthropic":
-            from anthropic import AsyncAnthropic  # noqa: PLC0415 - heavy
+            from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient  # noqa: PLC0415 - heavy
             from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - heavy
             from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415 - heavy
 
             anthropic = AsyncAnthropic(
-                base_url=base_url or None, max_retries=0, api_key=api_key or None
+                base_url=base_url or None,
+                max_retries=0,
+                api_key=api_key or None,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_watch]}),
             )
             self._closes.append(anthropic.close)
             return AnthropicModel(rest, provider=AnthropicProvider(anthropic_client=anthropic))
@@ -162,12 +222,21 @@ class _PydanticAi:
             api_key = api_key or "none"
         elif kind != "openai":
             raise AgentFailed(FAILED, f"TOOLGATE_MODEL {name!r} names no provider that we know")
-        from openai import AsyncOpenAI, OpenAIError  # noqa: PLC0415 - heavy
+        from openai import (  # noqa: PLC0415 - heavy
+            AsyncOpenAI,
+            DefaultAsyncHttpxClient,
+            OpenAIError,
+        )
         from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - heavy
         from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - heavy
 
         try:
-            openai = AsyncOpenAI(base_url=base_url or None, max_retries=0, api_key=api_key or None)
+            openai = AsyncOpenAI(
+                base_url=base_url or None,
+                max_retries=0,
+                api_key=api_key or None,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_watch]}),
+            )
         except OpenAIError as keyless:
             raise AgentFailed(FAILED, "OPENAI_API_KEY is not set") from keyless
         self._closes.append(openai.close)
@@ -215,9 +284,12 @@ class _PydanticAi:
             for tool in tools
         ]
         parameters = self._models.ModelRequestParameters(function_tools=offered)
+        ending = _Ending()
+        _ending.set(ending)
         async with self._direct.model_request_stream(
             model, messages, model_request_parameters=parameters
         ) as stream:
+            half = ""
             async for event in stream:
                 if isinstance(event, m.PartStartEvent) and isinstance(event.part, m.TextPart):
                     text = event.part.content
@@ -227,11 +299,15 @@ class _PydanticAi:
                     text = event.delta.content_delta
                 else:
                     continue
+                text, half = _whole_characters(half + text)
                 if text:
                     yield Say(text)
+            if half:
+                yield Say(UNKNOWN_CHARACTER)
             response = stream.get()
         # The library takes a stream that merely stops for a whole answer: a call in it may be half.
-        if not {"finish_reason", "refusal"} & (response.provider_details or {}).keys():
+        reasoned = {"finish_reason", "refusal"} & (response.provider_details or {}).keys()
+        if not reasoned and not ending.is_said:
             raise self._broken("it broke off before its end")
         ours = {safe: name for name, safe in names.items()}
         calls = [
@@ -241,6 +317,15 @@ class _PydanticAi:
         ]
         usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
         yield EndTurn(calls, usage)
+
+
+def _whole_characters(text: str) -> tuple[str, str]:
+    """The text, and the first half of a character that it ends with: JSON may cut one in two."""
+    if text.isascii():
+        return text, ""
+    end = len(text) - ("\ud800" <= text[-1] <= "\udbff")
+    paired = text[:end].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return paired, text[end:]
 
 
 def _arguments(part: Any) -> dict[str, Any]:

@@ -8,12 +8,19 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from toolgate.adapters.mcp_outputs import Result, decode_result
-from toolgate.adapters.mcp_stdio import Pipe, ServerError, open_pipe, stdio_transport
+from toolgate.adapters.mcp_stdio import (
+    MAX_MESSAGE,
+    Pipe,
+    ServerError,
+    open_pipe,
+    stdio_transport,
+)
 from toolgate.domain.capabilities import Server
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.clock import Clock
@@ -23,6 +30,15 @@ log = logging.getLogger(__name__)
 OPEN_S: Final = 20.0  # to start a server and shake hands with it
 CALL_S: Final = 60.0
 CHECK_S: Final = 5.0
+SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own deadline
+# The SDK says so too of an answer that it cannot read: then the server has understood very well.
+UNREADABLE: Final = frozenset({-32700, -32600})
+REFUSED: Final = "Server returned an error response"  # the SDK's, for a status with no reason
+SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+class Forgotten(Unavailable):
+    """The server does not know the session any more; whatever was asked, it has not begun."""
 
 
 @dataclass(slots=True)
@@ -33,8 +49,11 @@ class Session:
     last_heard: float = 0.0
     used_at: float = 0.0
     calls: int = 0  # under way
+    has_failed: bool = False  # and that was counted
     _client: Any = None
     _pipe: Pipe | None = None
+    _refused: int = 0  # the status with which it last refused a request
+    _refused_session: int = 0  # the same, where the request named the session
     _opened: asyncio.Future[None] | None = None
     _leave: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -143,9 +162,13 @@ class Session:
         except Exception as failed:
             from mcp import MCPError  # noqa: PLC0415 - see `_live`
 
+            if isinstance(failed, MCPError) and self._is_forgotten(failed):
+                self._leave.set()
+                raise Forgotten(f"{self.name} does not know the session: {failed}") from failed
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
-                raise ServerError(str(failed), code=failed.code) from failed
+                code = 0 if failed.code in UNREADABLE else failed.code
+                raise ServerError(str(failed), code=code) from failed
             self._leave.set()
             raise Unavailable(f"{self.name}: {_plainly(failed)}") from failed
         finally:
@@ -157,7 +180,23 @@ class Session:
         raise Unavailable(f"{self.name} did not answer in {seconds:.0f} s")
 
     def _is_cut(self, failed: Exception) -> bool:
-        return self.dead or "connection closed" in str(failed).lower()
+        shut = self._refused in SHUT or self._refused >= HTTPStatus.INTERNAL_SERVER_ERROR
+        refused = shut and str(failed) == REFUSED
+        return self.dead or refused or "connection closed" in str(failed).lower()
+
+    def _is_forgotten(self, failed: Exception) -> bool:
+        """By the protocol it says 404; some say 400, and why."""
+        status = self._refused_session
+        unknown = status == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
+        return unknown or status == HTTPStatus.NOT_FOUND
+
+    async def _look(self, response: Any) -> None:
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            self._refused = response.status_code
+            if "mcp-session-id" in response.request.headers:
+                self._refused_session = response.status_code
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _bounded(response.stream)  # the SDK reads it whole
 
     async def _live(self) -> None:
         assert self._opened is not None
@@ -192,15 +231,39 @@ class Session:
             ):
                 self._pipe = pipe
                 yield client
-        elif not self.server.headers:
-            async with Client(self.server.url) as client:
-                yield client
         else:
             async with (
-                httpx2.AsyncClient(headers=dict(self.server.headers), timeout=CALL_S) as http,
-                Client(streamable_http_client(self.server.url, http_client=http)) as client,
+                httpx2.AsyncClient(
+                    headers=dict(self.server.headers),
+                    timeout=httpx2.Timeout(CALL_S, read=SILENCE_S),
+                    event_hooks={"response": [self._look]},
+                ) as http,
+                Client(
+                    streamable_http_client(
+                        self.server.url, http_client=http, max_sse_event_size=MAX_MESSAGE
+                    )
+                ) as client,
             ):
                 yield client
+
+
+def _bounded(stream: Any) -> Any:
+    """A body that ends in an error where it grows larger than a message may be."""
+    import httpx2  # noqa: PLC0415 - see `_connected`
+
+    class Bounded(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in stream:
+                size += len(chunk)
+                if size > MAX_MESSAGE:
+                    raise httpx2.StreamError("it said more than one message may hold")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Bounded()
 
 
 def _plainly(failed: BaseException) -> str:

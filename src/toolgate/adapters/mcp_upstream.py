@@ -7,11 +7,14 @@ are so many of those: the one that was idle longest makes room.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from toolgate.adapters.mcp_outputs import failed, output_of
-from toolgate.adapters.mcp_session import Session
+import msgspec
+
+from toolgate.adapters.json_schema import MAX_SCHEMA, Unusable, compiled
+from toolgate.adapters.mcp_outputs import Result, failed, output_of
+from toolgate.adapters.mcp_session import Forgotten, Session
 from toolgate.adapters.mcp_stdio import ServerError
 from toolgate.domain.capabilities import Health, Server, health_after
 from toolgate.domain.devices import named_session
@@ -46,6 +49,14 @@ class _Listed(NamedTuple):
     checks: dict[str, Any]  # by tool: what its structured answer must fit
 
 
+class _Failed(Exception):
+    """A call that brought no result, and what became of it."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
 class McpUpstreams:
     """ports.upstreams.Upstreams, and the Engine behind `<capability>.<tool>`."""
 
@@ -76,7 +87,7 @@ class McpUpstreams:
             return list(known.tools.values())
         connection = await self._session(_Key(capability_id, session))
         try:
-            listed = await self._heard(capability_id, _list_all(connection))
+            listed = await self._heard(connection, _list_all(connection))
         except ServerError as no:
             raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
         tools = {one.name: _tool(one) for one in listed}
@@ -90,17 +101,11 @@ class McpUpstreams:
         args = dict(request.args)
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
+        key = _Key(capability_id, name and request.caller.session)
         try:
-            session = await self._session(_Key(capability_id, name and request.caller.session))
-        except Unavailable as gone:
-            return failed(str(gone), Outcome.NOT_STARTED)
-        try:
-            calling = session.call(action, args, meta=_context(meta))
-            result = await self._heard(capability_id, calling)
-        except Unavailable as gone:
-            return failed(str(gone), Outcome.MAY_HAVE_EXECUTED)
-        except ServerError as no:
-            return failed(f"{capability_id}: {no}"[:1000], no.outcome)
+            result = await self._call(key, action, args, meta=_context(meta))
+        except _Failed as why:
+            return failed(str(why), why.outcome)
         known = self._known(capability_id)
         check = None if known is None else known.checks.get(action)
         if check is not None and not result.is_error and not check(result.structured_content):
@@ -110,6 +115,29 @@ class McpUpstreams:
             )
         return output_of(result)
 
+    async def _call(
+        self, key: _Key, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
+    ) -> Result:
+        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew."""
+        for is_last in (False, True):
+            try:
+                session = await self._session(key)
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            try:
+                calling = session.call(action, args, meta=meta)
+                result: Result = await self._heard(session, calling)
+            except Forgotten as gone:
+                if is_last:
+                    raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.MAY_HAVE_EXECUTED) from gone
+            except ServerError as no:
+                raise _Failed(f"{key.capability_id}: {no}"[:1000], no.outcome) from no
+            else:
+                return result
+        raise AssertionError
+
     async def check(self, capability_id: str) -> bool:
         """Whether the server answers; its health follows from that."""
         named = [key for key in self._sessions if key.capability_id == capability_id]
@@ -117,7 +145,7 @@ class McpUpstreams:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
             if session.calls:
                 return True  # what it works on tells of its health
-            await self._heard(capability_id, session.check())
+            await self._heard(session, session.check())
         except (Unavailable, ServerError):
             return False
         return True
@@ -174,7 +202,7 @@ class McpUpstreams:
         try:
             await session.open()
         except Unavailable:
-            self._failed(key.capability_id)
+            self._failed(session)
             if self._sessions.get(key) is session:
                 await self._end(key)
             raise
@@ -194,17 +222,22 @@ class McpUpstreams:
             raise Unavailable(f"{MAX_NAMED} sessions of {key.capability_id} are busy: try later")
         await self._end(min(idle)[1])
 
-    async def _heard(self, capability_id: str, question: Awaitable[Any]) -> Any:
+    async def _heard(self, session: Session, question: Awaitable[Any]) -> Any:
         try:
             answer = await question
         except Unavailable:
-            self._failed(capability_id)
+            self._failed(session)
             raise
-        self._failures.pop(capability_id, None)
-        self._report(capability_id, Health.HEALTHY)
+        self._failures.pop(session.name, None)
+        self._report(session.name, Health.HEALTHY)
         return answer
 
-    def _failed(self, capability_id: str) -> None:
+    def _failed(self, session: Session) -> None:
+        """Once for each session, however many were in it: it has failed them all at once."""
+        if session.has_failed:
+            return
+        session.has_failed = True
+        capability_id = session.name
         self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
         self._report(capability_id, health_after(self._failures[capability_id]))
 
@@ -251,25 +284,26 @@ def _tool(listed: Any) -> Tool:
 
 def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
     """Whether a structured answer is what the server said it would be; None where it said nothing."""
-    if schema is None:
+    if schema is None or len(msgspec.json.encode(schema)) > MAX_SCHEMA:
         return None
-    # Comes with the SDK. A schema refers to nothing outside itself: nothing is fetched.
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # noqa: PLC0415
-    from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]  # noqa: PLC0415
-    from referencing import Registry  # noqa: PLC0415
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
-        return lambda _: False
-    validator = Draft202012Validator(schema, registry=Registry())
+    errors: Callable[[Any], Iterator[Any]] | None = None
 
     def fits(value: Any) -> bool:
+        # These come with the SDK. A schema costs milliseconds, and most tools are never called.
+        from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            SchemaError,
+        )
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        nonlocal errors
         try:
-            return bool(validator.is_valid(value))
-        except Unresolvable:
+            errors = errors or compiled(schema)
+            return next(errors(value), None) is None
+        except (SchemaError, Unresolvable):
             return False
+        except (Unusable, RecursionError, OverflowError) as beyond:  # us: nothing is wrong with it
+            log.info("mcp_schema_unusable error=%s", beyond)
+            return True
 
     return fits
 

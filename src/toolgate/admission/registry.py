@@ -74,6 +74,7 @@ class Registry:
         self._leaving: dict[str, Service] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self.cuts = 0  # how often somebody's right has ended
         self._changing = asyncio.Lock()  # a device is not written from what was read before
 
     async def load(self) -> None:
@@ -248,5 +249,6 @@ class Registry:
             self._keep(device)
 
     def _cut(self, name: str) -> None:
+        self.cuts += 1
         for cut in self._watchers.get(name, ()):
             cut.set()

@@ -6,6 +6,7 @@ interrupted is gone on with and not done again.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,9 @@ from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 log = logging.getLogger(__name__)
 
 SCHEDULES: Final = "schedules"
-LOOK_S: float = 10.0  # between two looks at whether the clock was set back
 HEARTBEAT: Final = "heartbeat"
 CRON: Final = "cron"
+LOOK_S: Final = 60.0  # between two looks at whether the clock was set back
 
 Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
 
@@ -95,29 +96,27 @@ class Scheduler:
                 for taken in kept.going or (kept.taken,):
                     self._go(name, kept.kind, taken)
 
-    async def watch(self) -> None:
-        """For ever: what a clock that was ahead has put off is due at its next time."""
-        set_back = False
+    async def keep_time(self) -> None:
+        """Look at the clock now and then, for ever: it may be set while we run."""
         while True:
-            before = self.clock.now_ms()
             await asyncio.sleep(LOOK_S)
-            set_back = set_back or self.clock.now_ms() < before
-            if set_back:
-                try:
-                    await self._plan_anew()
-                    set_back = False
-                except ToolgateError as failed:  # also where a row was changed just now
-                    log.warning("schedules_put_off error=%s", failed)
+            try:
+                await self.realign()
+            except ToolgateError as failed:
+                log.warning("schedules_unread error=%s", failed)
 
-    async def _plan_anew(self) -> None:
+    async def realign(self) -> None:
+        """A time that is further away than the next one was put off by a clock that was set back."""
         for name, (_, schedule) in self._plans.items():
             row = await self.journal.get(SCHEDULES, name)
             due = schedule.next_after(self.clock.now_ms())
-            if row is None or row.due is None or due is None or row.due <= due:
+            if row is None or due is None or (row.due or due) <= due:
                 continue
-            put = Put(SCHEDULES, name, row.value, due=due, expected=row.version)
-            await self.journal.commit(put)
-            self.wake_at(due)
+            with contextlib.suppress(Conflict):  # it has just been taken
+                await self.journal.commit(
+                    Put(SCHEDULES, name, row.value, due=due, expected=row.version)
+                )
+                self.wake_at(due)
 
     def last_at(self, kind: str) -> int | None:
         return self._last.get(kind)

@@ -103,8 +103,11 @@ class Upstreams:
 
     def _describe(self, tool: str, caller: Caller) -> Tool | None:
         """As its server says; but what is registered as signing signs, whatever its server says."""
-        known, capability = self.sessions.describe(tool, caller), self._capability(tool)
-        if capability is None or capability.level is not Level.SIGN:
+        capability = self._capability(tool)
+        if capability is None:
+            return None
+        known = self.sessions.describe(tool, caller)
+        if capability.level is not Level.SIGN:
             return known
         return replace(known or Tool(tool, "", Level.SIGN, {}, False), level=Level.SIGN)
 

@@ -1,5 +1,6 @@
 """The gateway with its memory loaded, its schedules and its operator."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from toolgate.bootstrap.installation import VERSION, Core, Installation, tell, t
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration.runs import Runs
+from toolgate.ports.bus import Bus
+from toolgate.ports.journal import Event
 from toolgate.ports.orchestrator import Invocation
-from toolgate.ports.pipeline import Ran, ToolPipeline
+from toolgate.ports.pipeline import APPROVALS, Pending, Ran, ToolPipeline
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
@@ -45,7 +48,7 @@ async def open_gateway(
     journal, clock = core.journal, core.clock
     trail = AuditTrail(execution.audit)
     level_of = execution.level_of
-    entries = _schedules(settings, runs, execution.pipeline)
+    entries = _schedules(settings, runs, execution.pipeline, core.bus)
     scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
     operator: Sequence[Route] = (
         *TargetRoutes(execution.targets, trail, journal, core.patterns.learn).routes(),
@@ -95,27 +98,45 @@ async def open_gateway(
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())
     installation.keep_running(door.housekeeping())
-    installation.keep_running(scheduler.watch())
+    installation.keep_running(scheduler.keep_time())
     installation.on_stop(scheduler.stop)
     installation.on_stop(door.states.stop)
-    installation.on_stop_soon(door.events.close)
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
-def _schedules(settings: Settings, runs: Runs, pipeline: ToolPipeline) -> list[ScheduleEntry]:
+def _schedules(
+    settings: Settings, runs: Runs, pipeline: ToolPipeline, bus: Bus
+) -> list[ScheduleEntry]:
     """The heartbeat, and a job for each line of the schedule file."""
     found = read_schedules(Path(settings.schedule_file)) if settings.schedule_file else []
-    entries = [ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, pipeline)) for one in found]
+    entries = [
+        ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, pipeline, bus)) for one in found
+    ]
     if settings.heartbeat:
         entries.append(ScheduleEntry("heartbeat", HEARTBEAT, settings.heartbeat))
     return entries
 
 
-def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline) -> Job:
+def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
     caller = Caller(user="scheduler", role="scheduler", session=f"cron:{entry.id}")
 
     async def call_tool(job_id: str) -> bool:
-        answer = await pipeline.run(ToolRequest(job_id, entry.tool, entry.args, caller))
+        request = ToolRequest(job_id, entry.tool, entry.args, caller)
+        decided = asyncio.Event()
+        waits_for = b""  # whichever, until it is known
+
+        def heard(events: Sequence[Event]) -> None:
+            if any(waits_for in event.data for event in events):
+                decided.set()
+
+        hearing = bus.subscribe(APPROVALS, heard)
+        try:
+            while isinstance(answer := await pipeline.run(request), Pending):
+                waits_for = answer.approval_id.encode()
+                await decided.wait()  # it expires, if nobody decides
+                decided.clear()
+        finally:
+            hearing.close()
         return isinstance(answer, Ran) and answer.output.ok
 
     async def invoke_agent(job_id: str) -> bool:

@@ -148,6 +148,8 @@ def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool
         _report(report, as_json=as_json)
         return
     root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
+    if not root.is_dir():
+        raise Unavailable(f"a log was not found in {path}: say with --home where the data is")
     with_artifacts = (root / ARTIFACT_DIRECTORY).is_dir()
     with progress("Verifying records") as told:
         report = check_log(
@@ -195,7 +197,7 @@ def _key_for(root: Path, key: str, *others: Path) -> VerifierKey:
     for place in (*others, root / PUBLIC_KEY):
         if place.is_file():
             return _parse_key(str(place))
-    raise NotFound("key", f"{root / PUBLIC_KEY}: give it with --key")
+    raise Unavailable(f"there is no {root / PUBLIC_KEY}: give the log's key with --key")
 
 
 def _parse_key(key: str) -> VerifierKey:
@@ -210,7 +212,9 @@ def _export_one(closed: ClosedHome, what: str, output: Path) -> tuple[int, int]:
     note = closed.log.checkpoint()
     size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size if note else 0
     if note is None or index >= size:
-        raise NotFound("checkpoint", f"over record {index}: start the server once, to publish it")
+        raise Unavailable(
+            f"no checkpoint is over record {index}: start the server once, to sign it"
+        )
     contents = {ref: closed.artifact(ref, d) for ref, d in artifacts_of(record).items()}
     proof = make_proof(
         closed.log,

@@ -12,7 +12,6 @@ from typing import IO, Any, Final, NoReturn
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings
@@ -20,7 +19,7 @@ from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
 from toolgate.adapters.policy_history import recorded_calls
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.cli.terminal import plain, through
+from toolgate.cli.terminal import plain, print_table, table_of, through
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.explain import SPELLED, explain
@@ -81,8 +80,9 @@ def check(file: Path | None, *, as_json: bool) -> None:
     console.print(
         Text("ok", "green"),
         f" {counts['rules']} rules, {counts['tests']} tests pass: {plain(name)}",
+        soft_wrap=True,
     )
-    console.print(f"version {policy.version}")
+    console.print(f"version {policy.version}", soft_wrap=True)
 
 
 @command.command("test")
@@ -97,7 +97,7 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
         passed = len(rows) - failed
         _print_json({"ok": not failed, "passed": passed, "failed": failed, "tests": rows})
     else:
-        table = Table("", "test", "tool", "expected", "got", "by", box=None, pad_edge=False)
+        table = table_of("", "test", "tool", "expected", "got", "by")
         for result in results:
             table.add_row(
                 Text("pass", "green") if result.passed else Text("FAIL", "bold red"),
@@ -107,9 +107,8 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
                 _styled(result.decision.effect),
                 Text(plain(result.decision.rule_id)),
             )
-        console = Console(highlight=False)
-        console.print(table)
-        console.print(f"{len(results) - failed} passed, {failed} failed")
+        print_table(table)
+        click.echo(f"{len(results) - failed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 
 
@@ -141,17 +140,22 @@ def explain_call(
     else:
         console = Console(highlight=False)
         console.print(
-            _styled(decision.effect), Text(plain(f"by {decision.rule_id}: {decision.reason}"))
+            _styled(decision.effect),
+            Text(plain(f"by {decision.rule_id}: {decision.reason}")),
+            soft_wrap=True,
         )
         if decision.detail:
-            console.print(Text(plain(f"  {decision.detail[:SPELLED]}")))
-        table = Table("", "rule", "effect", "because", box=None, pad_edge=False)
+            console.print(Text(plain(f"  {decision.detail[:SPELLED]}")), soft_wrap=True)
+        table = table_of("", "rule", "effect", "because")
         for trace in explanation.traces:
             mark = Text("yes", "bold") if trace.matched else Text("no", "dim")
             table.add_row(
                 mark, Text(plain(trace.rule_id)), _styled(trace.effect), Text(plain(trace.why))
             )
-        console.print(table if explanation.traces else Text(f"No rule names {tool}."))
+        if explanation.traces:
+            print_table(table)
+        else:
+            click.echo(f"No rule names {plain(tool)}.")
     sys.exit(0 if expect in {None, decision.effect} else 1)
 
 
@@ -187,8 +191,7 @@ def simulate_calls(
         rows = [_change_row(change) for change in changes]
         _print_json({"calls": len(recorded), "changed": len(rows), "changes": rows})
     else:
-        columns = ("tool", "arguments", "was", "by", "would be", "by")
-        table = Table(*columns, box=None, pad_edge=False)
+        table = table_of("tool", "arguments", "was", "by", "would be", "by")
         for change in changes:
             call = change.recorded.call
             table.add_row(
@@ -199,11 +202,10 @@ def simulate_calls(
                 _styled(change.decision.effect),
                 Text(plain(change.decision.rule_id)),
             )
-        console = Console(highlight=False)
         if changes:
-            console.print(table)
+            print_table(table)
         loosened = sum(change.loosens for change in changes)
-        console.print(f"{len(recorded)} calls, {len(changes)} changed, {loosened} of them loosened")
+        click.echo(f"{len(recorded)} calls, {len(changes)} changed, {loosened} of them loosened")
     sys.exit(1 if changes else 0)
 
 
@@ -239,7 +241,9 @@ def _refuse(problems: Sequence[str], *, as_json: bool) -> NoReturn:
     else:
         console = Console(stderr=True, highlight=False)
         for problem in problems:
-            console.print(Text("refused ", "bold red"), Text(plain(problem)), sep="")
+            console.print(
+                Text("refused ", "bold red"), Text(plain(problem)), sep="", soft_wrap=True
+            )
     sys.exit(1)
 
 

@@ -15,9 +15,9 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -104,6 +104,9 @@ class Session:
     _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
     _running: set[str] = field(default_factory=set)  # the tool calls at work
+    _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(
+        default_factory=dict
+    )  # to a person, by approval, with their run
     _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
     _missing: set[str] = field(default_factory=set)  # runs that a snapshot has not named so far
     _mark: str = ""  # what comes after it is no part of the snapshot
@@ -157,7 +160,7 @@ class Session:
         async for event in self.invoke(content, agent_id=agent_id):
             if isinstance(event, wire.Delta):
                 said.append(event.text)
-            elif isinstance(event, wire.State) and (back := _retracted(event)):
+            elif isinstance(event, wire.State) and (back := retracted(event)):
                 said = ["".join(said)[:-back]]
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
@@ -177,7 +180,8 @@ class Session:
         self._say_surely(asked.approval_id, said)
 
     def _say_surely(self, key: str, message: Said) -> None:
-        """Now, and by each next connection until its run goes on."""
+        """Now, and by each next connection until its run goes on or it is refused for good."""
+        message = msgspec.structs.replace(message, request_id=key)  # a refusal names it so
         wire.encode(message)
         self._unheard[key] = message
         self._say(message)
@@ -301,6 +305,10 @@ class Session:
                 await self._connect()
             except Closed as again:
                 why = again
+            except Refused as refused:
+                if refused.code != wire.ErrorCode.INTERNAL_ERROR:
+                    raise
+                why = Closed(CloseCode.INTERNAL_ERROR, str(refused))  # it may pass
             else:
                 return
         raise Disconnected(str(why))
@@ -317,6 +325,8 @@ class Session:
             self._runs[message.run_id] = run
         if isinstance(message, wire.Error) and not message.seq:
             log.warning("refused code=%s message=%s", message.code, message.message)
+            if message.code == wire.ErrorCode.INVALID_MESSAGE:
+                self._unheard.pop(message.request_id, None)
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
@@ -325,8 +335,10 @@ class Session:
         if isinstance(message, wire.ToolRequest) and self._is_ours_to_run(message):
             self._running.add(message.tool_call_id)
             self._start(self._run_tool(message))
-        if isinstance(message, wire.ApprovalRequired) and self.decide is not None:
-            self._start(self._ask_person(message))
+        if isinstance(message, wire.ApprovalRequired) and self._is_ours_to_decide(message):
+            self._ask(message)
+        if isinstance(message, wire.Done | wire.Error):
+            self._stop_asking(message.run_id)
         if run is not None:
             run.events.put_nowait(message)
 
@@ -362,6 +374,22 @@ class Session:
         at_work = call_id in self._running or call_id in self._unheard
         return request.tool_name in self.toolbox and not at_work
 
+    def _is_ours_to_decide(self, asked: wire.ApprovalRequired) -> bool:
+        """A snapshot asks again for what a person is being asked, or has answered."""
+        key = asked.approval_id
+        return self.decide is not None and key not in self._questions and key not in self._unheard
+
+    def _ask(self, asked: wire.ApprovalRequired) -> None:
+        key, asking = asked.approval_id, self._start(self._ask_person(asked))
+        self._questions[key] = asked.run_id, asking
+        asking.add_done_callback(lambda _: self._questions.pop(key, None))
+
+    def _stop_asking(self, run_id: str) -> None:
+        """The run has ended: its approvals were decided elsewhere, or nobody needs them any more."""
+        for of_run, asking in tuple(self._questions.values()):
+            if of_run == run_id:
+                asking.cancel()
+
     async def _run_tool(self, request: wire.ToolRequest) -> None:
         try:
             result = await self.toolbox.run(request, now=_now())
@@ -376,10 +404,11 @@ class Session:
         else:
             self.reject(asked)
 
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     def _end(self, why: Exception) -> None:
         self._over = self._over or why
@@ -387,7 +416,7 @@ class Session:
             run.events.put_nowait(why)
 
 
-def _retracted(event: wire.State) -> int:
+def retracted(event: wire.State) -> int:
     """How much of what was said last does not count: the agent was interrupted, and begins anew."""
     back = event.detail.get(wire.RETRACTED) if isinstance(event.detail, dict) else None
     return back if isinstance(back, int) and back > 0 else 0

@@ -5,6 +5,7 @@ Nothing is kept between two calls of `advance`: all it needs is in the journal.
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -21,7 +22,7 @@ from toolgate.domain.runs import (
     RunStatus,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import OUTPUT_LIMIT, Runs
@@ -33,6 +34,7 @@ from toolgate.ports.journal import Append, Fence, Journal, Put
 log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
+MAX_CALLS: Final = 128  # of one turn: they all begin at once
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
@@ -52,6 +54,7 @@ class Voice:
     state: RunState
     epoch: int
     skip: int  # characters of this turn that were delivered before an interruption
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _said: list[str] = field(default_factory=list)
     _unsaid: list[str] = field(default_factory=list)
     _waiting: int = 0
@@ -65,9 +68,11 @@ class Voice:
         self._said.append(step.text)
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
-        if not text:
-            return
-        if step.apart or self._waiting > UNSAID_LIMIT:
+        for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
+            await self._put(text[start : start + UNSAID_LIMIT], apart=step.apart)
+
+    async def _put(self, text: str, *, apart: bool) -> None:
+        if apart or self._waiting + len(text) > UNSAID_LIMIT:
             await self.flush()
         self._unsaid.append(text)
         self._waiting += len(text)
@@ -77,7 +82,8 @@ class Voice:
 
     async def note(self, step: Note) -> None:
         await self.flush()
-        note = deliveries.state(self.state.run_id, step.state, dict(step.detail))
+        detail = self.redact_fields(step.detail) if step.detail else {}
+        note = deliveries.state(self.state.run_id, step.state, detail)
         await self.journal.commit(self._fence(), self._append(note))
 
     async def flush(self) -> None:
@@ -133,7 +139,8 @@ class Advance:
             await self._fail(run_id, "internal_error", "the run could not go on")
 
     async def _fail(self, run_id: str, code: str, message: str) -> None:
-        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
+        said = self.runs.redact(message)
+        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=said)
 
     async def _advance(self, run_id: str) -> None:
         state = await records.load(self.runs.journal, run_id)
@@ -168,7 +175,7 @@ class Advance:
             state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
         journal = self.runs.journal
         before = await journal.epoch(records.fence_name(state.run_id))
-        voice = Voice(journal, state, before + 1, skip=0)
+        voice = Voice(journal, state, before + 1, skip=0, redact_fields=self.runs.redact_fields)
         try:
             if interrupted and before:
                 await self._go_on(state, agent, voice)
@@ -177,6 +184,8 @@ class Advance:
             await voice.flush()
         finally:
             await voice.close()
+        if len(end.calls) > MAX_CALLS:
+            raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
         calls = tuple(
             PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
         )
@@ -204,7 +213,8 @@ class Advance:
                     case Say():
                         await voice.say(step)
                     case Note():
-                        await voice.note(step)
+                        detail = self.runs.redact_fields(step.detail)
+                        await voice.note(Note(step.state, detail))
                     case agents.EndTurn():
                         return step
                     case _:
@@ -245,13 +255,37 @@ class Advance:
             for call in state.open_calls
             if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
         ]
-        moved = await asyncio.gather(
-            *(self._move(state, call) for call in movable), return_exceptions=True
-        )
-        for outcome in moved:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return await self.runs.state(state.run_id) if any(moved) else None
+        with self.runs.at_work(state) as decided:
+            moved = await self._move_all(state, movable, decided)
+            return await self.runs.state(state.run_id) if moved else None
+
+    async def _move_all(
+        self, state: RunState, calls: Sequence[CallState], decided: asyncio.Event
+    ) -> bool:
+        """Until each has gone as far as it goes; one that is decided on meanwhile goes on at once."""
+        moving = {asyncio.create_task(self._move(state, one)): one.call_id for one in calls}
+        ended: list[asyncio.Task[bool]] = []
+        waking = asyncio.create_task(decided.wait())
+        try:
+            while moving:
+                done, _ = await asyncio.wait({*moving, waking}, return_when=asyncio.FIRST_COMPLETED)
+                ended += [task for task in done if moving.pop(task, "")]
+                if waking in done and moving:
+                    decided.clear()
+                    waking = asyncio.create_task(decided.wait())
+                    state = await self.runs.state(state.run_id)
+                    for call in () if state.ended else state.open_calls:
+                        waits = call.status is CallStatus.WAITING_APPROVAL
+                        if waits and call.call_id not in moving.values():
+                            moving[asyncio.create_task(self._move(state, call))] = call.call_id
+        finally:
+            for task in (*moving, waking):
+                task.cancel()
+            await asyncio.gather(*moving, waking, return_exceptions=True)
+        failures = [task.exception() for task in ended]
+        for failed in filter(None, failures):
+            raise failed
+        return any(task.result() for task in ended)
 
     async def _move(self, state: RunState, call: CallState) -> bool:
         """Take one call as far as it goes; whether it got anywhere."""

@@ -41,11 +41,13 @@ class Agents:
     builtin: Mapping[str, Agent]
     reach: Callable[[External], Agent]
     seal: Seal  # rows hold tokens that must be sent as they are
+    learn: Callable[[str], object] = str  # a token, so that it is written down nowhere else
     _known: dict[str, External] = field(default_factory=dict)
 
     async def load(self) -> None:
         """Know the external agents from the start."""
         for agent in await self.external():
+            self.learn(agent.auth_token)
             self._known[agent.agent_id] = agent
 
     def knows(self, agent_id: str) -> bool:
@@ -70,6 +72,9 @@ class Agents:
             raise Conflict(f"agent {agent.agent_id} is built in")
         if not _is_address(agent.endpoint):
             raise Invalid("endpoint must be an http or https URL", field="endpoint")
+        if not agent.auth_token.isprintable():
+            raise Invalid("auth_token must fit in one line of a header", field="auth_token")
+        self.learn(agent.auth_token)
         await self.journal.commit(
             Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))
         )

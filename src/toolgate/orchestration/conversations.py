@@ -32,7 +32,7 @@ class Conversations:
         total = after = 0
         while events := await self.journal.read(stream, after=after, subject=run_id):
             total += sum(len(_decode_text(one.data).text) for one in events if one.type == DELTA)
-            total -= sum(_retracted(one.data) for one in events if one.type == STATE)
+            total -= sum(retracted(one.data) for one in events if one.type == STATE)
             after = events[-1].seq
         return total
 
@@ -45,11 +45,14 @@ class Conversations:
         for state in states:
             if state is None or not state.ended:
                 continue
-            answer = "".join(turn.text for turn in state.turns)
-            room -= len(state.content) + len(answer)
+            asked, answer = state.content, "".join(turn.text for turn in state.turns)
+            if not turns:  # what was just said is never forgotten, however long it was
+                asked = asked[-(HISTORY_CHARACTERS // 2) :]
+                answer = answer[-(HISTORY_CHARACTERS - len(asked)) :]
+            room -= len(asked) + len(answer)
             if room < 0:
                 break
-            turns += [Said("assistant", answer), Said(state.role, state.content)]
+            turns += [Said("assistant", answer), Said(state.role, asked)]
         return turns[::-1]
 
     async def _earlier_runs(self, session_id: str, *, before: str) -> list[str]:
@@ -64,7 +67,8 @@ class Conversations:
         return [run for owner, run in owners if owner == session_id]
 
 
-def _retracted(state: bytes) -> int:
+def retracted(state: bytes) -> int:
+    """How many of the characters that were said last a state takes back."""
     match records.decode_members(state):
         case {"detail": dict(detail)} if isinstance(detail.get(RETRACTED), int):
             return int(detail[RETRACTED])

@@ -190,6 +190,13 @@ async def open_of(journal: Journal, session_id: str) -> list[str]:
     return sorted(decode_owner(row.value).run_id for row in rows)
 
 
+async def is_active(journal: Journal, session_id: str) -> bool:
+    """Whether a session was told something that is still kept, or has an open run."""
+    if await journal.read_back(session_stream(session_id), limit=1):
+        return True
+    return bool(await open_of(journal, session_id))
+
+
 async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
     """The runs of a session that have a row in a collection kept by session, oldest first."""
     rows = await _rows_from(journal, collection, session_key(session_id, ""))
@@ -209,10 +216,13 @@ async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row
     return found
 
 
-async def load(journal: Journal, run_id: str) -> RunState | None:
-    """The state of a run, from its facts; None where there is no such run."""
-    state: RunState | None = None
-    after = 0
+async def load(journal: Journal, run_id: str, *, since: RunState | None = None) -> RunState | None:
+    """The state of a run, from its facts; None where there is no such run.
+
+    `since` is what it was before; what it is made of is not read again.
+    """
+    state = since
+    after = 0 if since is None else since.seq
     while events := await journal.read(run_stream(run_id), after=after):
         for event in events:
             state = reduce(state, fact_of(event))

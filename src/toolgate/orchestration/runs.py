@@ -4,10 +4,13 @@ Every change is compare-and-set: decided on the state as read, committed at the 
 at, and decided anew where someone else was first.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
@@ -72,6 +75,9 @@ class Runs:
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     limits: Limits = field(default_factory=Limits)
+    _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are worked on
+    _decided: dict[str, asyncio.Event] = field(default_factory=dict)  # of the same
 
     async def invoke(self, invocation: Invocation) -> str:
         if not self.agents.knows(invocation.agent_id):
@@ -115,10 +121,29 @@ class Runs:
         return "" if row is None else records.decode_text(row.value)
 
     async def state(self, run_id: str) -> RunState:
-        state = await records.load(self.journal, run_id)
+        state = await records.load(self.journal, run_id, since=self._latest.get(run_id))
         if state is None:
             raise NotFound("run", run_id)
+        self._note(state)
         return state
+
+    @contextmanager
+    def at_work(self, state: RunState) -> Iterator[asyncio.Event]:
+        """While a run is worked on, only what is new of it is read: it may have hundreds of calls.
+
+        The event is set whenever a person has decided on one of them.
+        """
+        self._latest[state.run_id] = state
+        decided = self._decided[state.run_id] = asyncio.Event()
+        try:
+            yield decided
+        finally:
+            del self._latest[state.run_id], self._decided[state.run_id]
+
+    def _note(self, state: RunState) -> None:
+        known = self._latest.get(state.run_id)
+        if known is not None and known.seq < state.seq:
+            self._latest[state.run_id] = state
 
     async def apply(
         self,
@@ -135,15 +160,17 @@ class Runs:
         `told` is what the devices hear besides what the facts themselves say, and `besides` what
         is committed with it.
         """
-        state = seen if seen is not None else await self.state(run_id)
-        while True:
-            facts = decide(state, command)
-            try:
-                return await self._commit(state, facts, told, besides, durable=durable)
-            except Fenced:
-                raise
-            except Conflict:
-                state = await self.state(run_id)
+        # One after the other: of many calls that move at once each would otherwise surprise the rest.
+        async with self._moving.setdefault(run_id, asyncio.Lock()):
+            state = seen if seen is not None else await self.state(run_id)
+            while True:
+                facts = decide(state, command)
+                try:
+                    return await self._commit(state, facts, told, besides, durable=durable)
+                except Fenced:
+                    raise
+                except Conflict:
+                    state = await self.state(run_id)
 
     async def _commit(
         self,
@@ -182,6 +209,7 @@ class Runs:
         for operation in operations:
             if isinstance(operation, Put) and operation.due is not None:
                 self.dispatcher.wake_at(operation.due)
+        self._note(state)
         return state
 
     def _open_row(self, state: RunState, *, due: int | None) -> Put:
@@ -198,8 +226,7 @@ class Runs:
             return []
         if waits:
             return [self._open_row(after, due=None)]
-        due = self.limits.agent_ms + (before.started_at if begins else self.clock.now_ms())
-        return [self._open_row(after, due=due)]
+        return [self._open_row(after, due=self.clock.now_ms() + self.limits.agent_ms)]
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
@@ -291,6 +318,8 @@ class Runs:
         def heard(events: Sequence[Event]) -> None:
             for event in events:
                 if event.type in SETTLED and event.subject:
+                    if event.subject in self._decided:
+                        self._decided[event.subject].set()
                     self.dispatcher.dispatch(event.subject)
 
         return bus.subscribe(pipeline.APPROVALS, heard)
@@ -303,7 +332,7 @@ class Runs:
 
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
-        command = End(status, code, message, self.clock.now_ms())
+        command = End(status, code, self.redact(message), self.clock.now_ms())
         ended = False
         while not ended:
             state = await self.state(run_id)
@@ -339,6 +368,16 @@ class Runs:
             )
         except NotFound:
             await self.journal.commit(Delete(row.collection, row.key))
+
+    async def allow_for_downtime(self) -> None:
+        """Before deadlines are kept: agents had no time while there was no process, theirs starts anew."""
+        after, due = "", self.clock.now_ms() + self.limits.agent_ms
+        while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
+            anew = [row for row in rows if row.due is not None]
+            puts = [Put(row.collection, row.key, row.value, due=due) for row in anew]
+            if puts:
+                await self.journal.commit(*puts, durable=False)
+            after = rows[-1].key
 
     async def on_call_deadline(self, row: Row) -> None:
         """The row of a call is due: no device has answered in time."""

@@ -354,6 +354,9 @@ class TaskRuntime:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
+        if run.started_at is None:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
         self._stop_worker(live)
@@ -389,7 +392,10 @@ class TaskRuntime:
             await self._end(live, await self._carry_out(live))
         finally:
             if live.run.owns_session:
-                self._spawn(self.sessions.leave(live.run.session_id))
+                succeeded = live.run.status is TaskStatus.SUCCEEDED
+                # Of a run that failed nobody takes over what it meant to keep.
+                part = self.sessions.leave if succeeded else self.sessions.close
+                self._spawn(part(live.run.session_id))
 
     async def _write(self, live: _Live, command: TaskCommand) -> None:
         """As `_command`, again for a while where the disk refuses."""

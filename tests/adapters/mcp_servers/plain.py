@@ -7,15 +7,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-NAMES = ("say", "pid", "wait", "work", "wrong", "lie", "ask", "die")
+NAMES = ("say", "pid", "wait", "work", "wrong", "lie", "ask", "die", "loop", "slow")
 TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 TOOLS[NAMES.index("lie")]["outputSchema"] = {"type": "object", "required": ["sum"]}
+TOOLS[NAMES.index("loop")]["outputSchema"] = {"type": "object", "allOf": [{"$ref": "#"}]}
+TOOLS[NAMES.index("slow")]["outputSchema"] = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "pattern": "^(a+)+$"}},
+}
 RESULTS: dict[str, Any] = {
     "say": {"content": [{"type": "text", "text": "said"}]},
     "work": {"content": [{"type": "text", "text": "worked"}]},
     "pid": {"content": [{"type": "text", "text": str(os.getpid())}]},
     "wrong": {"content": "not a list"},
     "lie": {"content": [], "structuredContent": {"product": 6}},
+    "loop": {"content": [], "structuredContent": {}},
+    "slow": {"content": [], "structuredContent": {"word": "a" * 64 + "!"}},
     "ask": {"resultType": "input_required", "content": [], "requestState": "more"},
 }
 ERRORS = {"break": -32603, "unknown": -32602}  # internal error, invalid params

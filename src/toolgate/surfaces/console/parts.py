@@ -27,6 +27,7 @@ from toolgate.tasks.toolset import Toolset
 
 OPERATOR: Final = "operator"  # the name under which the console decides and is audited
 MAX_PAGE: Final = 200
+COUNTED: Final = 1_000_000  # approvals that wait: all of them, so that a number is true
 TEXT_LIMIT: Final = 100_000  # characters of one text that a page is given; the rest is evidence
 
 S = TypeVar("S")

@@ -45,7 +45,7 @@ from toolgate.surfaces.gateway.command_reading import (
 )
 from toolgate.surfaces.gateway.command_records import Records
 from toolgate.surfaces.gateway.command_states import OpenCommand, States
-from toolgate.surfaces.gateway.plans import Done, Plan, Planner, Ticket, Waiting
+from toolgate.surfaces.gateway.plans import Came, Done, Plan, Planner, Ticket, Waiting
 from toolgate.surfaces.gateway.traces import trace_id_of
 
 log = logging.getLogger(__name__)
@@ -298,11 +298,12 @@ class Commands:
                 self.limits.give_back(paid)
             raise
         finally:
+            ticket.let_go()
             self.states.leave(entered)
             if claim is not None:
                 self.keys.release(claim, known)
 
-    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Done | Waiting:
+    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Came:
         """What the plan came to. A fault of ours is no answer: the same key may try again."""
         try:
             return await plan.run(ticket)

@@ -314,6 +314,7 @@ class ApprovalRoutes:
         approval = await self.approvals.get(approval_id)
         self._check(call.caller, approval)
         approve = wanted.decision is wire.Decision.APPROVE
+        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
         if await self.journal.get(records.RUN_APPROVALS, approval_id) is not None:
             # A run waits for it: it is the orchestrator that lets the run go on.
             await self.runs.decide_approval(

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from toolgate import asgi
 from toolgate.admission.audit import Trail
-from toolgate.admission.refusals import Forbidden, InvalidToken
+from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.devices import Identity, Kind
@@ -175,7 +175,7 @@ class Gateway:
     ) -> Reply:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
-            raw = await self._body_of(identity, headers, receive)
+            raw = await self._body_of(Access.CALLER, headers, scope, receive)
         except EXPECTED as refusal:
             await self._note_refusal(kind, headers, scope, refusal)
             raise
@@ -192,13 +192,14 @@ class Gateway:
         )
 
     async def _body_of(
-        self, identity: Identity | None, headers: RawHeaders, receive: asgi.Receive
+        self, access: Access, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> bytes:
         """Raises InvalidToken where the sender, who may take long, was revoked meanwhile."""
-        with self.doors.registry.watch(identity.name if identity else "") as cut:
-            raw = await _body(headers, receive)
-        if cut.is_set():
-            raise InvalidToken("the token was revoked")
+        registry = self.doors.registry
+        cuts = registry.cuts
+        raw = await _body(headers, receive)
+        if registry.cuts != cuts:
+            await self._identify(access, headers, scope)
         return raw
 
     async def _note_refusal(
@@ -249,7 +250,7 @@ class Gateway:
     ) -> Reply:
         body = None
         if found.route.takes is not None:
-            raw = await self._body_of(identity, dict(scope["headers"]), receive)
+            raw = await self._body_of(found.route.access, dict(scope["headers"]), scope, receive)
             canonical(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))

@@ -31,7 +31,7 @@ from toolgate.ports.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
-from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,9 @@ class Ingress:
             backlog=BACKLOG,
         )
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
-        for _, session_id in await self.orchestrator.open_runs():
-            self.hub.expect(session_id)
+        for session_id in {owner for _, owner in await self.orchestrator.open_runs()}:
+            if await self.sessions.knows(session_id):
+                self.hub.expect(session_id)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -165,6 +166,16 @@ class Ingress:
         log.info("client_offline session_id=%s call_id=%s", session_id, request.tool_call_id)
         with contextlib.suppress(Conflict, NotFound):  # someone else was first
             await self.orchestrator.client_offline(event.subject, request.tool_call_id)
+
+    async def forget_sessions(self, before: int) -> int:
+        """Those that were not in use since then; how many."""
+        return await self.sessions.forget(before, is_in_use=self._is_in_use)
+
+    async def _is_in_use(self, session_id: str) -> bool:
+        if self.hub.is_online(session_id):
+            return True
+        told = await self.journal.read_back(stream_of(session_id), limit=1)
+        return bool(told or await self.orchestrator.open_runs(session_id))
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""

@@ -1,0 +1,75 @@
+"""What a schedule file starts in a whole installation."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from toolgate import settings as table
+from toolgate.bootstrap.roles import start_everything
+
+OPERATOR = "operator-of-one-that-is-scheduled"
+PORTS = ("WS_PORT", "HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT")
+POLICY = """
+version: 1
+name: test
+default: deny
+rules:
+  - {id: ask-first, ask: echo, match: any, reason: For the test}
+"""
+SCHEDULES = """
+- {id: tick, cron: "@every 1s", tool: echo, args: {text: "tock"}}
+"""
+
+
+async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
+    tmp_path: Path,
+) -> None:
+    policy, schedules = tmp_path / "policy.yaml", tmp_path / "schedules.yaml"
+    policy.write_text(POLICY)
+    schedules.write_text(SCHEDULES)
+    settings = table.load(
+        {
+            **dict.fromkeys(PORTS, "0"),
+            "TOOLGATE_HOME": str(tmp_path / "home"),
+            "OPERATOR_TOKEN": OPERATOR,
+            "POLICY_FILE": str(policy),
+            "SCHEDULE_FILE": str(schedules),
+            "HEARTBEAT": "",
+        },
+        environment={},
+    )
+    installation = await start_everything(settings)
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    try:
+        async with aiohttp.ClientSession(installation.urls["gateway"], headers=headers) as http:
+            async with asyncio.timeout(20):
+                waiting = await _first(http, "/approvals?status=PENDING")
+                decide = f"/approvals/{waiting['approvalId']}/decide"
+                async with http.post(decide, json={"decision": "approve"}) as answer:
+                    assert answer.status == 200, await answer.text()
+                assert await _first_end(http) == "succeeded"
+    finally:
+        await installation.stop()
+
+
+async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
+    while True:
+        async with http.get(path) as answer:
+            items: list[dict[str, Any]] = (await answer.json())["data"]["items"]
+        if items:
+            return items[-1]
+        await asyncio.sleep(0.02)
+
+
+async def _first_end(http: aiohttp.ClientSession) -> str:
+    """How the first job ended that did."""
+    cursor = 0
+    while True:
+        async with http.get("/events/poll", params={"since": cursor, "wait": "1"}) as answer:
+            page = await answer.json()
+        cursor = page["cursor"]
+        for event in page["events"]:
+            if event["type"] == "cron" and event["status"] != "started":
+                return str(event["status"])
