@@ -83,6 +83,7 @@ class BwrapSandbox:
         self._free_uids: list[int] = []
         self._next_uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
         self._sessions: set[BwrapSession] = set()
+        self._instance = os.urandom(4).hex()  # in containers many have the same number as we
         self._opened = 0
 
     @property
@@ -110,10 +111,11 @@ class BwrapSandbox:
 
     async def _open(self, spec: SessionSpec) -> "BwrapSession":
         self._prepare()
-        assert self._groups is not None
+        if self._groups is None or not self._groups.exist:
+            self._groups = cgroups.find(f"toolgate-{os.getpid()}")
         self._opened += 1
         group = self._groups.make(
-            f"{spec.key.digest}-{self._opened}",
+            f"{spec.key.digest}-{self._instance}-{self._opened}",
             cgroups.Ceiling(self.limits.memory_bytes, self.limits.pids, self.limits.cpus),
         )
         try:
@@ -161,7 +163,6 @@ class BwrapSandbox:
         self._programs = self._programs or find_programs()
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
-        self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
         folder = make_scratch("sandbox")
         try:
             (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))

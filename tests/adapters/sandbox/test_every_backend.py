@@ -614,6 +614,26 @@ async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> Non
     assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
 
 
+async def test_processes_with_the_same_number_do_not_stand_in_each_other_s_way() -> None:
+    """As in two containers that see the machine's cgroups, or in one that was killed and started."""
+    need("bwrap")
+    first, second = BwrapSandbox(), BwrapSandbox()
+    key = SessionKey("t", "w", "s")
+    try:
+        await first.open(SessionSpec(key))
+        session = await second.open(SessionSpec(key))
+        await first.close()
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+        await session.close()
+        await (await first.open(SessionSpec(key))).close()
+        await first.close()  # and with it goes what both were in
+        session = await second.open(SessionSpec(key))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+    finally:
+        await first.close()
+        await second.close()
+
+
 @pytest.mark.parametrize("doing", ["nothing", "a command", "dying"])
 async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doing: str) -> None:
     """In a container that is the first process of all, which is us."""
