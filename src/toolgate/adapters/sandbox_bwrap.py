@@ -38,8 +38,7 @@ ETC: Final = {
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
-REAP_SECONDS: Final = 1.0  # for bubblewrap to see that those inside are dead
-ALONE_SECONDS: Final = 0.05  # where there is nobody: it is just going, or has not begun
+REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
 
 
@@ -284,13 +283,15 @@ class BwrapSession(ChildSession):
         """
         if self._process is None:
             return
-        inside = [pid for pid in self.group.pids() if pid != self._process.pid]
-        for pid in inside:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        seconds = REAP_SECONDS if inside else ALONE_SECONDS
+        if not self.has_begun:  # it ends as soon as it speaks; half made, nobody would take it in
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
+        for pid in self.group.pids():
+            if pid != self._process.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), seconds)
+            await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
 
     async def kill_all(self) -> None:
         deadline = asyncio.get_running_loop().time() + DESTROY_SECONDS

@@ -667,6 +667,35 @@ async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doi
         await sandbox.close()
 
 
+def zombies_of_ours() -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state == "Z" and int(parent) == os.getpid():
+                found.append(int(stat.parent.name))
+    return found
+
+
+async def test_nor_does_one_whose_opening_was_cancelled() -> None:
+    need("bwrap")
+    libc = ctypes.CDLL(None)
+    sandbox = BwrapSandbox()
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        for milliseconds in range(2, 34, 4):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(milliseconds / 1000):
+                    await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        await sandbox.close()
+        assert zombies_of_ours() == []
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in zombies_of_ours():
+            os.waitpid(pid, os.WNOHANG)
+        await sandbox.close()
+
+
 @pytest.mark.parametrize("own", [0, 300, 800])
 async def test_where_we_are_offered_to_the_kernel_first_a_command_is_before_its_agent(
     own: int,
