@@ -91,6 +91,11 @@ class Cgroups:
         self.parents = parents
         self.version = 2 if unified else 1
 
+    @property
+    def exist(self) -> bool:
+        """Whether the parents do; another process may have removed them, as its own."""
+        return all(parent.is_dir() for parent in self.parents)
+
     def make(self, name: str, ceiling: Ceiling) -> Group:
         """A new group with its limits, every one that is needed; raises Unavailable."""
         group = Group([parent / name for parent in self.parents], unified=self.version == 2)

@@ -38,8 +38,7 @@ ETC: Final = {
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
-REAP_SECONDS: Final = 1.0  # for bubblewrap to see that those inside are dead
-ALONE_SECONDS: Final = 0.05  # where there is nobody: it is just going, or has not begun
+REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
 
 
@@ -83,6 +82,7 @@ class BwrapSandbox:
         self._free_uids: list[int] = []
         self._next_uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
         self._sessions: set[BwrapSession] = set()
+        self._instance = os.urandom(4).hex()  # in containers many have the same number as we
         self._opened = 0
 
     @property
@@ -110,10 +110,11 @@ class BwrapSandbox:
 
     async def _open(self, spec: SessionSpec) -> "BwrapSession":
         self._prepare()
-        assert self._groups is not None
+        if self._groups is None or not self._groups.exist:
+            self._groups = cgroups.find(f"toolgate-{os.getpid()}")
         self._opened += 1
         group = self._groups.make(
-            f"{spec.key.digest}-{self._opened}",
+            f"{spec.key.digest}-{self._instance}-{self._opened}",
             cgroups.Ceiling(self.limits.memory_bytes, self.limits.pids, self.limits.cpus),
         )
         try:
@@ -161,7 +162,6 @@ class BwrapSandbox:
         self._programs = self._programs or find_programs()
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
-        self._groups = self._groups or cgroups.find(f"toolgate-{os.getpid()}")
         folder = make_scratch("sandbox")
         try:
             (folder / "seccomp").write_bytes(sandbox_seccomp.assemble(platform.machine()))
@@ -283,13 +283,15 @@ class BwrapSession(ChildSession):
         """
         if self._process is None:
             return
-        inside = [pid for pid in self.group.pids() if pid != self._process.pid]
-        for pid in inside:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        seconds = REAP_SECONDS if inside else ALONE_SECONDS
+        if not self.has_begun:  # it ends as soon as it speaks; half made, nobody would take it in
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
+        for pid in self.group.pids():
+            if pid != self._process.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), seconds)
+            await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
 
     async def kill_all(self) -> None:
         deadline = asyncio.get_running_loop().time() + DESTROY_SECONDS

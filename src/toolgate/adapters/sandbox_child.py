@@ -32,16 +32,24 @@ class ChildSession(AgentSession):
     async def start(self, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
         ours, theirs = socket.socketpair()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._messages,
-                pass_fds=pass_fds,
-                env=NO_ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._messages,
+                    pass_fds=pass_fds,
+                    env=NO_ENVIRONMENT,
+                    cwd="/",
+                    start_new_session=True,
+                )
             )
+            try:
+                self._process = await asyncio.shield(starting)
+            except asyncio.CancelledError:  # it starts all the same: to be ended, then
+                with contextlib.suppress(OSError):
+                    self._process = await starting
+                raise
             with contextlib.suppress(ProcessLookupError):
                 self._pidfd = os.pidfd_open(self._process.pid)
             ours.setblocking(False)

@@ -158,6 +158,12 @@ class AgentSession:
         return not self._gone and self._closing is None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the agent ever spoke."""
+        ready = self._ready.answer
+        return ready.done() and not ready.cancelled() and ready.exception() is None
+
+    @property
     def busy(self) -> bool:
         return self._turn.locked()
 

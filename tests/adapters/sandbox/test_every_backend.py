@@ -614,6 +614,26 @@ async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> Non
     assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
 
 
+async def test_processes_with_the_same_number_do_not_stand_in_each_other_s_way() -> None:
+    """As in two containers that see the machine's cgroups, or in one that was killed and started."""
+    need("bwrap")
+    first, second = BwrapSandbox(), BwrapSandbox()
+    key = SessionKey("t", "w", "s")
+    try:
+        await first.open(SessionSpec(key))
+        session = await second.open(SessionSpec(key))
+        await first.close()
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+        await session.close()
+        await (await first.open(SessionSpec(key))).close()
+        await first.close()  # and with it goes what both were in
+        session = await second.open(SessionSpec(key))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+    finally:
+        await first.close()
+        await second.close()
+
+
 @pytest.mark.parametrize("doing", ["nothing", "a command", "dying"])
 async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doing: str) -> None:
     """In a container that is the first process of all, which is us."""
@@ -643,6 +663,35 @@ async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doi
     finally:
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         for pid in left:
+            os.waitpid(pid, os.WNOHANG)
+        await sandbox.close()
+
+
+def zombies_of_ours() -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state == "Z" and int(parent) == os.getpid():
+                found.append(int(stat.parent.name))
+    return found
+
+
+async def test_nor_does_one_whose_opening_was_cancelled() -> None:
+    need("bwrap")
+    libc = ctypes.CDLL(None)
+    sandbox = BwrapSandbox()
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        for milliseconds in range(2, 34, 4):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(milliseconds / 1000):
+                    await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        await sandbox.close()
+        assert zombies_of_ours() == []
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in zombies_of_ours():
             os.waitpid(pid, os.WNOHANG)
         await sandbox.close()
 
