@@ -1,5 +1,6 @@
 """Tables: whole ids on whole lines in a pipe, whole words in a narrow terminal."""
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -7,14 +8,21 @@ import re
 import struct
 import subprocess
 import termios
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.e2e.harness import PATIENCE, PROGRAM, environment
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.cli.events import _print as print_event
 from toolgate.cli.main import main
 from toolgate.cli.operator import show
+from toolgate.execution.audit import AuditEntry, AuditLog
 from toolgate.settings import table
+from toolgate.testing.clock import FakeClock
 
 DEVICE = {
     "deviceId": "a-device-with-a-rather-long-name-0123456789-0123456789-abcdefghijklmnop",
@@ -77,3 +85,31 @@ def test_a_narrow_terminal_breaks_no_word() -> None:
     assert all(one.name in shown for one in table())
     assert "How long a session may be away" not in shown  # sentences are broken, between words
     assert all(word in shown.split() for one in table() for word in one.meaning.split())
+
+
+FORGED = "x\n999  2026-11-16T15:00:00  policy.changed  operator  policy/team"
+
+
+def test_a_name_with_a_line_break_makes_no_row_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show([{"deviceId": FORGED}], {"device": "deviceId"}, as_json=False)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    event: dict[str, object] = {"id": 1, "type": "tool", "source": "gateway", "message": FORGED}
+    print_event(event, as_json=False)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_tool_with_a_line_break_in_its_name_forges_no_row_of_the_audit(tmp_path: Path) -> None:
+    async def write() -> None:
+        clock = FakeClock()
+        bus = LocalBus()
+        journal = await SqliteJournal.open(tmp_path / "journal.db", clock=clock, bus=bus)
+        audit = AuditLog(journal, redactor=SecretPatterns().redactor())
+        await audit.record(AuditEntry(action="tool.run", actor="system", resource_id=FORGED))
+        await journal.close()
+
+    asyncio.run(write())
+    rows = CliRunner().invoke(main, ["audit", "query", "--home", str(tmp_path)]).stdout
+    assert "policy.changed" in rows
+    assert len(rows.splitlines()) == 2

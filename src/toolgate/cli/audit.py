@@ -8,7 +8,7 @@ import msgspec
 
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import one_line, plain
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -49,7 +49,7 @@ def _print(page: AuditPage) -> None:
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
         facts = (str(row.id), row.created_at[:19], row.action, row.actor, resource)
-        click.echo("  ".join(map(plain, filter(None, facts))))
+        click.echo("  ".join(map(one_line, filter(None, facts))))
         # Not in a table: what is folded there cannot be copied or searched for.
         click.echo(f"    {plain(msgspec.json.encode(row.metadata).decode())}")
     if page.next_cursor is not None:

@@ -15,7 +15,7 @@ import uvloop
 
 from toolgate import settings as table
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
@@ -95,9 +95,9 @@ async def _line(prompt: str) -> str:
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
     async with _asking:
-        click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
+        click.echo(f"\n? {one_line(asked.tool_name)} {one_line(asked.args_summary)}")
         if asked.reason:
-            click.echo(f"  {plain(asked.reason)}")
+            click.echo(f"  {one_line(asked.reason)}")
         try:
             answer = await _line("  approve? [y/N] ")
         except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended

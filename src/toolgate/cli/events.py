@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from toolgate.cli.operator import Operator, as_operator
-from toolgate.cli.terminal import plain
+from toolgate.cli.terminal import one_line
 
 PAGE: Final = 1000
 
@@ -46,4 +46,4 @@ def _print(event: dict[str, object], *, as_json: bool) -> None:
         return
     took = f" {event['durationMs']} ms" if "durationMs" in event else ""
     line = f"{event['id']} {event['type']} {event['source']}: {event['message']}{took}"
-    click.echo(plain(line))
+    click.echo(one_line(line))

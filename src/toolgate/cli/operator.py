@@ -18,7 +18,7 @@ import click
 from rich.text import Text
 
 from toolgate.cli.options import gateway_url, with_settings
-from toolgate.cli.terminal import plain, print_table, table_of
+from toolgate.cli.terminal import one_line, print_table, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -161,7 +161,7 @@ def show(
         return
     shown = table_of(*columns)
     for row in rows:
-        cells = (plain(_cell(name, row.get(name))) for name in columns.values())
+        cells = (one_line(_cell(name, row.get(name))) for name in columns.values())
         shown.add_row(*map(Text, cells))
     print_table(shown)
 

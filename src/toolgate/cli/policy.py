@@ -19,7 +19,7 @@ from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
 from toolgate.adapters.policy_history import recorded_calls
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.cli.terminal import plain, print_table, table_of, through
+from toolgate.cli.terminal import one_line, plain, print_table, table_of, through
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.explain import SPELLED, explain
@@ -197,7 +197,7 @@ def simulate_calls(
         for change in changes:
             call = change.recorded.call
             table.add_row(
-                Text(plain(call.tool)),
+                Text(one_line(call.tool)),
                 Text(plain(json.dumps(call.args, ensure_ascii=False)[:120])),
                 _styled(change.recorded.effect),
                 Text(plain(change.recorded.rule_id)),

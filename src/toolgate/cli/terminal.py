@@ -30,6 +30,11 @@ def plain(text: str) -> str:
     return _STEERING.sub(_visible, text.replace("\r\n", "\n"))
 
 
+def one_line(text: str) -> str:
+    """The same where a line means something: what a stranger wrote must not look like the next."""
+    return plain(text).replace("\n", "\u240a")
+
+
 def _visible(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>"

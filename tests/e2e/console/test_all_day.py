@@ -166,3 +166,55 @@ async def test_what_ticks_is_not_read_out_at_every_second(
     assert await page.get_by_text("expires in").evaluate(live)
     await page.get_by_role("button", name="Reject").click()
     await client.hear_until("done", "error")
+
+
+async def test_the_keyboard_goes_on_with_the_next_approval(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    clients = []
+    for key in ("one", "two"):
+        clients.append(await ask(f'[[tool:kv.set {{"key": "{key}", "value": "b"}}]]'))
+        await clients[-1].hear_until("approval_required")
+    await page.goto(f"{program.urls['console']}/approvals")
+    await expect(page.get_by_role("article")).to_have_count(2)
+    reject = page.get_by_role("button", name="Reject")
+    await reject.first.press("Enter")
+    await expect(page.get_by_role("article")).to_have_count(1)
+    await expect(page.get_by_role("article")).to_be_focused()
+    await reject.press("Enter")
+    await expect(page.get_by_role("heading", name="Approvals")).to_be_focused()
+    for client in clients:
+        await client.hear_until("done", "error")
+
+
+async def test_a_button_that_was_pressed_by_the_keyboard_can_be_pressed_again(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    check = page.get_by_role("button", name="Check")
+    await check.press("Enter")
+    await expect(page.get_by_text("Well formed")).to_be_visible()
+    await expect(check).to_be_focused()
+
+
+async def test_a_draft_does_not_undo_what_another_has_put_in_force_since(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    text = page.get_by_role("textbox", name="The policy")
+    await text.press_sequentially("# mine\n")
+    async with session.get(f"{api(program)}/policy") as answer:
+        found = await answer.json()
+    rule = "rules:\n  - {id: theirs, deny: theirs.tool, match: any, reason: Theirs}\n"
+    theirs = {"text": found["text"].replace("rules:\n", rule, 1), "over": found["version"]}
+    async with session.put(f"{api(program)}/policy", json=theirs) as answer:
+        assert answer.status == 200
+    await page.reload()
+    await expect(page.get_by_text("This is your draft")).to_be_visible()
+    await page.get_by_role("button", name="Activate…").click()
+    async with page.expect_response("**/console/api/policy") as put:
+        await page.get_by_role("button", name="Activate", exact=True).click()
+    assert (await put.value).status == 409
+    await page.get_by_role("button", name="Keep it").click()
+    await page.get_by_role("button", name="Discard it").click()
+    await expect(text).to_have_value(theirs["text"])

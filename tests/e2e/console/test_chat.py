@@ -163,3 +163,17 @@ async def test_a_message_is_sent_though_the_browser_can_keep_no_more(
     await ingress.hello(resumed=True)
     await expect(page.locator(".chat .linked.on")).to_be_visible()
     await send(page, ingress, "y" * 64_000)
+
+
+async def test_a_refusal_at_each_try_to_connect_is_said_once(page: Page, program: Program) -> None:
+    ingress = Ingress()
+    await page.route_web_socket("**/ws", ingress.accept)
+    await page.goto(f"{program.urls['console']}/chat")
+    for _ in range(3):
+        async with asyncio.timeout(PATIENCE):
+            ingress.socket = await ingress.opened.get()
+        await ingress.hear("hello")
+        ingress.say({"type": "error", "ts": 1, "code": "auth_failed", "message": "wrong key"})
+        await ingress.socket.close(code=1008)
+    await ingress.hello()
+    await expect(page.get_by_text("auth_failed: wrong key")).to_have_count(1)

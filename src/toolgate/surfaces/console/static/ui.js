@@ -137,8 +137,12 @@ export const link = (path, ...content) => h("a", { href: path }, content);
 export function button(words, act, { tone = "", key = "", small = false, type = "button" } = {}) {
   const node = h("button", { type, class: [tone, small ? "small" : ""].join(" ").trim() || null, on: act ? { click: async () => {
     if (node.disabled) return;
+    const hadFocus = document.activeElement === node; // which goes where nobody is as it is disabled
     node.disabled = true;
-    try { await act(); } catch (failed) { toast(failed.message, "bad"); } finally { node.disabled = false; }
+    try { await act(); } catch (failed) { toast(failed.message, "bad"); } finally {
+      node.disabled = false;
+      if (hadFocus && document.activeElement === document.body) node.focus({ preventScroll: true });
+    }
   } } : null }, words, key ? h("kbd", { "aria-hidden": "true" }, key) : null);
   return node;
 }

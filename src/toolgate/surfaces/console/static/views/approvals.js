@@ -37,26 +37,28 @@ export async function show(context) {
     const one = cards.get(id);
     if (!one || one.busy) return;
     one.busy = true;
+    one.hasFocus = one.node.contains(document.activeElement); // a button loses it while it is at work
     try {
       await post(`/approvals/${encodeURIComponent(id)}/decide`, { approve, reason: one.reason.value });
       toast(approve ? t("Approved: {tool}", { tool: one.tool }) : t("Rejected: {tool}", { tool: one.tool }));
       drop(id);
     } catch (failed) { toast(failed.message, "bad"); if (failed.status === 409 || failed.status === 404) drop(id); } finally { one.busy = false; }
-    load();
+    load().catch(() => {}); // the link says so
   };
   const drop = (id) => {
-    const ids = [...cards.keys()], at = ids.indexOf(id);
+    const ids = [...cards.keys()], at = ids.indexOf(id), hasFocus = cards.get(id)?.hasFocus;
     if (cards.get(id)?.reason === document.activeElement) isHeld = true;
     cards.get(id)?.node.remove();
     cards.delete(id);
     if (selected === id) { selected = ""; const following = ids[at + 1] || ids[at - 1]; if (following && !isHeld) select(following); }
     blank();
+    if (hasFocus && !isHeld) (cards.get(selected)?.node || document.querySelector("h1"))?.focus({ preventScroll: true }); // the keyboard goes on from there
   };
   const blank = () => { if (!cards.size && !waiting.querySelector(".empty")) put(waiting, empty(t("Nothing waits for you."), t("What the policy asks about arrives here by itself."))); };
   const make = (one) => {
     const reason = h("input", { placeholder: t("Reason (optional, goes on record)"), "aria-label": t("Reason"), maxlength: 500 });
     const [left, fuse] = countdown(one);
-    const node = h("article", { class: "card approval arrives", "aria-label": `${one.tool}: ${t("Waiting for approval")}`, on: { pointerdown: () => select(one.id), focusin: () => select(one.id) } },
+    const node = h("article", { class: "card approval arrives", tabindex: "-1", "aria-label": `${one.tool}: ${t("Waiting for approval")}`, on: { pointerdown: () => select(one.id), focusin: () => select(one.id) } },
       h("div", { class: "call-head" }, mono(one.tool), badge("PENDING"), left), fuse,
       one.call ? json(one.call.args, t("Exactly what would be done")) : h("p", null, plain(one.summary)),
       h("dl", { class: "facts" },

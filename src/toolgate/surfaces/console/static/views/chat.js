@@ -110,7 +110,9 @@ export async function show(context) {
       heard(message.request_id);
       settled(message.run_id, ["approval_decision", "cancel_run"]);
       if (message.seq) finish(message.run_id); // or else it is about what we said, and the run goes on
-      aside(plain(message.code), ": ", plain(message.message)).classList.add("notice", "bad");
+      const words = `${plain(message.code)}: ${plain(message.message)}`;
+      if (!message.seq && log.lastElementChild?.textContent === words) return; // as at each try to connect
+      aside(words).classList.add("notice", "bad");
     },
     done(message) { settled(message.run_id, ["approval_decision", "cancel_run"]); finish(message.run_id); },
   };

@@ -10,12 +10,13 @@ export async function show(context) {
   const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
   // What is being written outlives the page, and the session that it was begun in.
-  const draft = sessionStorage.getItem(DRAFT);
-  const restored = h("div", { class: "notice", role: "status", hidden: !draft || draft === data.text }, t("This is your draft; another text is in force."), " ",
+  const draft = JSON.parse(sessionStorage.getItem(DRAFT) || "{}");
+  const restored = h("div", { class: "notice", role: "status", hidden: !draft.text || draft.text === data.text }, t("This is your draft; another text is in force."), " ",
     button(t("Discard it"), () => { text.value = data.text; drop(); }, { tone: "quiet", small: true }));
-  const drop = () => { sessionStorage.removeItem(DRAFT); restored.hidden = true; };
-  if (!restored.hidden) text.value = draft;
-  text.addEventListener("input", () => { try { sessionStorage.setItem(DRAFT, text.value); } catch { /* there is no room: it is on the page */ } });
+  let over = restored.hidden ? data.version : draft.over; // what it was written over: nobody's change since then is lost
+  const drop = () => { sessionStorage.removeItem(DRAFT); restored.hidden = true; over = data.version; };
+  if (!restored.hidden) text.value = draft.text;
+  text.addEventListener("input", () => { try { sessionStorage.setItem(DRAFT, JSON.stringify({ text: text.value, over })); } catch { /* there is no room: it is on the page */ } });
   const rules = h("div", { class: "rules", tabindex: "0", role: "region", "aria-label": t("Rules in force") });
   const about = h("p", { class: "hint" });
   const draw = () => {
@@ -38,9 +39,9 @@ export async function show(context) {
   const activate = async () => {
     if (!(await check())) return;
     confirm(t("Put this policy in force?"), t("It decides every call from now on. What waits for approval was asked under the old one and must be asked again."), t("Activate"), async () => {
-      try { await send("/policy", { text: text.value, over: data.version }); } catch (failed) { if (failed.problems.length) refused(failed.problems); throw failed; }
-      drop();
+      try { await send("/policy", { text: text.value, over }); } catch (failed) { if (failed.problems.length) refused(failed.problems); throw failed; }
       data = await get("/policy");
+      drop();
       draw();
       toast(t("The policy is in force."));
     }, "");
