@@ -23,7 +23,7 @@ from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
-from toolgate.orchestration.advance import MAX_CALLS, Advance
+from toolgate.orchestration.advance import MAX_CALLS, TEXT_LIMIT, Advance
 from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
@@ -741,4 +741,28 @@ async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() ->
     goes_on.set()
     await house.until(run_id, RunStatus.DONE)
     assert [request.tool for request in house.pipeline.ran] == ["here", "pay"]
+    await house.dispatcher.drain(seconds=0)
+
+
+class Flood:
+    """Says more and more."""
+
+    repeats_itself = False
+    remembers = False
+    said = 0
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        while self.said < 8 * TEXT_LIMIT:
+            self.said += TEXT_LIMIT // 8
+            yield Say("x" * (TEXT_LIMIT // 8))
+
+
+async def test_an_agent_that_says_more_than_anyone_reads_is_stopped() -> None:
+    flood = Flood()
+    house = House(agents={"flood": flood})
+    run_id = await house.invoke("", "flood")
+    await house.at_rest()
+    state = await house.runs.state(run_id)
+    assert (state.status, state.code) == (RunStatus.FAILED, "too_much_text")
+    assert flood.said < 2 * TEXT_LIMIT
     await house.dispatcher.drain(seconds=0)

@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
 MAX_CALLS: Final = 128  # of one turn: they all begin at once
+TEXT_LIMIT: Final = (
+    4 * 1024 * 1024
+)  # characters of one turn: more is a loop, and would fill the disk
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
@@ -55,6 +58,7 @@ class Voice:
     epoch: int
     skip: int  # characters of this turn that were delivered before an interruption
     _said: list[str] = field(default_factory=list)
+    _length: int = 0
     _unsaid: list[str] = field(default_factory=list)
     _waiting: int = 0
     _writing: asyncio.Task[None] | None = None
@@ -65,6 +69,9 @@ class Voice:
 
     async def say(self, step: Say) -> None:
         self._said.append(step.text)
+        self._length += len(step.text)
+        if self._length > TEXT_LIMIT:
+            raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
         if not text:
