@@ -766,3 +766,28 @@ async def test_an_agent_that_says_more_than_anyone_reads_is_stopped() -> None:
     assert (state.status, state.code) == (RunStatus.FAILED, "too_much_text")
     assert flood.said < 2 * TEXT_LIMIT
     await house.dispatcher.drain(seconds=0)
+
+
+class FailingOnce(MemoryJournal):
+    """Cannot be pruned the first time, for a reason that nobody thought of."""
+
+    pruned = 0
+
+    async def prune(self, prefix: str, *, before: int, keep: int) -> int:
+        self.pruned += 1
+        if self.pruned == 1:
+            raise ValueError("a row that cannot be read")
+        return 0
+
+
+async def test_what_goes_wrong_once_does_not_end_retention_for_good() -> None:
+    clock = FakeClock()
+    journal = FailingOnce(clock=clock, bus=LocalBus())
+    retention = Retention(journal, clock, every_s=0.001)
+    retention.start()
+    try:
+        async with asyncio.timeout(5):
+            while journal.pruned < 2:
+                await asyncio.sleep(0.001)
+    finally:
+        await retention.stop()

@@ -8,7 +8,6 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import HISTORY_RUNS
 from toolgate.orchestration.records import Owner
@@ -110,6 +109,6 @@ class Retention:
                 forgotten = await self.once()
                 if forgotten:
                     log.info("events_forgotten count=%d", forgotten)
-            except ToolgateError:
+            except Exception:  # what is wrong with one run must not let all others pile up
                 log.exception("retention_failed")
             await asyncio.sleep(self.every_s)
