@@ -1,8 +1,11 @@
 """Listeners: a port has one of them, and one that does not listen says so."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from starlette.applications import Starlette
 
@@ -33,3 +36,172 @@ async def test_a_listener_that_cannot_listen_does_not_pass_for_one_that_does() -
         first.listen()
         with pytest.raises(OSError, match="in use"):
             await asyncio.wait_for(asgi.Listener(Starlette(), second).start(), 5)
+
+
+async def test_a_listener_keeps_a_connection_for_longer_than_those_who_call_us_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a call is sent just as the connection closes, and nobody knows what became of it."""
+    async with aiohttp.TCPConnector() as connector:
+        kept = connector._keepalive_timeout
+        assert isinstance(kept, float)
+        assert kept < asgi.KEEP_ALIVE_S
+    monkeypatch.setattr(asgi, "KEEP_ALIVE_S", 0.1)
+    bound = asgi.bind("127.0.0.1", 0, setting="RUNNER_PORT")
+    listener = asgi.Listener(Starlette(), bound)
+    await listener.start()
+    reader, writer = await asyncio.open_connection(*bound.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b"404" in await asyncio.wait_for(reader.read(), 3)  # and then it ends
+    writer.close()
+    await listener.stop()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: asgi.App,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a listener with this app, on which nothing has been said."""
+    bound = asgi.bind("127.0.0.1", 0, setting="PORT")
+    listener = asgi.Listener(app, bound)
+    await listener.start()
+    try:
+        async with asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(*bound.getsockname()[:2])
+            try:
+                yield reader, writer
+            finally:
+                writer.close()
+    finally:
+        await listener.stop()
+
+
+async def length_of_the_body(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    """Answers how long the body was; of half a body, nothing."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    answer = str(size).encode()
+    headers = [(b"content-length", str(len(answer)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+@pytest.mark.parametrize("endless", [b"x-more: " + b"a" * 1000 + b"\r\n", b"a" * 1000])
+@pytest.mark.parametrize(
+    "before", [b"", b"POST /a HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nok"]
+)
+async def test_a_head_without_end_is_refused_and_does_not_fill_the_memory(
+    before: bytes, endless: bytes
+) -> None:
+    async with listening(length_of_the_body) as (reader, writer):
+        writer.write(before + b"GET / HTTP/1.1\r\nhost: h\r\nx-first: ")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 10 * asgi.HEAD_LIMIT and not reader.at_eof():
+                writer.write(endless)
+                await writer.drain()
+                await asyncio.sleep(0)
+                sent += len(endless)
+            answers = await reader.read()
+            assert answers.endswith(b"connection: close\r\n\r\n")
+            assert b"HTTP/1.1 431 " in answers
+        assert sent < 10 * asgi.HEAD_LIMIT
+
+
+@pytest.mark.parametrize("size", [asgi.HEAD_LIMIT + 1, 5 * asgi.HEAD_LIMIT])
+async def test_a_large_body_is_no_large_head(size: int) -> None:
+    """Also where the next request comes with it."""
+    body = b"b" * size
+    post = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with listening(length_of_the_body) as (reader, writer):
+        writer.write((post + body) * 3 + b"GET / HTTP/1.1\r\nhost: ")
+        await writer.drain()
+        writer.write(b"h\r\nconnection: close\r\n\r\n")
+        answers = await reader.read()
+    assert answers.count(b"HTTP/1.1 200 ") == 4
+    assert answers.count(b"\r\n\r\n%d" % len(body)) == 3
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nhost: h\r\n",
+        b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\nhalf",
+        b"GET / HTTP/1.1\r\nhost: h\r\n\r\nGET / HTTP/1.1\r\nho",
+    ],
+)
+async def test_who_sends_half_a_request_and_no_more_is_hung_up_on(
+    half: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.2)
+    async with listening(length_of_the_body) as (reader, writer):
+        writer.write(half)
+        await reader.read()  # to the end
+
+
+async def test_a_head_that_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.3)
+    async with listening(length_of_the_body) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nx: ")
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"a")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("offer", "large"),
+    [
+        (b"connection: close\r\n", b"b" * 500_000),  # more than is read ahead of the app
+        (b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n", b""),
+    ],
+)
+async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, offer: bytes, large: bytes
+) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.1)
+
+    async def slow(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await asyncio.sleep(0.5)  # longer than a whole request may take to come
+        await length_of_the_body(scope, receive, send)
+
+    async with listening(slow) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: h\r\n" + offer)
+        writer.write(b"content-length: %d\r\n\r\n" % len(large) + large)
+        answered = await reader.readuntil(b"\r\n\r\n" + str(len(large)).encode())
+        assert answered.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot")
+async def test_who_asks_and_never_reads_the_answer_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "UNREAD_MS", 300)
+
+    async def says_much(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        body = b"x" * 5_000_000  # more than the system keeps for a reader
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    bound = asgi.bind("127.0.0.1", 0, setting="PORT")
+    listener = asgi.Listener(says_much, bound)
+    await listener.start()
+    connections = listener._server.server_state.connections
+    try:
+        with socket.create_connection(bound.getsockname()[:2]) as silent:
+            silent.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+            async with asyncio.timeout(10):
+                while not connections:
+                    await asyncio.sleep(0.01)
+                while connections:
+                    await asyncio.sleep(0.01)
+    finally:
+        await listener.stop()

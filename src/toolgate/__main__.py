@@ -1,5 +1,5 @@
 """`python -m toolgate` is the `toolgate` command."""
 
-from toolgate.cli.main import main
+from toolgate.cli.start import run
 
-main()
+run()

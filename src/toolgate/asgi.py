@@ -15,6 +15,7 @@ import msgspec
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolgate.domain.errors import Misconfigured
 
@@ -26,6 +27,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
+
+# Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
+# just as it closes is lost, and nobody could say whether it was done.
+KEEP_ALIVE_S: Final = 30
+HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
+PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
+UNREAD_MS: int = 60_000  # for a reader to take what it was sent
+_HEAD_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
 
@@ -62,7 +74,9 @@ async def read_body(request: Request, *, limit: int = DEFAULT_BODY_LIMIT) -> byt
 
 def bearer(request: Request) -> str:
     """The bearer token of a request; empty where it has none."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Callers write it as UTF-8; it was read as if each byte were a character.
+    header = request.headers.get("authorization", "").encode("latin-1").decode("utf-8", "replace")
+    scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -84,6 +98,67 @@ def event_stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
     )
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection whose requests have an end: a head of some size, and no silence in the middle.
+
+    Nobody is known yet who sends a head; uvicorn would take one of any size, and wait for ever.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._in_head, self._is_whole = True, False
+        self._head_size = 0
+        self._began = False  # a head, in what is being read
+        self._heard_at = self.loop.time()
+        self._look_later(PATIENCE_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._looking.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_head:
+            self._heard_at = self.loop.time()  # a head has its time once
+        self._began = False
+        super().data_received(data)
+        if self._in_head and not self._began:  # the read it began in may hold others' bodies
+            self._head_size += len(data)
+        if self._head_size > HEAD_LIMIT and not self.transport.is_closing():
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._is_whole = True, False
+        self._head_size, self._began = 0, True
+        self._heard_at = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_head = False
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_whole = True
+
+    def handle_websocket_upgrade(self) -> None:
+        self._looking.cancel()
+        super().handle_websocket_upgrade()
+
+    def _look_later(self, seconds: float) -> None:
+        self._looking = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Now and then, as long as there is a connection: cheaper than a timer for each request."""
+        if self._is_whole or self.flow.read_paused:  # it is we who do not listen
+            self._heard_at = self.loop.time()
+        left = self._heard_at + PATIENCE_S - self.loop.time()
+        if left > 0:
+            self._look_later(left)
+        else:
+            self.transport.close()
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -98,7 +173,7 @@ class Listener:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=_Connection,
             ws="websockets-sansio" if websockets else "none",
             ws_max_size=DEFAULT_BODY_LIMIT,
             lifespan="off",
@@ -106,8 +181,11 @@ class Listener:
             log_config=None,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_S,
         )
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # what it accepts has it too
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         self._bound = bound
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

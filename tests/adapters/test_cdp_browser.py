@@ -317,3 +317,12 @@ async def test_a_browser_that_nobody_waits_for_once_it_has_answered_is_ended_too
     process = asked[0].process
     assert process is not None
     assert process.returncode is not None
+
+
+async def test_a_message_that_cannot_be_read_takes_no_other_with_it() -> None:
+    heard: list[str] = []
+    connection = CdpConnection(lost=lambda: None)
+    connection.listen("", lambda method, _: heard.append(method))
+    half, deep = b'{"method":"a","params":{"said":"\\ud800"}}', b'{"params":' + b"[" * 100_000
+    connection.data_received(b"\0".join((half, deep, b'{"method":"b"}', b"")))
+    assert heard == ["b"]

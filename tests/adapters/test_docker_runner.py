@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import Delta, DockerRunners, read_answer
+from toolgate.adapters.docker_runner import IDLE_SECONDS, Delta, DockerRunners, read_answer
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.testing.clock import FakeClock
@@ -135,9 +136,11 @@ async def test_the_endpoint_is_trimmed_falls_back_to_config_and_keeps_its_query(
 async def test_without_a_usable_endpoint_nothing_starts(
     runners: DockerRunners, endpoint: str
 ) -> None:
-    output = await runners.engine(a_target(endpoint)).run(a_call())
-    assert error_of(output)["code"] == FAILED
-    assert output.outcome is Outcome.NOT_STARTED
+    outputs = [await runners.engine(a_target(endpoint)).run(a_call()) for _ in range(7)]
+    assert {error_of(output)["code"] for output in outputs} == {FAILED}
+    assert {output.outcome for output in outputs} == {Outcome.NOT_STARTED}
+    (message,) = {error_of(output)["message"] for output in outputs}  # however often it is tried
+    assert "endpoint" in message
 
 
 def certificate(folder: Path) -> Path:
@@ -540,6 +543,18 @@ async def test_connections_are_reused(runners: DockerRunners) -> None:
         assert runner.connections == 1
 
 
+async def test_a_connection_that_its_runner_may_be_closing_is_not_used_again() -> None:
+    """What is sent on it would be lost, and nobody could say whether it was run."""
+    assert uvicorn.Config("").timeout_keep_alive > IDLE_SECONDS  # as servers have it unless told
+    runners = DockerRunners(clock=SystemClock(), idle_seconds=0.05)
+    async with FakeRunner(OK) as runner:
+        assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
+        await asyncio.wait_for(runner.gone.wait(), BOUND)
+        assert (await runners.engine(a_target(runner.url)).run(a_call())).ok
+        assert runner.connections == 2
+    await runners.close()
+
+
 @pytest.mark.requirement("000/failure/isolated-targets")
 async def test_a_runner_that_does_not_answer_is_left_alone_and_no_other_is() -> None:
     clock = FakeClock()
@@ -597,18 +612,59 @@ async def test_health_says_what_is_wrong_and_never_raises(runners: DockerRunners
     assert (await runners.health(a_target("nonsense")))["ok"] is False
 
 
-async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
-    body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/execute", "/health"),
+        ("/lab/one%20two/execute?zone=a", "/lab/one%20two/health"),
+        ("/other", "/health"),
+        ("", "/health"),
+    ],
+)
+async def test_health_is_asked_for_beside_the_endpoint(
+    runners: DockerRunners, path: str, asked: str
+) -> None:
+    """As behind a proxy that serves several runners, each under a path of its own."""
+    async with FakeRunner(whole({"ok": True})) as runner:
+        url = runner.url.removesuffix("/execute") + path
+        assert (await runners.health(a_target(url)))["ok"] is True
+        assert [each.target for each in runner.asked] == [asked]
 
+
+def in_pieces(body: bytes, *, first: int, status: int = 200) -> Answer:
     async def answer(writer: asyncio.StreamWriter) -> None:
-        head = f"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-        writer.write(head.encode() + b"\r\n\r\n" + body[:5])
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}"
+        writer.write(head.encode() + b"\r\n\r\n" + body[:first])
         await writer.drain()
         await asyncio.sleep(0.05)  # time for the other side to take the first piece for all
-        writer.write(body[5:])
+        writer.write(body[first:])
+
+    return answer
+
+
+async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRunners) -> None:
+    body = json.dumps({"ok": True, "backend": "bwrap"}).encode()
+    async with FakeRunner(in_pieces(body, first=5)) as runner:
+        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+
+
+async def test_a_refusal_that_comes_in_pieces_is_quoted_as_a_whole_and_without_its_token(
+    runners: DockerRunners,
+) -> None:
+    token = "a-token-that-nobody-may-see"
+    body = f"no: {token} is not for you".encode()
+    output = await ask(runners, in_pieces(body, first=12, status=500), auth_token=token)
+    assert error_of(output)["message"].endswith("500: no: *** is not for you")
+
+
+async def test_a_refusal_without_end_says_at_least_its_status(runners: DockerRunners) -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 X\r\ncontent-length: 100\r\n\r\n")
+        await asyncio.sleep(60)
 
     async with FakeRunner(answer) as runner:
-        assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
+        output = await asyncio.wait_for(runners.engine(a_target(runner.url)).run(a_call()), BOUND)
+    assert "503" in error_of(output)["message"]
 
 
 @pytest.mark.parametrize("status", [200, 500])

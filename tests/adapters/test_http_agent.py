@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from tests.e2e.ways import TOGETHER, installed
 from toolgate.adapters.http_agent import HttpAgents
 from toolgate.orchestration.agents import External
-from toolgate.ports.agents import EndTurn, Said, Step, Transcript
+from toolgate.ports.agents import EndTurn, Said, Say, Step, Transcript
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -162,7 +163,11 @@ async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "agent_registered",
-    [{"agent_id": "echo", "endpoint": "http://x"}, {"agent_id": "a", "endpoint": "file:///x"}],
+    [
+        {"agent_id": "echo", "endpoint": "http://x"},
+        {"agent_id": "a", "endpoint": "file:///x"},
+        {"agent_id": "a", "endpoint": "http://x", "auth_token": "of two\r\nlines"},
+    ],
 )
 async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
     tmp_path: Path, agent_registered: dict[str, str]
@@ -170,6 +175,33 @@ async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
     async with installed(TOGETHER, tmp_path) as running:
         agents = f"{running.orchestrator}/internal/agents"
         assert (await running.post(agents, agent_registered))[0] in {400, 409}
+
+
+@requirement("001/agents/timeout")
+async def test_an_agent_may_be_silent_for_as_long_as_its_run_may_take() -> None:
+    agents = HttpAgents()
+    silent = {"type": "delta", "text": "let me think"}
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    async with agent(says(silent, hold=asyncio.Event())) as (url, _), asyncio.timeout(10):
+        butler = agents.agent(External("butler", url))
+        async with contextlib.aclosing(butler.turn(transcript)) as steps:
+            assert await anext(steps) == Say("let me think")
+            assert butler.http.timeout.sock_read is None, "AGENT_TIMEOUT_MS bounds the whole"
+    await agents.close()
+
+
+async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
+    async with installed(TOGETHER, tmp_path) as running:
+        agents = f"{running.orchestrator}/internal/agents"
+        for name in ("team/butler", "butler"):
+            assert (await running.post(agents, {"agent_id": name, "endpoint": "http://x"}))[
+                0
+            ] == 201
+        for path in ("team%2Fbutler", "butler"):
+            async with running.http.delete(URL(f"{agents}/{path}", encoded=True)) as removed:
+                assert removed.status == 200
+        _, listed = await running.get(agents)
+        assert not [one for one in listed["agents"] if one["kind"] == "external"]  # type: ignore[attr-defined]
 
 
 async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pytest
 from aiohttp import web
 
 from toolgate.adapters.bus_local import LocalBus
@@ -142,3 +143,53 @@ async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart()
     assert heard == ["run_started", "done"]
     await second.stop()
     await runner.cleanup()
+
+
+async def pushed_through(
+    answers: list[int], *, window_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[str]]:
+    """What an ingress took of a run, and what it was asked to, where each answer takes 40 s."""
+    monkeypatch.setattr("toolgate.adapters.ingress_push.PAUSE_S", 0.001)
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    tried: list[str] = []
+    taken: list[str] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        clock.advance(40_000)
+        tried.append((await request.json())["event"]["type"])
+        status = answers.pop(0) if answers else 200
+        if status == 200:
+            taken.append(tried[-1])
+        return web.json_response({}, status=status)
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=window_ms)
+        await journal.commit(records.delivery_append("s", a_run("a")))
+        await push.start()
+        await push("run_1", "s")
+        await is_over(journal)
+        await push.stop()
+    return taken, tried
+
+
+async def test_an_ingress_that_restarts_is_waited_for_longer_than_a_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, _ = await pushed_through([200, 503, 502, 503], window_ms=0, monkeypatch=monkeypatch)
+    assert taken == ["run_started", "delta", "done"]
+
+
+async def test_an_ingress_that_stays_away_is_waited_for_once_and_not_with_each_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, tried = await pushed_through([503] * 100, window_ms=0, monkeypatch=monkeypatch)
+    assert taken == []
+    assert tried == [*["run_started"] * 8, "delta", "done"]  # five minutes
+
+
+async def test_what_an_ingress_cannot_read_is_not_pushed_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, tried = await pushed_through([200, 400], window_ms=600_000, monkeypatch=monkeypatch)
+    assert tried == ["run_started", "delta", "done"]

@@ -13,7 +13,7 @@ import pytest
 
 from toolgate.adapters import journal_sqlite_schema as schema
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.adapters.journal_sqlite import SETTLED_AT_ONCE, SqliteJournal
 from toolgate.adapters.journal_sqlite_witness import witness_path
 from toolgate.adapters.journal_sqlite_writer import Limits
 from toolgate.domain.errors import (
@@ -207,6 +207,31 @@ async def test_closing_commits_what_waits_and_refuses_what_comes_later(path: Pat
     assert not path.with_name(path.name + "-wal").exists()
     async with opened(path) as journal:
         assert await journal.head("a") == Head(first=1, last=50)
+
+
+async def test_the_callers_of_a_large_batch_are_told_over_several_turns_of_the_loop(
+    path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    turn = 0
+    told: list[int] = []
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        if len(told) < 1000:
+            loop.call_soon(count_turns)
+
+    async def commit(number: int) -> None:
+        await journal.commit(Append("run/1", [said(str(number))]))
+        told.append(turn)
+
+    async with opened(path) as journal:
+        count_turns()
+        await asyncio.gather(*(commit(number) for number in range(1000)))
+        assert [event.seq for event in await journal.read("run/1")] == list(range(1, 1001))
+    assert told == sorted(told)
+    assert max(map(told.count, set(told))) <= SETTLED_AT_ONCE
 
 
 async def test_the_log_does_not_grow_while_it_is_short(path: Path) -> None:

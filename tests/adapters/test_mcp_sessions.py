@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ SERVERS = Path(__file__).parent / "mcp_servers"
 class Upstream:
     def __init__(self, server: Server) -> None:
         self.health: list[Health] = []
+        self.server: Server | None = server
         self.sessions = McpUpstreams(
-            lambda name: server if name == "mcp.test" else None,
+            lambda name: self.server if name == "mcp.test" else None,
             clock=SystemClock(),
             report=lambda _name, health: self.health.append(health),
         )
@@ -306,3 +308,19 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
         watching.cancel()
         await asyncio.wait({watching})
         await sessions.close()
+
+
+@pytest.mark.parametrize("session", ["", "mine"])
+async def test_the_process_of_a_server_that_was_removed_or_changed_ends(
+    plain: Upstream, session: str
+) -> None:
+    assert plain.server is not None
+    for follows in (replace(plain.server, env=(("NEW", "1"),)), None):
+        pid = int((await plain.call("pid", session=session)).stdout)
+        await plain.sessions.end_idle()
+        assert is_there(pid)
+        plain.server = follows
+        await plain.sessions.end_idle()
+        async with asyncio.timeout(10):
+            while is_there(pid):
+                await asyncio.sleep(0.01)

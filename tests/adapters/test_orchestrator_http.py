@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.tools import Level, Tool
-from toolgate.ports.journal import Event, Operation
+from toolgate.ports.journal import Event, Operation, Put, Row
 from toolgate.ports.orchestrator import Invocation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -36,7 +38,15 @@ class Held(MemoryJournal):
     def __init__(self) -> None:
         super().__init__(clock=FakeClock(), bus=LocalBus())
         self.may, self.asked = asyncio.Event(), asyncio.Event()
-        self.holds = False
+        self.holds = self.holds_a_read = False
+
+    async def get(self, collection: str, key: str) -> Row | None:
+        found = await super().get(collection, key)
+        if self.holds_a_read:
+            self.holds_a_read = False
+            self.asked.set()
+            await self.may.wait()
+        return found
 
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
         if self.holds:
@@ -260,3 +270,203 @@ async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -
     _, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert waiting.settled
     assert await journal.next_due() is None
+
+
+def stream_of(*events: bytes, then: asyncio.Event) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(b"data: " + event + b"\n\n")
+        await then.wait()
+        return response
+
+    return answer
+
+
+def keepalive_timers(port: int) -> list[bool]:
+    """Of the connections to a local port: whether the kernel asks, in silence, if anyone is there."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    remote = f"0100007F:{port:04X}"
+    return [line[5].startswith("02:") for line in lines if (line[2], line[3]) == (remote, "01")]
+
+
+async def test_a_stream_from_a_machine_that_has_vanished_is_noticed_by_its_silence() -> None:
+    over = asyncio.Event()
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    orchestrator, _ = an_orchestrator()
+    async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        port = int(there.url.rsplit(":", 1)[1])
+        while not all(keepalive_timers(port)):  # for a moment it is the timer of an answer
+            await asyncio.sleep(0.01)
+        assert keepalive_timers(port)
+        over.set()
+        await orchestrator.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "ends", "attempts"), [(503, "done", 13), (404, "error", 5)], ids=["away", "unknown"]
+)
+async def test_a_run_goes_on_after_its_orchestrator_was_away_for_minutes(
+    monkeypatch: pytest.MonkeyPatch, status: int, ends: str, attempts: int
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET" and len(there.asked) <= 12:
+            return web.Response(status=status)
+        kind = "done" if request.method == "GET" else "run_started"
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        members = json.dumps({"type": kind, "run_id": "run_1", "usage": {}})
+        await response.write(f"id: {len(there.asked)}\ndata: {members}\n\n".encode())
+        return response
+
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.RESUME_PAUSE_S", 0.00001)
+    orchestrator, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await asyncio.wait(orchestrator._reading.values())
+        assert await told(journal) == ["run_started", ends]
+        assert len(there.asked) == attempts
+        await orchestrator.stop()
+
+
+@pytest.mark.requirement("001/invoke/same-request-id-concurrent")
+async def test_a_request_of_two_devices_at_once_is_one_run() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"run_id": f"run_{len(there.asked)}"})
+
+    orchestrator, journal = an_orchestrator()
+    same = Invocation("s", "u", "agent", "user", "hi", request_id="q")
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        journal.holds_a_read = True
+        first = asyncio.create_task(orchestrator.invoke(same))
+        await journal.asked.wait()
+        second = asyncio.create_task(orchestrator.invoke(same))
+        await asyncio.wait([second], timeout=0.2)
+        journal.may.set()
+        assert {await first, await second} == {"run_1"}
+        assert await orchestrator.invoke(same) == "run_1"
+        assert len(there.asked) == 1
+        await orchestrator.stop()
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_one_is_not() -> (
+    None
+):
+    orchestrator, journal = an_orchestrator()
+    clock = FakeClock()
+    orchestrator.runs.clock = clock
+    for run_id in ("run_1", "run_2"):
+        call = {"run_id": run_id, "tool_call_id": f"tc of {run_id}", "tool_name": "desk"}
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, run_id, call))
+        approval = {"run_id": run_id, "approval_id": f"ap of {run_id}"}
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
+    await orchestrator.hear("s", DONE)
+    ended_before_that_was_noted = rows.encode(rows.RunRow("s", ended=True))
+    await journal.commit(Put(rows.RUNS, "run_0", ended_before_that_was_noted))
+
+    async def kept(after_ms: int) -> list[list[str]]:
+        clock.advance(after_ms)
+        await orchestrator.runs.forget(clock.now_ms() - 30 * DAY_MS)
+        collections = (rows.RUNS, rows.CALLS, rows.APPROVALS)
+        return [[row.key for row in await journal.scan(name)] for name in collections]
+
+    runs = ["run_0", "run_1", "run_2"]
+    waiting = [["tc of run_1", "tc of run_2"], ["ap of run_1", "ap of run_2"]]
+    assert await kept(30 * DAY_MS) == [runs, *waiting]
+    assert await kept(1) == [["run_0", "run_2"], ["tc of run_2"], ["ap of run_2"]]
+    assert await kept(30 * DAY_MS) == [["run_2"], ["tc of run_2"], ["ap of run_2"]]
+
+
+async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"ok": True})
+
+    odd = "1/2?x=%41#y z"
+    call = {"run_id": odd, "tool_call_id": odd, "tool_name": "desk"}
+    approval = {"run_id": odd, "approval_id": odd, "tool_call_id": odd}
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, odd, call))
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, odd, approval))
+        of_run: dict[str, Any] = {"session_id": "s", "run_id": odd}
+        await orchestrator.submit_result(odd, ok=True, result=1, error=None, **of_run)
+        await orchestrator.decide_approval(odd, approve=True, reason="", decided_by="u", **of_run)
+        assert await orchestrator.open_runs() == await orchestrator.open_runs("s") == [(odd, "s")]
+        again = HttpOrchestrator(there.url, orchestrator.runs, CountingIds())
+        await again.start()  # as after a restart
+        await again.stop()
+        await orchestrator.cancel(odd, session_id="s", reason="enough")
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()
+    assert there.asked == [
+        f"/internal/tool_calls/{odd}/submit",
+        f"/internal/approvals/{odd}/decide",
+        f"/internal/runs/{odd}/cancel",
+    ]
+
+
+async def test_an_orchestrator_that_hangs_keeps_no_client_from_its_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs = True
+    named: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if hangs:
+            await asyncio.Event().wait()
+        named.append(request.path.rsplit("/", 1)[1])
+        return web.json_response({"run_id": "run_1"})
+
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.TOOLS_S", 0.05)
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there:
+        orchestrator.url = there.url
+        await orchestrator.start()
+        async with asyncio.timeout(5):  # a client waits for 10 s
+            await orchestrator.register_tools("s", [a_tool("desk.look")])
+        hangs = False
+        monkeypatch.undo()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await orchestrator.stop()
+    assert named == ["tools", "invoke"]
+
+
+@pytest.mark.requirement("001/dispatch/submit-tool-result", "001/dispatch/submit-decision")
+@pytest.mark.parametrize(
+    "body", [b"", b"OK", b'"ok"', b"[]", b'{"status": "ok"}', b'{"status": "RUNNING"}', b"\xff"]
+)
+async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    call = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 9}
+    approval = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
+    of_run: dict[str, Any] = {"session_id": "s", "run_id": "run_1"}
+    orchestrator, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
+        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
+        await orchestrator.submit_result("tc_1", ok=True, result=1, error=None, **of_run)
+        decision: dict[str, Any] = {"reason": "", "decided_by": "u"}
+        await orchestrator.decide_approval("ap_1", approve=True, **decision, **of_run)
+        assert await journal.next_due() is None, "or it would be told of a time-out"
+        with pytest.raises(Conflict, match="approved"):
+            await orchestrator.decide_approval("ap_1", approve=False, **decision, **of_run)
+        await orchestrator.cancel("run_1", session_id="s", reason="enough")
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()

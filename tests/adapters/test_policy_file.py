@@ -194,6 +194,24 @@ async def test_watching_takes_up_a_change_by_itself(tmp_path: Path) -> None:
     watching.cancel()
 
 
+async def test_a_file_that_is_still_being_written_is_not_taken_up(tmp_path: Path) -> None:
+    """Each part of a copy may be a policy as well: one without the denials at its end."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    file = PolicyFile(path, parse_shell=PARSE)
+    await file.look()
+    opened = "version: 1\nrules:\n  - {id: all, allow: '*', match: any, reason: So far}\n"
+    path.write_text(opened)
+    await file.look()
+    assert not allows(file.current, "kv.set")
+    path.write_text(opened + "  - {id: never, deny: kv.set, match: any, reason: Never}\n")
+    await file.look()
+    assert not allows(file.current, "echo")
+    await file.look()
+    assert allows(file.current, "echo")
+    assert not allows(file.current, "kv.set")
+
+
 async def test_a_file_that_cannot_be_written_is_said_and_nothing_changes(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "policy.yaml"
     path.parent.mkdir()
@@ -228,6 +246,25 @@ async def test_a_text_can_be_put_in_the_file_and_in_force(tmp_path: Path) -> Non
     assert path.stat().st_mode & 0o777 == 0o640
     assert allows(file.current, "kv.set")
     assert not await file.refresh()
+
+
+async def test_a_text_that_was_put_in_the_file_is_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD)
+    synced: list[tuple[Path, bool]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        what = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((what, path.read_text() == BETTER))
+        sync(descriptor)
+
+    policies = PolicyFile(path, parse_shell=PARSE)
+    monkeypatch.setattr(os, "fsync", noted)
+    await policies.replace(BETTER)
+    assert synced[-1] == (tmp_path, True)
 
 
 async def test_a_bad_text_is_not_put_in_the_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The calls of the past, as a pipeline's ledger has recorded them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -35,7 +36,7 @@ rules:
 """
 
 
-async def record_calls(home: Path) -> None:
+async def record_calls(home: Path, calls: Sequence[RecordedCall] = CALLS) -> None:
     clock, bus = FakeClock(), LocalBus()
     redactor = SecretPatterns().redactor()
     journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
@@ -51,7 +52,7 @@ async def record_calls(home: Path) -> None:
     )
     audit = AuditLog(journal, redactor=redactor)
     ledger = Ledger(journal, evidence, audit, clock, owner="test")
-    for each in CALLS:
+    for each in calls:
         request = each.call
         call = Call(
             request=request,
@@ -67,6 +68,16 @@ async def record_calls(home: Path) -> None:
 
 async def test_what_was_decided_can_be_decided_again(tmp_path: Path) -> None:
     await record_calls(tmp_path)
+    with ClosedHome(tmp_path) as home:
+        assert list(recorded_calls(home)) == CALLS
+
+
+async def test_a_call_whose_request_is_gone_is_passed_over(tmp_path: Path) -> None:
+    """The record says that there was one; what it was cannot be decided again."""
+    large = ToolRequest("r3", "shell", {"command": "ls " + "x" * 100_000})
+    await record_calls(tmp_path, [RecordedCall(large, Level.WRITE, Effect.DENY, "c"), *CALLS])
+    (blob,) = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    blob.unlink()
     with ClosedHome(tmp_path) as home:
         assert list(recorded_calls(home)) == CALLS
 

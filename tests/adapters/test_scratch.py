@@ -23,6 +23,15 @@ def test_the_folders_of_a_process_that_was_killed_go_when_the_next_is_made(tmp_p
     assert not abandoned.exists()
 
 
+def test_those_of_one_with_the_number_that_we_have_now_go_too(tmp_path: Path) -> None:
+    """In a container whoever is started again gets the same number again."""
+    abandoned = tmp_path / f"toolgate-reading-{os.getpid()}-1-x"
+    abandoned.mkdir()
+    stays = [make_scratch("reading"), make_scratch("reading")]
+    assert not abandoned.exists()
+    assert all(folder.is_dir() for folder in stays)
+
+
 def test_the_folders_of_those_who_live_and_of_other_kinds_stay(tmp_path: Path) -> None:
     stay = [make_scratch("reading"), tmp_path / f"toolgate-other-{NOBODY}-x", tmp_path / "mine"]
     for folder in stay[1:]:

@@ -1,6 +1,7 @@
 """Server-sent events, by the standard, however they are cut."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -56,3 +57,14 @@ def test_an_event_of_empty_lines_without_end_is_too_long(monkeypatch: pytest.Mon
     monkeypatch.setattr("toolgate.adapters.sse.MAX_EVENT_CHARS", 1000)
     with pytest.raises(TooLong):
         SseParser().feed(b"data:\n" * 1001)
+
+
+def test_a_long_line_in_tiny_pieces_costs_no_more_than_its_length() -> None:
+    parser = SseParser()
+    began = time.process_time()
+    parser.feed(b"data: ")
+    for _ in range(60_000):
+        parser.feed(b"x" * 50)
+    (event,) = parser.feed(b"\n\n")
+    assert event.data == "x" * 3_000_000
+    assert time.process_time() - began < 5, "each piece was read with all that came before it"

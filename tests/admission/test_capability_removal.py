@@ -1,10 +1,10 @@
-"""Two who remove the same capability at once."""
+"""Two who change the same capability at once."""
 
 import asyncio
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.admission.capabilities import CAPABILITIES, Capabilities
-from toolgate.domain.capabilities import Capability
+from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.tools import Level
 from toolgate.ports.journal import Event, Operation
 from toolgate.testing.audit import SilentAudit
@@ -42,3 +42,24 @@ async def test_a_capability_that_is_removed_twice_at_once_is_removed_once() -> N
         await asyncio.gather(*removals)
     assert capabilities.get("weather") is None
     assert await journal.scan(CAPABILITIES) == []
+
+
+async def test_terms_that_come_while_a_server_is_registered_leave_it_there() -> None:
+    journal = Held()
+    capabilities = Capabilities(journal, FakeClock(), PlainSeal(), SilentAudit())
+    with_server = Capability("weather", "Weather", Level.READ, 1, server=Server(url="http://w/"))
+    terms = Capability("weather", "Weather", Level.READ, 2, status=Health.DEGRADED)
+    both = [
+        asyncio.create_task(capabilities.register(one, by="operator"))
+        for one in (with_server, terms)
+    ]
+    async with asyncio.timeout(5):
+        while not journal.waiting:
+            await asyncio.sleep(0)
+        journal.may.set()
+        await asyncio.gather(*both)
+    again = Capabilities(journal, FakeClock(), PlainSeal(), SilentAudit())
+    await again.load()
+    for known in (capabilities.get("weather"), again.get("weather")):
+        assert known is not None
+        assert (known.server, known.status) == (with_server.server, Health.DEGRADED)

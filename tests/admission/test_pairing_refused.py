@@ -9,7 +9,7 @@ from toolgate.admission.registry import Credentials, Registry
 from toolgate.domain.devices import Contact, Scope
 from toolgate.domain.errors import NotFound, Unavailable
 from toolgate.ports.journal import Event, Operation
-from toolgate.testing.audit import SilentAudit
+from toolgate.testing.audit import SilentAudit, SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -34,7 +34,7 @@ def journal() -> Full:
 
 def make(journal: Full) -> Pairing:
     registry = Registry(journal, FakeClock(), operator_token="op")
-    return Pairing(journal, FakeClock(), registry, SilentAudit())
+    return Pairing(journal, FakeClock(), registry, SilentAudit(), SilentEvidence())
 
 
 async def test_a_request_that_could_not_be_turned_down_waits_on(journal: Full) -> None:

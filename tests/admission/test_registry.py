@@ -158,3 +158,25 @@ async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays
         again.device_of(Credentials("laptop", device_token))
     with pytest.raises(InvalidToken):
         again.bearer_of(service_token)
+
+
+async def test_a_new_token_that_waited_its_turn_does_not_bring_back_who_was_revoked_meanwhile() -> (
+    None
+):
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    binding = asyncio.create_task(registry.bind_key("d", "k"))
+    await asyncio.sleep(0)
+    pairing = asyncio.create_task(registry.pair("d", Scope(), public_key=""))
+    await asyncio.sleep(0)
+    revoking = asyncio.create_task(registry.revoke("d"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    _, refused, _ = await asyncio.gather(binding, pairing, revoking, return_exceptions=True)
+    assert isinstance(refused, NotFound)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.devices == []

@@ -171,6 +171,18 @@ async def test_chat_tells_a_program_each_event_as_json_and_reads_messages_from_s
     assert chat.returncode == 1  # the second run did not end well
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["for people", "as json"])
+async def test_chat_says_on_stderr_why_a_run_did_not_end_well(
+    options: list[str], program: Program
+) -> None:
+    asked = ("chat", *options, "--agent=nobody", f"--url={program.urls['ingress_ws']}", "hello")
+    ended = await asyncio.to_thread(toolgate, *asked)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("toolgate: ")
+    assert "nobody" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 async def test_ctrl_c_ends_a_command_without_a_word_of_python(program: Program) -> None:
     events = await asyncio.create_subprocess_exec(
         PROGRAM,

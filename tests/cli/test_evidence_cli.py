@@ -174,6 +174,22 @@ async def test_only_what_is_signed_is_exported_and_counted(home: Path, tmp_path:
     assert json.loads(verified.output)["records"] == 10, verified.output
 
 
+def test_what_is_left_is_shown_and_exported_where_a_blob_was_lost(
+    home: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(home / "blobs")
+    shown = run("evidence", "show", "r3", "--home", home)
+    assert (shown.exit_code, '"number": 3' in shown.stdout) == (1, True)
+    assert "requests/r3/tool_result.json" in shown.stderr
+    exported = run("evidence", "export", "--all", "-o", tmp_path / "log", "--home", home)
+    assert exported.exit_code == 1
+    assert "requests/r3/tool_result.json" in exported.stderr
+    assert len(list((tmp_path / "log" / "artifacts").iterdir())) == 1  # the nine others are alike
+    checked = json.loads(run("evidence", "verify", tmp_path / "log", "--json").stdout)
+    assert (checked["records"], checked["artifacts"]) == (10, 9)
+    assert checked["problems"] == ["record 3: artifact requests/r3/tool_result.json not found"]
+
+
 def test_the_log_alone_is_verified_and_says_that_artifacts_were_not(home: Path) -> None:
     result = run("evidence", "verify", home / "evidence")
     assert result.exit_code == 0, result.output
@@ -265,6 +281,17 @@ def test_a_strangers_proof_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "decision" in shown.output
 
 
+def test_a_size_that_no_number_can_be_is_refused_with_a_sentence(home: Path) -> None:
+    signer = Ed25519Signer.in_home(home)
+    text = Checkpoint(signer.key.name, 7, bytes(32)).text().replace("\n7\n", f"\n{'9' * 5000}\n")
+    place = home / "evidence" / "checkpoint"
+    place.write_text(sign_note(text, key=signer.key, sign=signer.sign), encoding="utf-8")
+    exporting = run("evidence", "export", "r7", "-o", home / "x.json", "--home", home)
+    for result in (run("evidence", "verify", home), exporting):
+        assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+        assert "decimal number" in result.stderr
+
+
 @pytest.mark.parametrize("record", [{}, [], "x", 1, {"artifacts": 1}, {"artifacts": {}}])
 def test_a_proof_of_what_is_no_record_is_refused(tmp_path: Path, record: object) -> None:
     shown = run("evidence", "verify", forged(tmp_path / "proof.json", record))
@@ -281,3 +308,10 @@ def test_a_log_that_claims_more_than_it_holds_is_refused_before_long(home: Path)
     result = run("evidence", "verify", home / "evidence", "--json")
     assert result.exit_code == 1
     assert 0 < len(json.loads(result.output)["problems"]) < 2000
+
+
+def test_where_there_is_no_log_it_is_said_so_and_not_that_a_key_is_missing(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        ended = CliRunner().invoke(main, ["evidence", "verify", "--home", str(place)])
+        assert ended.exit_code == 1
+        assert ended.stderr.startswith(f"toolgate: a log was not found in {place}: say with --home")

@@ -20,14 +20,18 @@ GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST"
 
 
 @contextlib.contextmanager
-def answering(status: int, body: bytes) -> Iterator[Operator]:
-    """A server that answers each request with this."""
+def answering(status: int, body: bytes, asked: list[str] | None = None) -> Iterator[Operator]:
+    """A server that answers each request with this; `asked` gets the paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - as the library calls it
 
         def log_message(self, *_: object) -> None:
             """Not into the test's output."""
@@ -98,6 +102,7 @@ OTHERS = {
     "another's page": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<h1>",
     "another's error": b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
     "another's json": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    "another's object": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
 }
 COMMANDS = (
     ["devices"],
@@ -172,3 +177,81 @@ def test_a_file_that_is_too_large_to_be_kept_is_said_to_be_so(tmp_path: Path) ->
         result = CliRunner().invoke(main, ["artifact", "put", str(large), *settings])
     assert result.exit_code == 1
     assert f"at most {LARGEST_FILE} bytes" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_no_proxy_is_given_what_goes_to_this_machine(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    asked: list[str] = []
+    with answering(200, b'{"from": "a proxy"}', asked) as proxy, saying(b"") as url:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        port = url.rpartition(":")[2]
+        where = ["-s", f"GATEWAY_PORT={port}"] if command == ["console"] else ["--url", url]
+        ended = CliRunner().invoke(main, [*command, *where, *tokens, "--home", str(tmp_path)])
+    assert ended.exit_code == 1
+    assert "answer" in ended.stderr
+    assert not asked
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_where_no_server_runs_the_command_that_starts_one_is_named(
+    command: list[str], tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    where = ["-s", "GATEWAY_PORT=9", "--home", str(tmp_path)]
+    ended = CliRunner().invoke(main, [*command, *tokens, *where])
+    assert ended.exit_code == 1
+    assert "`toolgate up`" in ended.stderr
+    assert "urlopen" not in ended.stderr
+
+
+def test_where_no_ingress_runs_the_command_that_starts_one_is_named(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(main, ["chat", "hi", "-s", "WS_PORT=9", f"--home={tmp_path}"])
+    assert ended.exit_code == 1
+    assert "`toolgate up`" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "setting"),
+    [(["devices"], "OPERATOR_TOKEN"), (["artifact", "put", __file__], "EXECUTOR_TOKEN")],
+)
+def test_a_token_that_is_refused_is_said_by_the_name_it_is_set_with(
+    command: list[str], setting: str, tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    with answering(401, GONE) as operator:
+        where = ["--url", operator.url, "--home", str(tmp_path)]
+        ended = CliRunner().invoke(main, [*command, *tokens, *where])
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith(f"toolgate: gone: set {setting}, or --home")
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://[::1", "http://:8787", "http://h:99999", "ws://h"]
+)
+@pytest.mark.parametrize("command", COMMANDS[:-1], ids=lambda command: " ".join(command[:2]))
+def test_an_address_that_is_none_is_wrong_usage(
+    command: list[str], url: str, tmp_path: Path
+) -> None:
+    tokens = ["-s", "OPERATOR_TOKEN=operators", "-s", "EXECUTOR_TOKEN=executors"]
+    ended = CliRunner().invoke(main, [*command, *tokens, "--url", url, "--home", str(tmp_path)])
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    assert ended.stderr.startswith(f"toolgate: --url {url} is not a gateway's address")
+
+
+@pytest.mark.parametrize(
+    "given", [["--levle", "read"], ["--mcp-url", "https://mcp.example.com", "npx"]]
+)
+def test_a_mistyped_option_or_two_servers_register_nothing(
+    given: list[str], tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    with answering(200, b'{"ok":true,"data":{}}', asked) as operator:
+        where = ["--url", operator.url, "-s", "OPERATOR_TOKEN=x", "--home", str(tmp_path)]
+        register = ["capabilities", "register", "mcp.docs", *where, *given]
+        ended = CliRunner().invoke(main, register)
+    assert ended.exit_code == 2, ended.output
+    assert not asked

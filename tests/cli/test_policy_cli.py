@@ -138,6 +138,24 @@ def test_explain_takes_the_tools_level() -> None:
     assert run(*asked, "ask", "--level", "write").exit_code == 0
 
 
+BY_LEVEL = """
+version: 1
+rules:
+  - {id: reads, allow: "*", match: {level: read}, reason: It only reads}
+  - {id: writes, ask: "*", match: otherwise, reason: It may change something}
+"""
+
+
+def test_a_tools_level_is_its_own_and_write_where_nobody_knows_it(tmp_path: Path) -> None:
+    """As the pipeline has it: an answer that is kinder than the gate would mislead."""
+    policy = tmp_path / "by-level.yaml"
+    policy.write_text(BY_LEVEL)
+    for tool, effect in (("kv.get", "allow"), ("kv.set", "ask"), ("mcp.docs.search", "ask")):
+        assert run("explain", str(policy), "--tool", tool, "--expect", effect).exit_code == 0, tool
+        call = lines([{"tool": tool, "effect": effect}])
+        assert run("simulate", str(policy), "--calls", "-", text=call).exit_code == 0, tool
+
+
 def test_explain_of_a_tool_that_no_rule_names_says_so(good: str) -> None:
     result = run("explain", good, "--tool", "nuclear.launch")
     assert "No rule names nuclear.launch" in result.stdout
@@ -148,6 +166,7 @@ def test_explain_of_a_tool_that_no_rule_names_says_so(good: str) -> None:
     [
         ["--args", "{"],
         ["--args", "[]"],
+        ["--args", '{"a":' * 2000 + "1" + "}" * 2000],
         ["--as", "role"],
         ["--as", "rank=high"],
         ["--as", "level=root"],
@@ -189,7 +208,18 @@ def test_simulate_of_calls_that_stay_as_they_were_is_well(good: str) -> None:
     assert run("simulate", good, "--calls", "-", *against, text=lines(CALLS)).exit_code == 0
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"tool": "x", "effect": "no"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"tool": "x", "effect": "no"}',
+        '{"tool": 5, "effect": "ask"}',
+        '{"tool": "x", "effect": "ask", "rule_id": 7}',
+        "[" * 2000,
+    ],
+)
 def test_simulate_names_a_line_that_is_no_call(good: str, line: str) -> None:
     result = run("simulate", good, "--calls", "-", text=line)
     assert result.exit_code == 2
@@ -202,6 +232,19 @@ def test_simulate_of_calls_that_are_no_text_is_wrong_usage(good: str, tmp_path: 
     result = run("simulate", good, "--calls", str(calls))
     assert result.exit_code == 2, (result.output, result.exception)
     assert "--calls" in result.stderr
+
+
+@pytest.mark.parametrize(("more", "shown"), [([], "<U+D800>"), (["--json"], "\\ud800")])
+def test_half_a_character_in_a_call_is_shown_and_not_stumbled_over(
+    good: str, more: list[str], shown: str
+) -> None:
+    """As JSON may have it; a terminal and a file have no letter for it."""
+    args = '{"command": "mkfs \\ud800"}'
+    explained = run("explain", "--tool", "shell", "--args", args, *more)
+    assert (explained.exit_code, shown in explained.stdout) == (0, True), explained.exception
+    call = f'{{"tool": "shell", "args": {args}, "effect": "allow"}}'
+    simulated = run("simulate", good, "--calls", "-", *more, text=call)
+    assert (simulated.exit_code, shown in simulated.stdout) == (1, True), simulated.exception
 
 
 def test_the_installed_program_does_all_of_it(good: str, bad: str, tmp_path: Path) -> None:

@@ -375,6 +375,30 @@ async def test_a_result_that_is_too_large_is_a_failure_and_the_session_goes_on(
             await session.ask("x" * 100_000, agent_id="echo")
 
 
+async def test_a_message_that_is_too_large_ends_its_own_run_and_no_other(running: Running) -> None:
+    tools, asked, may = Toolbox(), asyncio.Event(), asyncio.Event()
+
+    @tools.tool("desk.look")
+    async def look(_: dict[str, Any]) -> str:
+        asked.set()
+        await may.wait()
+        return "a door"
+
+    async with (
+        asyncio.timeout(20),
+        connect(
+            running.ws, user_id="u", api_key=API_KEY, toolbox=tools, backoff=AT_ONCE
+        ) as session,
+    ):
+        other = asyncio.create_task(session.ask("[[tool:desk.look {}]]", agent_id="script"))
+        await asked.wait()
+        with pytest.raises(Disconnected, match="1009"):
+            await session.ask("x" * 100_000, agent_id="echo")
+        may.set()
+        assert "a door" in await other
+        assert await session.ask("smaller", agent_id="echo") == "smaller"
+
+
 async def test_a_message_that_cannot_be_written_is_refused_and_the_session_goes_on(
     running: Running,
 ) -> None:
@@ -577,3 +601,139 @@ async def test_a_server_that_hangs_up_on_the_handshake_is_tried_again_and_nobody
 async def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(Disconnected):
         await Session(url, "u").open()
+
+
+async def test_a_server_that_has_vanished_is_noticed_and_the_run_goes_on_with_the_next_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.client.sockets.SILENCE_S", 0.5)
+    over = asyncio.Event()
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await acknowledged(socket)
+            socket.transport.pause_reading()  # nothing that is said arrives, and nobody hangs up
+            await over.wait()
+            return
+        await acknowledged(socket, resumed=True)
+        request_id = json.loads(await socket.recv())["request_id"]
+        await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+        await socket.send(told("done", 2, usage={}))
+        await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", backoff=AT_ONCE) as session:
+            asked = asyncio.create_task(session.ask("x", agent_id="echo"))
+            await asyncio.wait([asked], timeout=10)
+            over.set()
+            assert asked.done()
+            assert await asked == ""
+
+
+async def test_a_person_is_asked_once_and_not_any_more_when_the_run_has_ended_without_them() -> (
+    None
+):
+    asked: list[str] = []
+    all_asked, moot = asyncio.Event(), asyncio.Event()
+
+    async def decide(approval: wire.ApprovalRequired) -> bool:
+        asked.append(approval.approval_id)
+        if approval.approval_id == "b":
+            all_asked.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            moot.set()
+
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        request_id = json.loads(await socket.recv())["request_id"]
+        await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+        for seq, approval_id in ((0, "a"), (2, "a"), (3, "b")):  # the first is of a snapshot
+            approval = {"approval_id": approval_id, "tool_call_id": "c", "tool_name": "pay"}
+            await socket.send(told("approval_required", seq, args_summary="", **approval))
+        await all_asked.wait()
+        await socket.send(told("done", 4, usage={}))  # decided by another door
+        await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", decide=decide) as session:
+            await session.ask("x", agent_id="echo")
+            await asyncio.wait_for(moot.wait(), 5)
+    assert asked == ["a", "b"]
+
+
+async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_not_be_taken_is() -> (
+    None
+):
+    tools, go_on = Toolbox(), asyncio.Event()
+
+    @tools.tool("desk.look")
+    async def look(args: dict[str, Any]) -> None:
+        await go_on.wait()
+
+    said: list[list[str]] = []
+
+    async def serve(socket: ServerConnection) -> None:
+        said.append([])
+        await acknowledged(socket, resumed=bool(said[1:]))
+        if len(said) == 1:
+            request_id = json.loads(await socket.recv())["request_id"]
+            await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+            for seq, call_id in ((2, "late"), (3, "away")):
+                request = {"tool_call_id": call_id, "tool_name": "desk.look", "args": {}}
+                await socket.send(told("tool_request", seq, **request))
+            await socket.send(told("error", 4, code="cancelled", message="enough"))
+        async for message in socket:
+            result = json.loads(message)
+            said[-1].append(result["tool_call_id"])
+            code = {"late": "invalid_message", "away": "orchestrator_error"}[said[-1][-1]]
+            echo = {"request_id": result.get("request_id", "")}
+            await socket.send(told("error", code=code, message="no", **echo))
+            if sorted(said[-1]) == ["away", "late"]:
+                await socket.close(1011)
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        url = f"ws://127.0.0.1:{port}/ws"
+        async with connect(url, user_id="u", toolbox=tools, backoff=AT_ONCE) as session:
+            with pytest.raises(Refused, match="cancelled"):
+                await session.ask("x", agent_id="echo")
+            go_on.set()  # the run has ended without them
+            async with asyncio.timeout(10):
+                while len(said) < 2 or not said[1]:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+    assert said[1] == ["away"]
+
+
+async def test_a_server_that_cannot_open_the_session_just_now_is_asked_again() -> None:
+    connections = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await acknowledged(socket)
+            await socket.recv()
+        elif connections == 2:
+            await socket.recv()
+            refusal = {"type": "error", "ts": 1, "code": "internal_error", "message": "not now"}
+            await socket.send(json.dumps(refusal))
+            await socket.wait_closed()
+        else:
+            await acknowledged(socket, resumed=True)
+            request_id = json.loads(await socket.recv())["request_id"]
+            await socket.send(told("run_started", 1, request_id=request_id, agent_id="echo"))
+            await socket.send(told("done", 2, usage={}))
+            await socket.wait_closed()
+
+    async with await websockets.serve(serve, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}/ws", user_id="u", backoff=AT_ONCE) as session:
+            assert await asyncio.wait_for(session.ask("x", agent_id="echo"), 10) == ""

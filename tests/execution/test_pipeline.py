@@ -17,7 +17,7 @@ import pytest
 from toolgate.adapters.policy_file import load_policy
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.approvals import ApprovalStatus
+from toolgate.domain.approvals import ApprovalStatus, binding_of
 from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
@@ -219,6 +219,17 @@ async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
         assert as_ran(await rig.pipeline.run(call("r1", "ask.once"))).ok
 
 
+async def test_a_secret_cannot_be_guessed_from_what_is_recorded_of_its_approval(rig: Rig) -> None:
+    """Proofs are handed to strangers; a hash without a key tells them when they have guessed it."""
+    asked = call("r1", "ask.once", password="1234")
+    assert isinstance(await rig.pipeline.run(asked), Pending)
+    policy = rig.policies[ACTIVE_POLICY]
+    guessed = binding_of(asked.tool, asked.args, target="", policy_version=policy.version)
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan(APPROVALS)]
+    assert not any(guessed.encode() in each for each in written)
+
+
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     pending = await rig.pipeline.run(call("r1", "ask.once", amount=5))
     assert isinstance(pending, Pending)
@@ -230,14 +241,18 @@ async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "rule_id"),
+    ("change", "rule_id", "reason"),
     [
-        ("  - {id: more, allow: other, match: any, reason: New}\n", "approval_does_not_fit"),
-        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop"),
+        (
+            "  - {id: more, allow: other, match: any, reason: New}\n",
+            "approval_does_not_fit",
+            "approval apr_r1 was asked for under another policy than is in force now",
+        ),
+        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop", "Closed"),
     ],
 )
 async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
-    rig: Rig, change: str, rule_id: str
+    rig: Rig, change: str, rule_id: str, reason: str
 ) -> None:
     pending = await rig.pipeline.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
@@ -245,7 +260,7 @@ async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
     rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
     answer = await rig.pipeline.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
-    assert answer.rule_id == rule_id
+    assert (answer.rule_id, answer.reason) == (rule_id, reason)
     assert rig.engine.runs["ask.once"] == 0
 
 

@@ -11,6 +11,7 @@ from toolgate.adapters.web_guard import DEFAULT_LIMITS
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.builtin import REFUSED
+from toolgate.execution.registry import BUILT_IN
 from toolgate.execution.tools.exec import may_be_set
 from toolgate.ports.engine import no_update
 from toolgate.ports.sandbox import Session
@@ -27,8 +28,9 @@ class Bench:
     def __init__(self) -> None:
         self.web = FakeWeb({A: page(A, b"hello", status=404, server="x")})
         self.session = FakeSession()
+        self.journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
         self.engine = BuiltInEngine(
-            journal=MemoryJournal(clock=FakeClock(), bus=LocalBus()),
+            journal=self.journal,
             web=self.web,
             session=self.open_session,
             isolation="fake",
@@ -47,6 +49,25 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"key": "k", "value": "a s3cret"},
+        {"key": "k", "value": {"deep": ["s3cret"]}},
+        {"key": "s3cret", "value": 1},
+    ],
+)
+async def test_kv_set_keeps_no_secret(bench: Bench, args: dict[str, JsonValue]) -> None:
+    refused = await bench.call("kv.set", args)
+    assert refused.data == {"error": {"code": REFUSED}}
+    assert await bench.journal.scan("kv") == []
+
+
+def test_a_tool_that_can_send_something_is_never_run_twice() -> None:
+    assert not BUILT_IN["web.fetch"].tool.repeatable  # it may be a POST
+    assert BUILT_IN["http.fetch"].tool.repeatable
 
 
 @pytest.mark.requirement("002/system/fetch-answer")

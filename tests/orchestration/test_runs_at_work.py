@@ -16,7 +16,7 @@ from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
-from toolgate.contracts.orchestrator_v1 import SUBMIT_PATH
+from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.domain import deliveries
 from toolgate.domain.errors import Conflict, NotFound, Unavailable
 from toolgate.domain.runs import RunStarted, RunStatus
@@ -28,8 +28,17 @@ from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
 from toolgate.orchestration.runs import Limits, Runs
-from toolgate.orchestration.session_tools import SessionTools
-from toolgate.ports.agents import Agent, AgentFailed, Call, EndTurn, Say, Step, Transcript
+from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
+from toolgate.ports.agents import (
+    Agent,
+    AgentFailed,
+    Call,
+    EndTurn,
+    Note,
+    Say,
+    Step,
+    Transcript,
+)
 from toolgate.ports.journal import Append, Delete, Event, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
@@ -151,6 +160,12 @@ class House:
 
         await self.when(nothing_runs)
 
+    async def until_it_spoke(self, run_id: str, times: int) -> None:
+        async def has_spoken() -> bool:
+            return [kind for kind, _ in await self.told(run_id)].count(deliveries.DELTA) == times
+
+        await self.when(has_spoken)
+
     async def endless_has_heard(self) -> bool:
         return bool(self.endless.history)
 
@@ -169,6 +184,50 @@ async def house() -> AsyncIterator[House]:
     one = House()
     yield one
     await one.dispatcher.drain(seconds=0)
+
+
+async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still_there(
+    house: House,
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    listener = asgi.Listener(api.app(), bound)
+    await listener.start()
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}" + RUN_EVENTS_PATH.format(run_id=run_id)
+    heard: list[bytes] = []
+    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+        async for line in stream.content:
+            heard.append(line)
+            if heard.count(b": \n") == 3:
+                await house.runs.cancel(run_id, session_id="s", reason="enough")
+    assert [line for line in heard if line.startswith(b"event:")] == [
+        b"event: run_started\n", b"event: approval_required\n", b"event: state\n",
+        b"event: error\n",
+    ]  # fmt: skip
+    await listener.stop()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_the_time_a_process_was_down_is_not_the_agents(begun: bool) -> None:
+    house = House(agents={"halting": Halting()})
+    run_id = await house.invoke("x", "halting")
+    if begun:
+        await house.until_it_spoke(run_id, 1)
+    await house.dispatcher.drain(seconds=0)
+    house.clock.advance(600_000)
+    await house.runs.allow_for_downtime()
+    house.start()
+    house.dispatcher.dispatch(run_id)
+    await house.until_it_spoke(run_id, 2 if begun else 1)
+    await house.later(0)
+    for _ in range(20):  # the timer has its look
+        await asyncio.sleep(0.001)
+    assert (await house.runs.state(run_id)).status is RunStatus.RUNNING
+    await house.later(300_001)
+    await house.until(run_id, RunStatus.FAILED)
+    await house.dispatcher.drain(seconds=0)
 
 
 @requirement("001/states/run-created", "001/invoke/one-end", "001/invoke/durable-before-started")
@@ -226,6 +285,27 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
         stored = await (await http.post(url, json=late)).json()
     await listener.stop()
     assert (stored["status"], stored["result"]) == ("SUCCEEDED", "ran")
+
+
+async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_may_run(
+    house: House,
+) -> None:
+    house.pipeline.elsewhere.add("pay")
+    await house.runs.register_tools("s", [Tool("pay", "", Level.SIGN, {}, repeatable=True)])
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    call_id = (await house.runs.state(run_id)).calls[0].call_id
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+    await listener.start()
+    path = SUBMIT_PATH.format(tool_call_id=call_id)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+    async with aiohttp.ClientSession() as http:
+        answer = await http.post(url, json={"status": "SUCCEEDED", "result": "paid"})
+        refusal = await answer.json()
+    await listener.stop()
+    assert (answer.status, refusal["error"]) == (409, "conflict")
+    assert (await house.runs.state(run_id)).calls[0].status is CallStatus.WAITING_APPROVAL
 
 
 class Unsure(FakePipeline):
@@ -428,6 +508,49 @@ async def test_an_agent_that_fails_ends_its_run_and_shows_nothing_of_its_inside(
     kind, members = (await house.told(run_id))[-1]
     assert (kind, members["code"]) == ("error", code)
     assert "bug" not in members["message"]
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_what_an_agent_says_at_once_comes_in_messages_that_any_client_takes() -> None:
+    text = "".join(str(n) for n in range(200_000))
+
+    class Verbose(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Say("so: ")
+            yield Say(text)
+            yield Say(".")
+
+    house = House(agents={"verbose": Verbose(RuntimeError())})
+    run_id = await house.invoke("x", "verbose")
+    await house.until(run_id, RunStatus.DONE)
+    deltas = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
+    assert "".join(deltas) == f"so: {text}."
+    assert max(map(len, deltas)) < 200_000, "it was one message of a megabyte"
+    assert (await house.runs.state(run_id)).turns[0].text == f"so: {text}."
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_an_agents_failure_and_state_are_kept_without_secrets() -> None:
+    class Talkative(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Note("LOOKING", {"at": "https://x/?key=SECRET"})
+            raise self._failure
+
+    failure = AgentFailed("unauthorized", "the key SECRET is not known")
+    house = House(agents={"talkative": Talkative(failure)})
+    house.runs.redact = lambda text: text.replace("SECRET", "***")
+    house.runs.redact_fields = lambda given: {
+        name: str(value).replace("SECRET", "***") for name, value in given.items()
+    }
+    run_id = await house.invoke("x", "talkative")
+    await house.until(run_id, RunStatus.FAILED)
+    events = await house.journal.read_all()
+    assert not [event for event in events if b"SECRET" in event.data]
+    rows = await house.journal.scan(records.RUNS)
+    assert [records.decode_run_line(row.value).message for row in rows] == [
+        "the key *** is not known"
+    ]
+    assert (await house.told(run_id))[1][1]["detail"] == {"at": "https://x/?key=***"}
     await house.dispatcher.drain(seconds=0)
 
 
@@ -644,6 +767,35 @@ async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: Hou
     kept.clock.advance(30 * DAY_MS + 1)
     await retention.once()
     assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
+async def test_tools_are_forgotten_with_a_session_that_is_not_in_use_any_more(house: House) -> None:
+    tools = house.runs.session_tools
+    online: set[str] = {"online"}
+    for session_id in ("s", "online", "gone", "once"):
+        await tools.register(session_id, [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    as_once_written = (await house.journal.get(SESSION_TOOLS, "once")).value
+    lines = json.dumps(json.loads(as_once_written)["tools"]).encode()
+    await house.journal.commit(Put(SESSION_TOOLS, "once", lines))
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+
+    async def kept() -> list[str]:
+        now = house.clock.now_ms()
+        await tools.forget(now - 30 * DAY_MS, now=now, is_online=online.__contains__)
+        return [row.key for row in await house.journal.scan(SESSION_TOOLS)]
+
+    assert await kept() == ["gone", "once", "online", "s"]
+    house.clock.advance(30 * DAY_MS)
+    assert await kept() == ["gone", "once", "online", "s"]
+    house.clock.advance(1)
+    assert await kept() == ["online", "s"]
+    online.clear()
+    house.clock.advance(30 * DAY_MS)
+    assert await kept() == ["online", "s"], "it was in use until just now"
+    house.clock.advance(1)
+    assert await kept() == ["s"]
+    assert [tool.name for tool in await tools.of("s")] == ["desk"]
 
 
 class Greedy:

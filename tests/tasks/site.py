@@ -71,6 +71,28 @@ PAGES = {
     "'['+this.length+']'}</script><p>Its arrays say themselves <a href=/>Home</a>",
     "/liar": "<title>Liar</title><script>JSON.stringify=()=>'no JSON'</script><p>Text",
     "/liar-too": "<title>Liar</title><script>JSON.stringify=()=>5</script><p>Text",
+    "/liar-by-half": "<title>Liar</title><script>JSON.stringify=()=>'\\ud800'</script><p>Text",
+    "/throws-half": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw "
+    "'\\ud800'+'x'.repeat(1e6)}</script><p>Text",
+    "/throws-a-net": "<title>Thrower</title><script>Array.prototype.slice=()=>{throw 'net::'}</script>",
+    "/by-fragment": "<title>Part</title><p id=o><script>o.textContent='Part '+location.hash</script>",
+    "/long-tags": "<title>Tags</title><div id=d></div><script>for(let i=0;i<9;i++)"
+    "d.append(Object.assign(document.createElement('x-'+'a'.repeat(2e5)),{textContent:'w'}))</script>",
+    "/tall": "<title>Tall</title><body style='margin:0'><div style='height:100000px'>Text</div>",
+    "/no-font": "<title>Font</title><style>@font-face{font-family:f;src:url(/never-ever)}"
+    "p{font-family:f}</style><p>Text",
+    "/gives-late": "<title>Gives</title><p>Text<a id=a download href='/file-after?s=0.2'>File</a>"
+    "<script>a.click()</script>",
+    "/gives-a-bomb": "<title>Gives</title><p>Text<a id=a download href='/bomb?s=0.6'>File</a>"
+    "<script>a.click()</script>",
+    "/frames-a-bomb": "<title>Frames</title><p>Text<iframe src=/bomb></iframe>",
+    "/leaves-by-frame": '<title>Leaves</title><p>Text<iframe srcdoc="<script>setTimeout(()=>'
+    "{top.location='/n/elsewhere'},200)</script>\"></iframe>",
+    "/search-elsewhere": "<title>Search</title><base target=_blank><form action=/results-elsewhere>"
+    "<input type=search name=q><button>Find</button></form>",
+    "/results-elsewhere": "<title>Results</title><a class=hit target=_blank href=/n/hit>Hit</a>",
+    "/says-who": "<title>Who</title><style>*{caret-color:transparent}</style><input "
+    "autocomplete=username oninput=\"said.textContent='Hello, <'+value.toUpperCase()+'>'\"><p id=said>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
@@ -139,10 +161,18 @@ class Site:
         elif path == "/fetches-inside":
             _send(request, self._fetching())
         elif path == "/bomb":
-            self._bomb(request)
+            self._bomb(request, float(query.get("s", ["0"])[0]))
         elif path == "/file":
             _send(request, "some bytes", kind="application/octet-stream", headers={
                 "Content-Disposition": "attachment; filename=report.bin"})  # fmt: skip
+        elif path == "/file-after":
+            time.sleep(float(query["s"][0]))
+            _send(request, query["s"][0], kind="application/octet-stream")
+        elif path == "/page-after":
+            time.sleep(float(query["s"][0]))
+            _send(request, "<title>Came late</title>")
+        elif path == "/leaves-by-header":
+            _send(request, "<title>Leaves</title>", headers={"Refresh": "1; url=/n/elsewhere"})
         elif path == "/slow-file":
             self._slow_file(request)
         elif path == "/huge":
@@ -160,6 +190,9 @@ class Site:
         elif path == "/data":
             time.sleep(0.15)
             _send(request, "Fetched words", kind="text/plain")
+        elif path == "/drawing":
+            _send(request, "<svg xmlns='http://www.w3.org/2000/svg'><title>Drawing</title>"
+                  "<text y='20'>Words in it</text></svg>", kind="image/svg+xml")  # fmt: skip
         elif path == "/pixel.png":
             _send(request, b"\x89PNG", kind="image/png")
         elif path.startswith("/n/"):
@@ -225,7 +258,8 @@ class Site:
             ".then(t=>{o.textContent='got '+t},e=>{o.textContent='failed'})</script>"
         )
 
-    def _bomb(self, request: BaseHTTPRequestHandler) -> None:
+    def _bomb(self, request: BaseHTTPRequestHandler, after_s: float) -> None:
+        time.sleep(after_s)
         request.send_response(200)
         request.send_header("Content-Type", "application/octet-stream")
         request.send_header("Connection", "close")
@@ -235,6 +269,7 @@ class Site:
             while not self._stop.is_set():
                 request.wfile.write(block)
         except OSError:
+            self.hits["bombs cut off"] += 1
             request.close_connection = True
 
     def _slow_file(self, request: BaseHTTPRequestHandler) -> None:

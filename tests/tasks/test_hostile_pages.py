@@ -1,6 +1,7 @@
 """Pages that hang, crash, flood, redirect for ever: one item suffers, and nobody else."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import ssl
@@ -15,6 +16,7 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import stray_files
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Misconfigured
@@ -124,6 +126,42 @@ async def test_a_page_that_leaves_late_is_not_taken_for_the_one_after_it(
     assert [item["title"] for item in found[1::2]] == [f"Page {n}" for n in range(15)]
 
 
+@pytest.mark.parametrize(
+    ("path", "late_s"), [("/leaves-by-frame", 0.6), ("/leaves-by-header", 1.3)]
+)
+async def test_a_page_that_seems_at_rest_and_leaves_late_costs_the_next_nothing(
+    browser: SystemBrowser, site: Site, path: str, late_s: float
+) -> None:
+    session = await browser.working.open(trust=Trust.LOCAL)
+    async with session.tab(run_id="run_1") as tab:
+        assert (await tab.read(site.url(path), ExtractOptions())).title == "Leaves"
+        looked = await tab.read(site.url(f"/page-after?s={late_s}"), ExtractOptions())
+        assert looked.title == "Came late"
+    await session.close()
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+async def test_a_file_of_the_page_before_is_not_taken_for_the_one_that_is_asked_for(
+    browser: SystemBrowser, site: Site, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    contents = []
+    for path in ("/gives-late", "/file-after?s=0.5"):
+        async with session.reader(run_id="run_1") as reader:
+            looked = await reader.read(site.url(path), ExtractOptions())
+            contents.append(looked.download and looked.download.content)
+    assert contents == [None, b"0.5"]
+    await session.close()
+
+
+async def test_parts_of_one_page_are_each_loaded_anew(toolset: Toolset, site: Site) -> None:
+    site.hits.clear()
+    urls = [site.url(f"/by-fragment#{part}") for part in ("a", "b", "b")]
+    found = await items(toolset, *urls, concurrency=1)
+    assert [text_of(item) for item in found] == ["Part #a", "Part #b", "Part #b"]
+    assert site.hits["/by-fragment"] == 3
+
+
 async def test_dialogs_and_pop_ups_are_dismissed(
     toolset: Toolset, site: Site, browser: SystemBrowser
 ) -> None:
@@ -178,6 +216,37 @@ async def test_a_download_bomb_is_cut_off_and_leaves_nothing_behind(
     place = browser.reading.downloads
     assert place is not None
     await until(lambda: not list(place.iterdir()))
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize("path", ["/bomb", "/frames-a-bomb", "/gives-a-bomb"])
+async def test_a_download_bomb_is_cut_off_while_its_session_goes_on(
+    browser: SystemBrowser, site: Site, path: str, only_reads: bool
+) -> None:
+    site.hits.clear()
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    for each in (path, "/n/1"):  # the bomb may come when its page is left
+        with contextlib.suppress(DownloadTooLarge):
+            async with session.reader(run_id="run_1") as reader:
+                await reader.read(site.url(each), ExtractOptions())
+    await until(lambda: site.hits["/bomb"] == 1)
+    await until(lambda: site.hits["bombs cut off"] == 1)
+    assert session.is_alive
+    await session.close()
+
+
+async def test_a_file_of_a_page_that_was_left_does_not_lie_there_for_ever(
+    browser: SystemBrowser, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stray_files, "KEPT_S", 0.2)
+    session = await browser.working.open(trust=Trust.LOCAL)
+    for path in ("/gives-late", "/n/1"):
+        async with session.tab(run_id="run_1") as tab:
+            await tab.read(site.url(path), ExtractOptions())
+    place = browser.working.downloads
+    await until(lambda: list(place.iterdir()))
+    await until(lambda: not list(place.iterdir()))
+    await session.close()
 
 
 async def test_a_file_is_bounded_by_its_own_size_and_not_by_anothers(
@@ -236,14 +305,32 @@ async def test_broken_html_and_encodings_are_read_as_a_browser_reads_them(
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-@pytest.mark.parametrize("path", ["/liar", "/liar-too"])
+async def test_pictures_and_drawings_are_read_at_once_though_they_are_no_pages(
+    browser: SystemBrowser, site: Site, only_reads: bool
+) -> None:
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    async with session.reader(run_id="run_1") as reader:
+        looked = await reader.read(site.url("/drawing"), ExtractOptions())
+        assert (looked.title, looked.degraded) == ("Drawing", None)
+        assert "Words in it" in looked.top_sections
+        looked = await reader.read(site.url("/pixel.png?"), ExtractOptions())
+        assert looked.degraded is None
+    await session.close()
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+@pytest.mark.parametrize(
+    "path",
+    ["/liar", "/liar-too", "/liar-by-half", "/throws-half", "/throws-a-net"],
+)
 async def test_a_page_that_cannot_be_understood_is_a_failure_of_that_page(
     browser: SystemBrowser, site: Site, path: str, only_reads: bool
 ) -> None:
     session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
     async with session.reader(run_id="run_1") as reader:
-        with pytest.raises(PageError):
+        with pytest.raises(PageError) as failed:
             await reader.read(site.url(path), ExtractOptions())
+    assert len(str(failed.value).encode()) < 1_000  # it can be written down
     await session.close()
 
 
@@ -280,6 +367,15 @@ async def test_a_long_heading_is_not_said_again_for_each_line_below_it(
     sections = item["content"]["sections"]
     assert len(sections) == 2_001
     assert max(len(section.get("heading", "")) for section in sections) == 200
+
+
+async def test_long_names_of_elements_do_not_make_a_result_long(
+    toolset: Toolset, site: Site
+) -> None:
+    (item,) = await items(toolset, site.url("/long-tags"))
+    sections = item["content"]["sections"]
+    assert "w" in text_of(item)
+    assert max(len(section["tag"]) for section in sections) <= 100
 
 
 @pytest.fixture

@@ -186,6 +186,27 @@ async def _keep(inputs: Inputs, work: Work) -> Outcome:
 KEEPING = Template(id="keeping", description="", inputs=Inputs, output=None, run=_keep)
 
 
+@pytest.mark.requirement("004/sessions/closed-once")
+async def test_a_run_that_is_canceled_when_it_has_kept_its_session_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    kept = asyncio.Event()
+
+    async def keep_and_wait(inputs: Inputs, work: Work) -> Outcome:
+        work.keep_session()
+        kept.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow = Template(id="slow", description="", inputs=Inputs, output=None, run=keep_and_wait)
+    browser = FakeBrowser()
+    async with a_toolset(tmp_path, slow, browser=browser) as toolset:
+        answer = await run(toolset, "slow", mode="async")
+        await kept.wait()
+        await toolset.runtime.cancel(answer["runId"])
+        await until(lambda: browser.sessions[0].closes == 1)
+
+
 @pytest.mark.requirement("004/sessions/given-not-closed")
 @pytest.mark.requirement("004/sessions/login-kept")
 @pytest.mark.requirement("004/sessions/client-gone")
@@ -564,6 +585,20 @@ async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
         ended = await toolset.runtime.wait(ids["0"], timeout_s=5)
         assert ended.status is TaskStatus.SUCCEEDED
         await until(lambda: "next" in gate.started)
+
+
+async def test_runs_that_were_canceled_in_the_queue_take_no_place_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "MAX_QUEUED", 2)
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        ids = [(await run(toolset, "gated", mode="async"))["runId"] for _ in range(7)]
+        with pytest.raises(TaskFailed):
+            await run(toolset, "gated", mode="async")
+        for run_id in ids[5:]:
+            await toolset.runtime.cancel(run_id)
+        assert (await run(toolset, "gated", mode="async"))["status"] == "queued"
 
 
 async def test_a_caller_that_goes_away_while_it_cancels_has_canceled_and_freed_the_slot(

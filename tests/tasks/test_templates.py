@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
+from toolgate.adapters import playwright_tab
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
@@ -25,8 +27,9 @@ from toolgate.ports.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.tasks import template
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.templates import submit_and_verify
+from toolgate.tasks.templates import login_keep_session, submit_and_verify
 from toolgate.tasks.templates.multi_tab_compare import compare
 from toolgate.tasks.toolset import Toolset
 
@@ -159,6 +162,27 @@ async def test_results_pictures_prints_and_downloads_are_artifacts(
     assert await artifacts.read(item["artifactId"]) == b"some bytes"
     assert item["artifactId"] in batch["artifactIds"]
     assert msgspec.json.decode(await artifacts.read(batch["artifactIds"][0])) == batch["result"]
+
+
+async def test_a_picture_of_a_page_of_any_height_is_cut_and_says_so(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playwright_tab, "TALLEST", 2_000)  # drawn soon
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/tall"), "fullPage": True})
+    picture = await toolset.runtime.artifacts.read(shot["result"]["artifactId"])
+    assert struct.unpack(">II", picture[16:24]) == (1280, 2_000)
+    assert shot["result"]["truncated"] is True
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/tall")})
+    picture = await toolset.runtime.artifacts.read(shot["result"]["artifactId"])
+    assert struct.unpack(">II", picture[16:24]) == (1280, 800)
+    assert "truncated" not in shot["result"]
+
+
+async def test_a_page_whose_font_never_comes_is_pictured_all_the_same(
+    toolset: Toolset, site: Site
+) -> None:
+    shot = await run(toolset, "screenshot_page", {"url": site.url("/no-font")})
+    assert shot["status"] == "succeeded"
 
 
 @pytest.mark.requirement("004/templates/login-selector")
@@ -309,6 +333,35 @@ async def test_a_comparison_of_more_sections_than_any_page_has_ends_with_those_t
     how = wire.Compare(fields=[wire.CompareField.TOP_SECTIONS], top_sections=2**62)
     (difference,) = compare(pages, how)
     assert difference["changedPositions"] == [1, 2]
+
+
+async def test_two_looks_at_one_address_are_compared_like_any_others() -> None:
+    """As two users see it, whose names and passwords are not shown; or at two times."""
+    pages = [
+        (url, Extract(url, title, "page", count, (title,), None, None))
+        for url, title, count in [("http://a", "One", 1), ("http://a", "Two", 3)]
+    ]
+    title, count, sections = compare(pages, wire.Compare())
+    assert title["values"] == {"http://a": "One", "http://a (2)": "Two"}
+    assert count["delta"] == 2
+    assert sections["changedPositions"] == [0]
+
+
+@pytest.mark.parametrize("button", [{}, {"submit": {"mode": "semantic", "query": "find"}}])
+async def test_what_would_open_in_another_tab_is_opened_in_this_one(
+    toolset: Toolset, site: Site, button: dict[str, Any]
+) -> None:
+    inputs = {
+        "startUrl": site.url("/search-elsewhere"),
+        "query": "x",
+        "searchField": by("[name=q]"),
+        "openResult": by(".hit"),
+        **button,
+    }
+    found = (await run(toolset, "search_extract", inputs, mode="sync"))["result"]
+    assert found["resultsUrl"] == site.url("/results-elsewhere?q=x")
+    assert found["openedUrl"] == site.url("/n/hit")
+    assert found["page"]["title"] == "Page hit"
 
 
 @pytest.mark.requirement("004/templates/search-flow")
@@ -464,6 +517,31 @@ async def test_a_picture_of_a_failure_shows_nothing_that_was_typed_into_a_compon
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")
+async def test_a_picture_of_a_failure_does_not_show_who_the_page_says_has_come(
+    toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_keep_session, "FIND_MS", 300)
+    monkeypatch.setattr(template, "PICTURE_S", 10.0)
+    pictures = []
+    for name in ("ada.lovelace", "grace"):
+        with pytest.raises(TaskFailed) as failed:
+            await run(
+                toolset,
+                "login_keep_session",
+                {
+                    "startUrl": site.url("/says-who"),
+                    "credentials": {"username": name, "password": "hidden"},
+                    "fields": {"mode": "semantic"},
+                },
+                mode="sync",
+            )
+        assert failed.value.code is TaskCode.TPL_LOGIN_FIELD_NOT_FOUND
+        picture = failed.value.error.details["screenshot"]
+        pictures.append(await toolset.runtime.artifacts.read(picture))
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.requirement("004/sessions/credentials-nowhere")
 async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
     toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,15 +560,21 @@ async def test_there_is_no_picture_of_a_page_whose_fields_cannot_be_emptied(
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")
-@pytest.mark.parametrize("password", ["hunter2secret", "p%40ss%2Fword", "x"])
-async def test_a_password_in_an_address_is_written_nowhere(
-    tmp_path: Path, browser: SystemBrowser, site: Site, password: str
+@pytest.mark.parametrize(
+    ("userinfo", "secret"),
+    [
+        *((f"ada:{password}",) * 2 for password in ("hunter2secret", "p%40ss%2Fword", "x")),
+        ("ghp_a-token-alone", "ghp_a-token-alone"),
+    ],
+)
+async def test_a_password_or_token_in_an_address_is_written_nowhere(
+    tmp_path: Path, browser: SystemBrowser, site: Site, userinfo: str, secret: str
 ) -> None:
     clock = SystemClock()
     journal = memory_journal(clock)
 
     def with_password(path: str) -> str:
-        return site.url(path).replace("://", f"://ada:{password}@")
+        return site.url(path).replace("://", f"://{userinfo}@")
 
     cases: list[tuple[str, dict[str, Any]]] = [
         ("batch_extract_pages", {"urls": [with_password("/n/1"), "http://127.0.0.1:9/"]}),
@@ -514,9 +598,9 @@ async def test_a_password_in_an_address_is_written_nowhere(
             assert answer["status"] in {"succeeded", "partial_success"}
             text = msgspec.json.encode(answer).decode()
             assert "://[redacted]@" in text
-            assert f"ada:{password}" not in text
+            assert secret not in text
         for row in await journal.scan("task_runs"):
-            assert f"ada:{password}" not in row.value.decode()
+            assert secret not in row.value.decode()
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")

@@ -137,6 +137,28 @@ async def test_arguments_of_the_wrong_type_are_refused_and_start_nothing(
         assert toolset.runtime.listed() == []
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("run_task_template", {"templateId": "instant", "inputs": {"name": "\ud800"}}),
+        ("run_task_template", {"templateId": "instant", "options": {"idempotencyKey": "\ud800"}}),
+        ("run_task_template", {"templateId": "instant", "sessionId": "\ud800"}),
+        ("get_task_run", {"runId": "\ud800"}),
+        ("cancel_task_run", {"runId": "\ud800"}),
+        ("get_artifact", {"artifactId": "\ud800"}),
+    ],
+)
+async def test_half_letters_are_refused_with_an_error_that_can_be_written(
+    tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        with pytest.raises(TaskFailed) as failed:
+            await toolset.call(tool, arguments, LOCAL)
+        assert failed.value.code is TaskCode.INVALID_PARAMETER
+        assert msgspec.json.encode(error_answer(failed.value.error))
+        assert toolset.runtime.listed() == []
+
+
 @pytest.mark.requirement("004/run/mode-sync")
 @pytest.mark.requirement("004/run/mode-async")
 @pytest.mark.requirement("004/run/mode-auto")
@@ -465,13 +487,22 @@ URL = "http://127.0.0.1/"
             },
         ),
         *(
-            ("submit_and_verify", {"startUrl": URL, "fields": [], "successIndicator": indicator})
+            (
+                "submit_and_verify",
+                {
+                    "startUrl": URL,
+                    "fields": [],
+                    "submit": {"mode": "semantic", "query": "send"},
+                    "successIndicator": indicator,
+                },
+            )
             for indicator in (
                 {"type": "urlContains"},
                 {"type": "textIncludes", "value": ""},
                 {"type": "selector"},
             )
         ),
+        ("submit_and_verify", {"startUrl": URL, "fields": []}),  # nothing would be submitted
         (
             "paginated_extract",
             {

@@ -26,6 +26,7 @@ from toolgate.adapters.chromium import (
     resident_bytes,
 )
 from toolgate.adapters.scratch import make_scratch
+from toolgate.adapters.stray_files import end_strays
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
@@ -65,6 +66,7 @@ class _Context(msgspec.Struct, rename="camel"):
 class _DownloadBegan(msgspec.Struct, rename="camel"):
     frame_id: str
     guid: str
+    url: str = ""
     suggested_filename: str = "download"
 
 
@@ -163,9 +165,10 @@ class _Life:
 
     def _download_began(self, begun: _DownloadBegan) -> None:
         tab = self.tabs.get(begun.frame_id)
-        if tab is None or tab.file.done() or any(tab is one for one, _ in self._files.values()):
+        busy = any(tab is one for one, _ in self._files.values())
+        if tab is None or busy or tab.file.done() or not tab.takes(begun.url):
             self._unwanted.add(begun.guid)  # nobody's, or the second of a visit
-            self._owner.spawn(self._cancel(begun.guid))
+            self._owner.spawn(self.cancel_download(begun.guid))
         else:
             self._files[begun.guid] = (tab, begun.suggested_filename)
             self._owner.spawn(self._give_up(begun.guid))
@@ -174,7 +177,9 @@ class _Life:
         known = self._files.get(moved.guid)
         if moved.guid in self._unwanted and moved.state != "inProgress":
             self._unwanted.discard(moved.guid)
-            self._owner.spawn(self._cancel(moved.guid))  # it may have been quicker than the first
+            self._owner.spawn(
+                self.cancel_download(moved.guid)
+            )  # it may have been quicker than the first
         if known is None:
             return
         tab, name = known
@@ -189,18 +194,22 @@ class _Life:
                 why = f"the file is larger than {limit} bytes, or incomplete"
                 tab.file.set_exception(DownloadTooLarge(why))
                 tab.file.exception()  # the visit may be over: then nobody asks
-            self._owner.spawn(self._cancel(moved.guid))
+            self._owner.spawn(self.cancel_download(moved.guid))
         del self._files[moved.guid]
 
     async def _give_up(self, guid: str) -> None:
         """Stop a download that takes too long, wanted or not."""
         await asyncio.sleep(self._owner.options.navigation_ms / 1000)
         if self._files.pop(guid, None) is not None:
-            await self._cancel(guid)
+            await self.cancel_download(guid)
 
-    async def _cancel(self, guid: str) -> None:
-        with contextlib.suppress(PageError):
-            await self.connection.send("Browser.cancelDownload", guid=guid)
+    async def cancel_download(self, guid: str) -> None:
+        for session in tuple(self.sessions):  # whose it is, is not told
+            with contextlib.suppress(PageError):
+                await self.connection.send(
+                    "Browser.cancelDownload", guid=guid, browserContextId=session.context_id
+                )
+                break
         for left in (self.downloads / guid, self.downloads / f"{guid}.crdownload"):
             await asyncio.to_thread(left.unlink, missing_ok=True)
 
@@ -285,6 +294,14 @@ class CdpBrowser:
                 raise Unavailable("the browser is closed")
             self._life = life = await self._launch()
             self.spawn(self._watch_memory(life))
+            self.spawn(
+                end_strays(
+                    life.downloads,
+                    limit=self.options.download_limit,
+                    is_alive=lambda: life.is_alive,
+                    cancel=life.cancel_download,
+                )
+            )
             return life
 
     async def _launch(self) -> _Life:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.adapters.chromium import FLAGS, may_sandbox
+from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.browser import BrowserGone, PageError
 
@@ -69,6 +71,7 @@ class _Message(msgspec.Struct, rename="camel"):
 
 _decode: Final = msgspec.json.Decoder(_Message).decode
 _encode: Final = msgspec.json.Encoder().encode
+_ANSWERS: Final = re.compile(rb'\{"id":(\d{1,18})\b')
 
 
 class _Pending:
@@ -183,7 +186,12 @@ class CdpConnection(asyncio.Protocol):
         *whole, rest = bytes(unread).split(b"\0")
         self._unread = bytearray(rest)
         for text in whole:
-            self._received(_decode(text))
+            try:
+                message = _decode(text)
+            except UNREADABLE:
+                self._unreadable(text)
+            else:
+                self._received(message)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._die()
@@ -201,6 +209,13 @@ class CdpConnection(asyncio.Protocol):
             pending.answer.set_result(message.result)
         else:
             pending.answer.set_exception(CdpRefused(message.error.message))
+
+    def _unreadable(self, text: bytes) -> None:
+        """A page can make its side say half letters: that must cost no other page its answer."""
+        found = _ANSWERS.match(text)
+        pending = self._pending.get(int(found[1])) if found else None
+        if pending is not None and not pending.answer.done():
+            pending.answer.set_exception(CdpRefused("what the page says cannot be read"))
 
     def _die(self) -> None:
         if not self.is_alive:

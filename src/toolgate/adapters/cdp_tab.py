@@ -89,6 +89,10 @@ class WaitsForFrames(PageError):
     """The page is built in frames, and none are drawn here: it is to be read elsewhere."""
 
 
+class _AnothersFile(PageError):
+    """A file came that the page before may have given."""
+
+
 class _Navigated(msgspec.Struct, rename="camel"):
     error_text: str = ""
     is_download: bool = False
@@ -160,9 +164,10 @@ class CdpTab:
         self._spent = False
         self._crashed = False
         self._restless = False
-        self._loader = ""  # of the document that this visit is for
+        self._loader = ""  # of the document that this visit is for, or that was last asked for
         self._steps: list[_Step] = []  # of the main frame, as they were told
         self.navigations = 0
+        self._wanted = ""  # where this visit goes
         self.file: asyncio.Future[tuple[str, Path]] = asyncio.get_running_loop().create_future()
 
     @property
@@ -203,7 +208,10 @@ class CdpTab:
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         if await self._go(url):
-            return await self._downloaded(url)
+            try:
+                return await self._downloaded(url)
+            except _AnothersFile:
+                return await self._read_apart(url, options)
         soft_s = budget.soft_ms / 1000
         with contextlib.suppress(TimeoutError):
             quiet_ms = min(budget.quiet_ms, int(soft_s * 500))
@@ -222,14 +230,17 @@ class CdpTab:
     async def _go(self, url: str) -> bool:
         """Navigate until the answer's first byte; whether it is a file instead of a page."""
         self.navigations += 1
+        self._wanted = url
         self.file = asyncio.get_running_loop().create_future()
         answer = await self._navigate(url)
-        if answer.error_text == ABORTED and not answer.is_download and self._restless:
-            # The page before went elsewhere in the same moment: be rid of it first.
+        led_away = answer.error_text == ABORTED and self._restless
+        stayed = not answer.error_text and not answer.loader_id
+        if (led_away or stayed) and not answer.is_download:
+            # The page before went elsewhere in the same moment, or is the same but for its fragment
+            # and was not loaded again: be rid of it first.
             await self._navigate("about:blank")
             answer = await self._navigate(url)
         self._restless = True
-        self._loader = answer.loader_id
         if answer.is_download:
             self._spent = True
             return True
@@ -282,10 +293,11 @@ class CdpTab:
                 apart.discard()
 
     async def _navigate(self, url: str) -> _Navigated:
-        self._steps = [step for step in self._steps[-1:] if not step.came]
+        ours = _Step(self._loader, came=False) if self._loader else None
+        self._steps = [step for step in self._steps[-1:] if not step.came and step != ours]
         try:
             async with asyncio.timeout(self._options.navigation_ms / 1000):
-                return _navigated(await self._send("Page.navigate", url=url))
+                answer = _navigated(await self._send("Page.navigate", url=url))
         except TimeoutError:
             self._spent = True
             if wrong := self._home.complaint(url):
@@ -293,6 +305,8 @@ class CdpTab:
             raise NavigationTimedOut("the server did not answer in time") from None
         except CdpRefused as refused:
             raise NavigationFailed(str(refused)) from refused
+        self._loader = answer.loader_id
+        return answer
 
     async def _look(self, options: ExtractOptions, *, quiet_ms: int, within_s: float) -> Looked:
         """One evaluate; again where the page went elsewhere meanwhile."""
@@ -380,6 +394,14 @@ class CdpTab:
         await asyncio.to_thread(path.unlink, missing_ok=True)
         file = Download(name, "application/octet-stream", content)
         return Extract(url, file.name, "download", 0, (), None, None, download=file)
+
+    def takes(self, file_url: str) -> bool:
+        """Whether a file is what this visit is for, and surely none of the page before."""
+        sure = self.navigations == 1 or file_url == self._wanted
+        if not sure:
+            self.file.set_exception(_AnothersFile("it may be another page's file"))
+            self.file.exception()  # where a page comes, nobody asks
+        return sure
 
     def _refuse_file(self) -> None:
         """What this visit was for is no file: one that the page gives by itself is nobody's."""

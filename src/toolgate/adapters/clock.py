@@ -14,8 +14,10 @@ class SystemClock:
         self._lock = threading.Lock()  # the journal's writer asks from its own thread
 
     def now_ms(self) -> int:
+        now = time.time_ns() // 1_000_000
+        if now == self._latest:  # as most calls of a busy millisecond are
+            return now
         with self._lock:
-            now = time.time_ns() // 1_000_000
             at = time.monotonic_ns() // 1_000_000
             if now >= self._latest:
                 self._latest, self._at = now, at

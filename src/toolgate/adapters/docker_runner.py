@@ -33,7 +33,9 @@ LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and
 LARGE_BODY: Final = 1024 * 1024
 LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
+QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
+IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
 RUNTIME_MODE: Final = "local"
 WHITE_SPACE: Final = re.compile(r"\s+")
 
@@ -73,10 +75,12 @@ class DockerRunners:
         clock: Clock,
         largest_answer: int = LARGEST_ANSWER,
         tls: ssl.SSLContext | None = None,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """`tls` says whom to trust; without it, those whom the system trusts."""
         self._clock = clock
         self._tls = tls
+        self._idle_seconds = idle_seconds
         self.largest_answer = largest_answer
         self._breakers: dict[tuple[str, str, int], Breaker] = {}
         self._http: aiohttp.ClientSession | None = None
@@ -100,7 +104,10 @@ class DockerRunners:
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0, limit_per_host=CONNECTIONS_PER_RUNNER, ssl=self._tls or True
+                    limit=0,
+                    limit_per_host=CONNECTIONS_PER_RUNNER,
+                    ssl=self._tls or True,
+                    keepalive_timeout=self._idle_seconds,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),  # ours is around the whole exchange
@@ -120,7 +127,7 @@ class DockerRunners:
         """What `/status` says of a target: never raises, never waits long."""
         shown: dict[str, JsonValue] = {}
         try:
-            url = URL(target.url).with_path(wire.HEALTH_PATH).with_query(None)
+            url = _health_url(URL(target.url))
             async with (
                 asyncio.timeout(HEALTH_SECONDS),
                 self.http.get(url, allow_redirects=False) as response,
@@ -153,9 +160,10 @@ class DockerRunner:
         return f"docker-runner/{self._target.id}@{self._target.version}"
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        url = self._target.url
-        if not url:
-            return self._failed("the execution target has no endpoint", Outcome.NOT_STARTED)
+        try:
+            url = _endpoint(self._target)
+        except ValueError as unusable:  # no runner is to blame, so none is left alone for it
+            return self._failed(str(unusable), Outcome.NOT_STARTED)
         breaker = self._runners.breaker(self._target)
         if not breaker.allows(self._runners.monotonic()):
             return self._failed("the runner did not answer lately; not asked", Outcome.NOT_STARTED)
@@ -171,7 +179,7 @@ class DockerRunner:
             breaker.succeeded()
             return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
         except (aiohttp.ClientError, OSError, ValueError) as broken:
-            # ValueError: an endpoint that is no URL.
+            # ValueError: a token that no header can hold.
             self._count_failure(breaker, progress)
             reason = str(broken) or type(broken).__name__
             return self._failed(f"the runner cannot be reached: {reason}", _outcome(progress))
@@ -184,14 +192,11 @@ class DockerRunner:
             breaker.failed(self._runners.monotonic())
 
     async def _exchange(
-        self, url: str, request: ToolRequest, update: Update, progress: Progress
+        self, url: URL, request: ToolRequest, update: Update, progress: Progress
     ) -> ToolOutput:
-        target = URL(url)
-        if target.scheme not in ("http", "https") or not target.host:
-            raise ValueError("the endpoint must be an http or https URL")
         body = msgspec.json.encode(self._body(request))
         async with self._runners.http.post(
-            target,
+            url,
             # aiohttp wants a large body as a file, which it sends in pieces.
             data=body if len(body) <= LARGE_BODY else io.BytesIO(body),
             headers=self._headers(),
@@ -250,8 +255,10 @@ class DockerRunner:
         return bytes(body)
 
     async def _quote(self, response: aiohttp.ClientResponse, characters: int) -> str:
-        with contextlib.suppress(aiohttp.ClientError):
-            body = await response.content.read(characters * 16)
+        """Of a body that does not come in time nothing: it could end within the token."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(QUOTE_SECONDS):
+                body = await _read_up_to(characters * 16, response)
             return quote(body, characters, target=self._target)
         return ""
 
@@ -379,6 +386,26 @@ def quote(body: bytes, characters: int, *, target: Target) -> str:
 
 def _hide(text: str, target: Target) -> str:
     return text.replace(target.auth_token, "***") if target.auth_token else text
+
+
+def _endpoint(target: Target) -> URL:
+    """Raises ValueError with what is wrong with it."""
+    if not target.url:
+        raise ValueError("the execution target has no endpoint")
+    try:
+        url = URL(target.url)
+    except ValueError as unreadable:
+        raise ValueError(f"the endpoint is no URL: {unreadable}") from unreadable
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError("the endpoint must be an http or https URL")
+    return url
+
+
+def _health_url(endpoint: URL) -> URL:
+    """Beside the endpoint, wherever a proxy has put both."""
+    path = endpoint.raw_path
+    before = path.removesuffix(wire.EXECUTE_PATH) if path.endswith(wire.EXECUTE_PATH) else ""
+    return endpoint.with_path(before + wire.HEALTH_PATH, encoded=True).with_query(None)
 
 
 async def _read_up_to(limit: int, response: aiohttp.ClientResponse) -> bytes:

@@ -250,6 +250,7 @@ def _output(finished: Finished, *, isolation: str) -> ToolOutput:
         "it took too long": finished.timed_out,
         "it wrote too much": finished.flooded,
         "it was cancelled": finished.killed,
+        "it made too many files": finished.crowded,
     }
     notes = "".join(f"[killed: {reason}]\n" for reason, true in ends.items() if true)
     return ToolOutput(

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from toolgate.adapters import sse
+from toolgate.adapters.keepalive import kept_alive
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, given
 from toolgate.orchestration.agents import External
@@ -29,7 +30,7 @@ class HttpAgents:
             # A silent agent may be thinking: how long is for the run's own deadline to say.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             # Each run has a stream of its own: one that waited for another's would look silent.
-            connector = aiohttp.TCPConnector(limit=0)
+            connector = aiohttp.TCPConnector(limit=0, socket_factory=kept_alive)
             self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return HttpAgent(external, self._http)
 

@@ -31,6 +31,8 @@ ANSWER_S: Final = 10.0
 PAUSE_S: Final = 0.5  # before an ingress or a client that was away is tried again
 TAKEN: Final = 200
 AWAY: Final = 409
+UNREADABLE: Final = frozenset({400, 413, 422})  # it will not take that later either
+INGRESS_MS: Final = 300_000  # how long an ingress that is away is waited for: it may be restarting
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is not there
@@ -39,6 +41,14 @@ Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is
 class PushRow(msgspec.Struct, frozen=True):
     session_id: str
     after: int
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Until when who is away is waited for: once for all that comes meanwhile."""
+
+    client: int | None = None
+    ingress: int | None = None
 
 
 @dataclass(slots=True)
@@ -90,13 +100,13 @@ class IngressPush:
             first = await self.journal.read(stream, subject=run_id, limit=1)
             after = first[0].seq - 1 if first else 0
         batches = follow(self.journal, self.bus, stream, after=after)
-        until: int | None = None  # how long a client that went away is waited for
+        patience = _Patience()
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
                     if event.subject != run_id:
                         continue
-                    until = await self._deliver(session_id, event, until)
+                    await self._deliver(session_id, event, patience)
                     if event.type in ENDS:
                         await self._note(Delete(PUSHES, run_id))
                         return
@@ -110,19 +120,20 @@ class IngressPush:
         except ToolgateError:
             log.exception("push_not_noted")
 
-    async def _deliver(self, session_id: str, event: Event, until: int | None) -> int | None:
-        """Until it is taken; a client that stays away beyond its window does not get it.
-
-        The window is one for all that comes while the client is away; it is returned.
-        """
+    async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
+        """Until it is taken; a client that stays away beyond its window does not get it."""
         told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
         body = msgspec.json.encode({"session_id": session_id, "event": told})
-        if until is None:
-            until = self.clock.now_ms() + self.window_ms
-        while True:
-            status = await self._send(body)
+        began = self.clock.now_ms()
+        while (status := await self._send(body)) not in UNREADABLE:
             if status == TAKEN:
-                return None
+                patience.client = patience.ingress = None
+                return
+            if status == AWAY:
+                until = patience.client = _kept(patience.client, began + self.window_ms)
+                patience.ingress = None
+            else:
+                until = patience.ingress = _kept(patience.ingress, began + INGRESS_MS)
             if self.clock.now_ms() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
@@ -130,7 +141,6 @@ class IngressPush:
         if event.type == TOOL_REQUEST:
             with contextlib.suppress(ToolgateError):  # someone else was first
                 await self.on_offline(event.subject, str(told["tool_call_id"]))
-        return until if status == AWAY else None
 
     async def _send(self, body: bytes) -> int:
         """The status of its answer; 0 where there is none."""
@@ -147,3 +157,7 @@ class IngressPush:
         except NETWORK as failed:
             log.warning("push_failed error=%r", failed)
             return 0
+
+
+def _kept(until: int | None, otherwise: int) -> int:
+    return otherwise if until is None else until

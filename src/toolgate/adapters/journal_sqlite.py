@@ -46,6 +46,7 @@ _ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
 # Of the loop, before the next batch goes: a caller that is woken ends its task, whose waiter begins
 # the next, which commits. Without them half of the callers would miss each batch.
 TURNS: Final = 3
+SETTLED_AT_ONCE: Final = 64  # commits; a thousand would keep the loop for tens of milliseconds
 
 T = TypeVar("T")
 
@@ -269,7 +270,8 @@ class SqliteJournal:
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        self._writing = False
+        """Tell the callers, some in each turn of the loop: others have something to do as well."""
+        batch, later = batch[:SETTLED_AT_ONCE], batch[SETTLED_AT_ONCE:]
         events = [event for commit in batch for event in commit.events]
         if events:
             self._last_position = events[-1].position
@@ -285,6 +287,10 @@ class SqliteJournal:
                 commit.done.set_result(commit.events)
             else:
                 commit.done.set_exception(commit.error)
+        if later:
+            self._loop.call_soon(self._settle, later)
+            return
+        self._writing = False
         if self._arrived or self._closing or not self._alone:
             # After the callers who were just woken, so that what they commit next goes into one
             # batch with all that came meanwhile.

@@ -26,6 +26,7 @@ ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
 CHECKPOINT_PAGES: Final = 1000
 LOG_BYTES: Final = CHECKPOINT_PAGES * (4096 + 24)
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
+STATEMENTS: Final = 512  # that the writer's connection keeps: one for each number of rows to write
 
 # The ends of a stream: the oldest kept and the newest. Its last segment stays when all events are
 # forgotten, and then starts with the number to come.
@@ -236,7 +237,9 @@ def _inspect(path: Path, *, newest: int) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
+    )
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA cache_size=-16000")

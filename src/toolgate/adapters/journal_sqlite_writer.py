@@ -34,8 +34,15 @@ log = logging.getLogger(__name__)
 # need the core first; after a single one nobody does, and the next may come soon.
 PAUSE: Final = 0.001
 PAUSE_ALONE: Final = 0.000_05
-ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each power of two up to it
+ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each number up to it
 NOTHING: Final = (0, b"", None)  # a row that isn't there
+UNKNOWN: Final = -1  # the version of a row that was put whatever it was, and not looked for
+
+# A row that is there moves on by one, if it is not known to move on by more.
+_OVER: Final = (
+    " ON CONFLICT (collection, key) DO UPDATE SET version = max(excluded.version, version + 1),"
+    " value = excluded.value, due = excluded.due"
+)
 
 # What SQLite says of values that it cannot hold: the caller's mistake, not the disk's.
 _UNUSABLE: Final = (
@@ -92,8 +99,8 @@ class Commit:
         self.error: ToolgateError | None = None
 
 
-class _NotNew(Exception):
-    """A row that was taken to be new is there already."""
+class _MustLook(Exception):
+    """What was taken to be so of a row without a look is not, or is not enough to go on."""
 
 
 class StreamState(NamedTuple):
@@ -115,6 +122,7 @@ class Draft:
         self.events: list[tuple[int, int, int, str, int, str, bytes]] = []
         self.forgets: list[tuple[str, int, StreamState]] = []
         self.assumed: set[RowKey] = set()  # rows taken not to be there, until they are written
+        self.reborn: dict[RowKey, bool] = {}  # deleted and put again: they start anew
         self._changed: list[tuple[dict[Any, Any], Any, Any]] = []
         self._before = (position, last_segment, 0, 0, 0)
 
@@ -271,13 +279,13 @@ class Writer(threading.Thread):
         self._sync_only_if(any(commit.durable for commit in batch))
         try:
             self._try(batch, careful=False)
-        except _NotNew:
+        except _MustLook:
             self._try(batch, careful=True)
 
     def _try(self, batch: list[Commit], *, careful: bool) -> None:
-        """Write the batch; raises _NotNew where a row that was taken to be new is there.
+        """Write the batch; raises _MustLook where it takes a look at a row first.
 
-        Most rows that are put as new ones are: to look first would cost more than the write.
+        Most do not: what is put as new is so, and what is put whatever was there needs no version.
         """
         self._begin()
         self._careful = careful
@@ -336,11 +344,7 @@ class Writer(threading.Thread):
                 case Append():
                     events += self._append(operation, draft, now)
                 case Put():
-                    key = (operation.collection, operation.key)
-                    version = self._version(key, draft, expected=operation.expected)
-                    if operation.expected is not None and operation.expected != version:
-                        raise _unexpected(operation, version)
-                    draft.change(draft.rows, key, (version + 1, operation.value, operation.due))
+                    self._put(operation, draft)
                 case Delete():
                     key = (operation.collection, operation.key)
                     if operation.expected is not None:
@@ -359,6 +363,21 @@ class Writer(threading.Thread):
                 case _:
                     assert_never(operation)
         return events
+
+    def _put(self, put: Put, draft: Draft) -> None:
+        key = (put.collection, put.key)
+        drafted = draft.rows.get(key)
+        if put.expected is None and drafted is None and not self._careful:
+            known = self._versions.get(key)
+            version = UNKNOWN if known is None else known + 1
+        else:
+            before = self._version(key, draft, expected=put.expected)
+            if put.expected is not None and put.expected != before:
+                raise _unexpected(put, before)
+            version = before + 1
+        if drafted is NOTHING:
+            draft.change(draft.reborn, key, True)
+        draft.change(draft.rows, key, (version, put.value, put.due))
 
     def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
@@ -402,6 +421,8 @@ class Writer(threading.Thread):
     def _version(self, key: RowKey, draft: Draft, *, expected: int | None = None) -> int:
         drafted = draft.rows.get(key)
         if drafted is not None:
+            if drafted[0] == UNKNOWN:
+                raise _MustLook
             return drafted[0]
         version = self._versions.get(key)
         if version is None:
@@ -437,13 +458,13 @@ class Writer(threading.Thread):
             # Were the newest event forgotten, its position must still not be given again.
             write_meta(self._connection, "position", str(draft.position))
 
-    def _write_all(self, how: str, rows: Sequence[tuple[object, ...]]) -> None:
+    def _write_all(self, how: str, rows: Sequence[tuple[object, ...]], otherwise: str = "") -> None:
         """Many rows to a statement: between two, the loop's thread and this one change places."""
         done = 0
         while left := len(rows) - done:
-            many = min(1 << (left.bit_length() - 1), ROWS_AT_ONCE)
+            many = min(left, ROWS_AT_ONCE)
             values = tuple(chain.from_iterable(rows[done : done + many]))
-            self._connection.execute(_with_values(how, len(rows[0]), many), values)
+            self._connection.execute(_with_values(how, len(rows[0]), many, otherwise), values)
             done += many
 
     def _write_rows(self, draft: Draft) -> None:
@@ -451,20 +472,21 @@ class Writer(threading.Thread):
         new: list[tuple[str, str, int, bytes, int | None]] = []
         changed: list[tuple[str, str, int, bytes, int | None]] = []
         gone: list[RowKey] = []
-        for key, row in draft.rows.items():
-            if row is NOTHING:
+        for key, (version, value, due) in draft.rows.items():
+            if version == 0 or key in draft.reborn:
                 if key in assumed:
-                    raise _NotNew  # made and deleted in one batch: look whether it was there
+                    raise _MustLook  # made and deleted in one batch: whether it was there
                 gone.append(key)
-            else:
-                (new if key in assumed else changed).append((*key, *row))
+            if version != 0:
+                row = (*key, abs(version), value, due)  # if it is unknown and new, it is the first
+                (new if key in assumed else changed).append(row)
+        if gone:
+            self._connection.executemany("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
         try:
             self._write_all("INSERT INTO rows", new)
         except sqlite3.IntegrityError as there:
-            raise _NotNew from there
-        self._write_all("INSERT OR REPLACE INTO rows", changed)
-        if gone:
-            self._connection.executemany("DELETE FROM rows WHERE collection = ? AND key = ?", gone)
+            raise _MustLook from there
+        self._write_all("INSERT INTO rows", changed, _OVER)
 
     def _drop(self, stream: str, through: int, state: StreamState) -> None:
         execute = self._connection.execute
@@ -489,14 +511,14 @@ class Writer(threading.Thread):
         self._position = draft.position
         self._last_segment = draft.last_segment
         self._streams.keep(draft.streams)
-        self._versions.keep({key: row[0] for key, row in draft.rows.items()})
+        self._versions.keep({key: row[0] for key, row in draft.rows.items() if row[0] != UNKNOWN})
         self._fences.keep(draft.fences)
 
 
 @functools.cache
-def _with_values(how: str, columns: int, rows: int) -> str:
+def _with_values(how: str, columns: int, rows: int, otherwise: str) -> str:
     row = f"({', '.join('?' * columns)})"
-    return f"{how} VALUES {', '.join([row] * rows)}"
+    return f"{how} VALUES {', '.join([row] * rows)}{otherwise}"
 
 
 def _unexpected(operation: Put | Delete, version: int) -> Conflict:

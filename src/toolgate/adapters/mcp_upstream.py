@@ -161,10 +161,14 @@ class McpUpstreams:
             await asyncio.gather(*map(self.check, looked_after))
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:
-        """End the sessions that callers named and have left alone for so long."""
+        """End the sessions that callers named and have left alone for so long.
+
+        And those with a server that is no longer the capability's: nobody will call it again.
+        """
         since = self._clock.monotonic() - after_s
         for key, session in list(self._sessions.items()):
-            if key.session and not session.calls and session.used_at <= since:
+            idle = bool(key.session) and session.used_at <= since
+            if not session.calls and (idle or session.server != self._find(key.capability_id)):
                 await self._end(key)
 
     async def forget(self, capability_id: str) -> None:

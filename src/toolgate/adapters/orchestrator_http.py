@@ -7,15 +7,17 @@ the ingress's own journal, from which clients are served as everywhere.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 import aiohttp
 import msgspec
 
 from toolgate.adapters import orchestrator_http_records as rows
+from toolgate.adapters.keepalive import kept_alive
 from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow, WaitingRow
 from toolgate.adapters.sse import SseEvent, SseParser, TooLong
 from toolgate.contracts import orchestrator_v1 as wire
@@ -32,9 +34,15 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0  # how long any answer, or the first event of a stream, may take
 CONNECT_S: Final = 5.0
+TOOLS_S: Final = (
+    2.0  # how long a hello waits until its tools are known there; else the next run does
+)
 BODY_LIMIT: Final = 1_000_000
-RESUMES: Final = 5  # how often a stream that broke off is taken up again
+RESUMES: Final = 15  # how often a stream that broke off is taken up again: for five minutes
+RESUMES_OF_UNKNOWN: Final = 5  # the same, where the orchestrator says that it has no such stream
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
+LONGEST_PAUSE_S: Final = 30.0
+NO_SUCH_STREAM: Final = frozenset({404, 405, 410, 501})
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
 MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
@@ -45,6 +53,8 @@ VERDICTS: Final = {
     wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
     wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
 }
+CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
+APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
 BROKE_OFF: Final = "the orchestrator's stream broke off"
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
@@ -74,7 +84,7 @@ class HttpOrchestrator:
         self._http = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=kept_alive),
         )
         for run_id, _ in await self.runs.open_runs():
             run = await self.runs.find(run_id)
@@ -91,9 +101,6 @@ class HttpOrchestrator:
             await self._http.close()
 
     async def invoke(self, invocation: Invocation) -> str:
-        known = await self.runs.asked(invocation.session_id, invocation.request_id)
-        if known:
-            return known
         key = (invocation.session_id, invocation.request_id or self.new_id("ask"))
         task = self._asking.get(key)
         if task is None:
@@ -102,6 +109,9 @@ class HttpOrchestrator:
         return await asyncio.shield(task)
 
     async def _invoke(self, invocation: Invocation) -> str:
+        known = await self.runs.asked(invocation.session_id, invocation.request_id)
+        if known:
+            return known
         body = wire.InvokeRequest(
             session_id=invocation.session_id,
             agent_id=invocation.agent_id,
@@ -116,7 +126,12 @@ class HttpOrchestrator:
         if response.content_type == wire.EVENT_STREAM_TYPE:
             return await self._begin_stream(run, response)
         async with response:
-            answer = await self._json(response)
+            try:
+                answer = await self._json(response)
+            except Garbage as garbage:
+                raise Unavailable(
+                    f"the orchestrator's answer cannot be read: {garbage}"
+                ) from garbage
         run_id = answer.get("run_id")
         if not isinstance(run_id, str) or not run_id:
             raise Unavailable("the orchestrator's answer has no run_id")
@@ -167,8 +182,9 @@ class HttpOrchestrator:
     ) -> None:
         """A run's events, to their end; a stream that breaks off is taken up again where it can be."""
         why = BROKE_OFF
-        failures = 0
-        while failures < RESUMES:
+        failures, most = 0, RESUMES
+        while failures < most:
+            most = RESUMES
             try:
                 if opened is None:
                     opened = await self._reopen(run_id, run)
@@ -184,6 +200,8 @@ class HttpOrchestrator:
                 why = f"the orchestrator's stream cannot be read: {garbage}"
                 break
             except (*NETWORK, ToolgateError) as failed:
+                if isinstance(failed, NotFound):
+                    most = RESUMES_OF_UNKNOWN
                 log.warning("stream_broken run_id=%s error=%r", run_id, failed)
             finally:
                 if opened is not None:
@@ -191,7 +209,7 @@ class HttpOrchestrator:
             opened, heard = None, ()
             if not run.last_id:
                 break  # it does not number its events: nobody could say where to go on
-            await asyncio.sleep(RESUME_PAUSE_S * 2**failures)
+            await asyncio.sleep(min(RESUME_PAUSE_S * 2**failures, LONGEST_PAUSE_S))
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
@@ -204,13 +222,16 @@ class HttpOrchestrator:
         await self.runs.tell(run_id, run, [ended])
 
     async def _reopen(self, run_id: str, run: RunRow) -> tuple[aiohttp.ClientResponse, SseParser]:
-        path = wire.RUN_EVENTS_PATH.format(run_id=run_id)
-        url = f"{self.url}{path}?{wire.AFTER_PARAMETER}={run.last_id or 0}"
+        path = wire.RUN_EVENTS_PATH.format(run_id=_quoted(run_id))
+        url = f"{self.url}{path}?{wire.AFTER_PARAMETER}={_quoted(run.last_id or '0')}"
         assert self._http is not None
         async with asyncio.timeout(self.answer_s):
             response = await self._http.get(
                 url, headers={wire.HEADER_ACCEPT: wire.EVENT_STREAM_TYPE}
             )
+        if response.status in NO_SUCH_STREAM:
+            response.close()
+            raise NotFound("the stream of run", run_id)
         if response.status != 200 or response.content_type != wire.EVENT_STREAM_TYPE:
             response.close()
             raise Unavailable(f"the orchestrator answered {response.status}")
@@ -275,12 +296,12 @@ class HttpOrchestrator:
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
         """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
         try:
-            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=row.key), body)
+            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=_quoted(row.key)), body)
         except (NotFound, Conflict, Invalid):
             await self.runs.settle(row, found)
             raise
         await self.runs.settle(row, found)
-        return str(answer.get("status", body["status"]))
+        return _stands(answer, CALL_ENDS, body["status"])
 
     async def decide_approval(
         self,
@@ -314,8 +335,8 @@ class HttpOrchestrator:
 
     async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
         """Hand a decision over; the verdict that stands."""
-        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=row.key), body)
-        stands = str(answer.get("status", VERDICTS[body.decision]))
+        answer = await self._ask(wire.DECIDE_PATH.format(approval_id=_quoted(row.key)), body)
+        stands = _stands(answer, APPROVAL_ENDS, VERDICTS[body.decision])
         await self.runs.settle(row, found, verdict=stands)
         return stands
 
@@ -326,7 +347,7 @@ class HttpOrchestrator:
         self._cancelling.add(run_id)
         try:
             with contextlib.suppress(NotFound):
-                await self._ask(wire.CANCEL_PATH.format(run_id=run_id), {})
+                await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
             reading = self._reading.get(run_id)
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
@@ -359,12 +380,14 @@ class HttpOrchestrator:
         await self._tell_tools(session_id, wire.RegisterTools(named))
 
     async def _tell_tools(self, session_id: str, tools: wire.RegisterTools) -> None:
-        path = wire.SESSION_TOOLS_PATH.format(session_id=session_id)
+        path = wire.SESSION_TOOLS_PATH.format(session_id=_quoted(session_id))
         try:
-            await self._ask(path, tools)
-        except (NotFound, Invalid, Unavailable) as failed:
-            log.warning("tools_not_registered session_id=%s error=%s", session_id, failed)
-            if isinstance(failed, Unavailable) and len(self._untold) < MAX_UNTOLD:
+            async with asyncio.timeout(TOOLS_S):
+                await self._ask(path, tools)
+        except (NotFound, Invalid, Unavailable, TimeoutError) as failed:
+            log.warning("tools_not_registered session_id=%s error=%r", session_id, failed)
+            away = isinstance(failed, Unavailable | TimeoutError)
+            if away and len(self._untold) < MAX_UNTOLD:
                 self._untold.setdefault(session_id, tools)
 
     async def session_of(self, run_id: str) -> str:
@@ -390,9 +413,13 @@ class HttpOrchestrator:
             await self.runs.postpone(row, due=None)
 
     async def _ask(self, path: str, body: Any) -> Mapping[str, Any]:
+        """Who answers 2xx has taken it, whatever else it says: the seed has no form for that."""
         response = await self._post(path, body)
         async with response:
-            return await self._json(response)
+            try:
+                return await self._json(response)
+            except Garbage:
+                return {}
 
     async def _post(
         self, path: str, body: Any, *, accept: str = "application/json"
@@ -418,11 +445,24 @@ class HttpOrchestrator:
             async with asyncio.timeout(self.answer_s):
                 body = await response.content.read(BODY_LIMIT)
             answer = msgspec.json.decode(body) if body.strip() else {}
-        except (*NETWORK, *UNREADABLE) as failed:
+        except NETWORK as failed:
             raise Unavailable("the orchestrator's answer cannot be read") from failed
+        except UNREADABLE as unreadable:
+            raise Garbage(str(unreadable)) from unreadable
         if not isinstance(answer, dict):
-            raise Unavailable("the orchestrator's answer is not an object")
+            raise Garbage("it is not an object")
         return answer
+
+
+def _stands(answer: Mapping[str, Any], ends: Set[str], said: str) -> str:
+    """How something ended, as an answer tells; what was said, where it tells nothing of that."""
+    status = str(answer.get("status")).upper()
+    return status if status in ends else said
+
+
+def _quoted(name: str) -> str:
+    """One part of a path, whatever signs another orchestrator's ids are made of."""
+    return quote(name, safe="")
 
 
 def _refused(status: int, body: bytes, path: str) -> ToolgateError:

@@ -7,8 +7,9 @@ for a device; `due` is their deadline) and `remote_approvals`.
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -16,6 +17,7 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, NotFound
 from toolgate.orchestration import records
+from toolgate.orchestration.retention import Sweep
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Dispatcher
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
@@ -37,6 +39,7 @@ class RunRow(msgspec.Struct, frozen=True):
     request_id: str = ""
     pushed: bool = False  # its events come by push, not by a stream that we read
     ended: bool = False
+    ended_at: int = 0  # 0 also where it ended before this was written down
     last_id: str = ""  # where to go on reading, as its orchestrator counts
     version: int = 0  # the row's, as it was read; 0 where there was none
 
@@ -60,6 +63,10 @@ class RemoteRuns:
     journal: Journal
     clock: Clock
     dispatcher: Dispatcher
+    _sweeps: dict[str, Sweep] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sweeps = {name: Sweep(self.journal, name) for name in (RUNS, CALLS, APPROVALS)}
 
     async def find(self, run_id: str) -> RunRow:
         row = await self.journal.get(RUNS, run_id)
@@ -85,9 +92,7 @@ class RemoteRuns:
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
     ) -> RunRow:
         """Write down that a run has started, in the commit that tells its session."""
-        operations: list[Operation] = [
-            Put(OPEN, records.session_key(run.session_id, run_id), b"null")
-        ]
+        operations: list[Operation] = [Put(OPEN, _open_key(run.session_id, run_id), b"null")]
         if run.request_id:
             key = records.request_key(run.session_id, run.request_id)
             due = self.clock.now_ms() + REQUEST_KEPT_MS
@@ -110,11 +115,16 @@ class RemoteRuns:
             told = told[: ends[0] + 1]
         operations: list[Operation] = []
         if ends:
-            operations.append(Delete(OPEN, records.session_key(run.session_id, run_id)))
+            operations.append(Delete(OPEN, _open_key(run.session_id, run_id)))
         durable = any(one.type != deliveries.DELTA for one in told)
         while told and not run.ended:
             seen = run.version
-            run = msgspec.structs.replace(run, ended=bool(ends), last_id=last_id or run.last_id)
+            run = msgspec.structs.replace(
+                run,
+                ended=bool(ends),
+                ended_at=self.clock.now_ms() if ends else 0,
+                last_id=last_id or run.last_id,
+            )
             try:
                 await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
             except Conflict:  # someone else told of it meanwhile
@@ -201,14 +211,42 @@ class RemoteRuns:
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
         if session_id:
             runs = await records.runs_of(self.journal, OPEN, session_id)
-            return [(run_id, session_id) for run_id in runs]
+            return [(unquote(run_id), session_id) for run_id in runs]
         found: list[tuple[str, str]] = []
         after = ""
         while rows := await self.journal.scan(OPEN, after=after):
             owners = (records.session_and_run(row.key) for row in rows)
-            found.extend((run_id, owner) for owner, run_id in owners)
+            found.extend((unquote(run_id), owner) for owner, run_id in owners)
             after = rows[-1].key
         return found
+
+    async def forget(self, before: int) -> int:
+        """The runs that ended before then, and what they once waited for; how many rows."""
+        forgotten = 0
+        for row in await self._sweeps[RUNS].page():
+            run = _decode_run(row.value)
+            if run.ended and not run.ended_at:
+                run = msgspec.structs.replace(run, ended_at=self.clock.now_ms())
+                with contextlib.suppress(Conflict):
+                    await self.journal.commit(
+                        Put(RUNS, row.key, encode(run), expected=row.version), durable=False
+                    )
+            elif run.ended and run.ended_at < before:
+                forgotten += await self._forget(row)
+        for collection in (CALLS, APPROVALS):
+            for row in await self._sweeps[collection].page():
+                if await self.journal.get(RUNS, _decode_waiting(row.value).run_id) is None:
+                    forgotten += await self._forget(row)
+        return forgotten
+
+    async def _forget(self, row: Row) -> bool:
+        try:
+            await self.journal.commit(
+                Delete(row.collection, row.key, expected=row.version), durable=False
+            )
+        except Conflict:  # its orchestrator has given the same name anew
+            return False
+        return True
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
         """Where the session's open runs stand, as far as this ingress was told."""
@@ -228,6 +266,11 @@ class RemoteRuns:
                 if row is not None and not _decode_waiting(row.value).settled:
                     told.append(asked)
         return told
+
+
+def _open_key(session_id: str, run_id: str) -> str:
+    """Another orchestrator's ids may hold a slash."""
+    return records.session_key(session_id, quote(run_id, safe=""))
 
 
 def _asks_for(told: Delivery) -> tuple[str, str]:

@@ -80,7 +80,7 @@ async (options) => {
           if (INLINE.has(child.tagName) && !child.shadowRoot) { walk(child); continue; }
           flush();
           const outer = tag;
-          tag = child.tagName.toLowerCase();
+          tag = whole(cut(child.tagName.toLowerCase(), 100));
           if (child.shadowRoot) walk(child.shadowRoot);
           walk(child);
           flush();
@@ -88,7 +88,8 @@ async (options) => {
         }
       }
     };
-    if (its("body")) walk(its("body"));
+    const root = its("body") || its("documentElement");
+    if (root) walk(root);
     flush();
     return found;
   };
@@ -218,7 +219,8 @@ async (options) => {
   if (options.still && watch.framed) return "framed";
   await quiet();
   if (options.still && watch.framed) return "framed"; // what it waits for will not come here
-  if (!its("body")) return ""; // between two documents
+  // A picture or a drawing never has a body; else, this is between two documents.
+  if (!its("body") && (its("contentType") === "text/html" || document.readyState !== "complete")) return "";
   const title = whole(cut(tidy(its("title") || ""), 500));
   const type = pageType();
   const text = options.content || options.pageInfo || options.sections ? sections(options.content ? options.maxContentLength : 1000) : [];
@@ -253,7 +255,7 @@ async (options) => {
       const value = meta(name);
       if (value) metadata[name] = value;
     }
-    if (document.documentElement.lang) metadata.lang = whole(cut(document.documentElement.lang, 100));
+    if (document.documentElement && document.documentElement.lang) metadata.lang = whole(cut(document.documentElement.lang, 100));
     const canonical = document.querySelector("link[rel=canonical]");
     if (canonical) metadata.canonical = whole(cut(String(canonical.href), 1000));
     const links = [];

@@ -13,6 +13,10 @@ WATCH: Final = files("toolgate.adapters").joinpath("page_watch.js").read_text("u
 EXTRACTOR: Final = files("toolgate.adapters").joinpath("page_extractor.js").read_text("utf-8")
 
 
+# Some times what the extractor says of the largest page: only a page that speaks for it says more.
+LONGEST: Final = 8 * 1024 * 1024
+
+
 class Looked(msgspec.Struct, rename="camel"):
     url: str
     title: str
@@ -31,9 +35,11 @@ _decode: Final = msgspec.json.Decoder(Looked).decode
 
 def decode_looked(said: Any) -> Looked:
     """What the page's side answered: a page can make that into anything."""
+    if isinstance(said, str) and len(said) > LONGEST:
+        raise PageError("the page says more than can be kept")
     try:
         return _decode(said)
-    except (*UNREADABLE, TypeError) as wrong:
+    except (*UNREADABLE, UnicodeEncodeError, TypeError) as wrong:
         raise PageError("the page cannot be understood") from wrong
 
 

@@ -32,6 +32,7 @@ from toolgate.adapters.playwright_errors import translated, translating, within
 from toolgate.adapters.playwright_tab import PlaywrightTab
 from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.scratch import make_scratch
+from toolgate.adapters.stray_files import end_strays
 from toolgate.adapters.tab_slots import TabSlots
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.domain.task_runs import Trust
@@ -94,6 +95,16 @@ class _Generation:
             raise BrowserGone("the browser died") from None
         finally:
             self._waiting.discard(waiting)
+
+    async def cancel_download(self, guid: str) -> None:
+        asking = await self.browser.new_browser_cdp_session()
+        try:
+            for context in (await asking.send("Target.getBrowserContexts"))["browserContextIds"]:
+                given = {"guid": guid, "browserContextId": context}
+                if await within(ASK_S, asking.send("Browser.cancelDownload", given)) is not None:
+                    return
+        finally:
+            await asking.detach()
 
     async def check(self) -> None:
         """A call failed: know whether the browser is dead or hangs, before the caller tries again."""
@@ -199,6 +210,14 @@ class PlaywrightBrowser:
                 raise Unavailable("the browser is closed")
             self._generation = generation = await self._launch()
             self.spawn(self._watch_memory(generation))
+            self.spawn(
+                end_strays(
+                    self.downloads,
+                    limit=self.options.download_limit,
+                    is_alive=lambda: generation.is_alive,
+                    cancel=lambda guid: within(ASK_S, generation.cancel_download(guid)),
+                )
+            )
             return generation
 
     async def _launch(self) -> _Generation:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from toolgate.ports.browser import (
     BrowserGone,
@@ -16,6 +16,8 @@ from toolgate.ports.browser import (
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+LONGEST: Final = 500  # of an error's text
 
 
 class IsDownload(NavigationFailed):
@@ -48,6 +50,10 @@ def is_interrupted(failed: Exception) -> bool:
     return "interrupted by another navigation" in str(failed)
 
 
+def is_aborted(failed: Exception) -> bool:
+    return "ERR_ABORTED" in str(failed)
+
+
 def is_gone_elsewhere(failed: Exception) -> bool:
     text = str(failed)
     return (
@@ -70,7 +76,11 @@ def translated(failed: Exception) -> PageError:
         return BrowserGone("the page's browser or session is gone")
     if "Download is starting" in text:
         return IsDownload("the address is a download")
-    _, found, reason = text.partition("net::")
-    if found:
-        return NavigationFailed(reason.split()[0])
-    return PageError(text.splitlines()[0] if text else type(failed).__name__)
+    if reason := text.partition("net::")[2].split():
+        return NavigationFailed(_said(reason[0]))
+    return PageError(_said(text) if text else type(failed).__name__)
+
+
+def _said(text: str) -> str:
+    """Its first line, as far as it can be written down: a page may have put it together."""
+    return text.splitlines()[0][:LONGEST].encode(errors="replace").decode()

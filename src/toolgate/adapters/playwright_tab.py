@@ -4,6 +4,7 @@ The ladder for a page that hangs: a soft budget, then stop it and read, then its
 """
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Awaitable, Coroutine, Sequence
 from importlib.resources import files
@@ -20,6 +21,7 @@ from toolgate.adapters.page_looks import (
 )
 from toolgate.adapters.playwright_errors import (
     IsDownload,
+    is_aborted,
     is_gone_elsewhere,
     is_interrupted,
     is_timeout,
@@ -40,6 +42,7 @@ from toolgate.ports.browser import (
     NavigationTimedOut,
     PageCrashed,
     PageError,
+    Picture,
 )
 
 if TYPE_CHECKING:
@@ -56,14 +59,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What is drawn of a page at most: a picture of more takes longer than anybody waits for it.
+WIDEST: Final = 4_096
+TALLEST: Final = 16_384
+MOST_PIXELS: Final = 1_280 * TALLEST
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
-BLANK: Final = """() => {
-  const blank = (root) => root.querySelectorAll("*").forEach((element) => {
-    if (element.matches("input,textarea")) element.value = "";
-    else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
-    if (element.shadowRoot) blank(element.shadowRoot);
-  });
+BLANK: Final = """(secrets) => {
+  const known = secrets.map((secret) => secret.toLowerCase());
+  const says = (text) => known.some((secret) => text.toLowerCase().includes(secret));
+  const blank = (root) => {
+    root.querySelectorAll("*").forEach((element) => {
+      if (element.matches("input,textarea")) element.value = "";
+      else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
+      if (element.shadowRoot) blank(element.shadowRoot);
+    });
+    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) if (says(texts.currentNode.data)) texts.currentNode.data = "[redacted]";
+  };
   blank(document);
+}"""
+# Where it leads is opened here: another tab would be a pop-up, and closed.
+HERE: Final = """element => {
+  element.removeAttribute("formtarget");
+  for (const one of [element.closest("a,area"), element.closest("form"), element.form]) {
+    if (one instanceof Element) one.setAttribute("target", "_self");
+  }
 }"""
 # As long as the extractor has it, and without half letters, which no JSON can hold.
 TITLE: Final = (
@@ -106,6 +126,7 @@ class PlaywrightTab:
         self._crashed = False
         self._spent = False
         self._restless = False
+        self._followed = False  # the page before is still there: it seemed at rest
         self._went = 0.0
         self._committed = asyncio.Event()
         self._download: asyncio.Future[PageDownload] = _future()
@@ -186,10 +207,12 @@ class PlaywrightTab:
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
+        await self._answered(element.evaluate(HERE))
         await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "any", timeout_ms)
+        await self._answered(element.evaluate(HERE))
         await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
 
     async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
@@ -284,13 +307,29 @@ class PlaywrightTab:
             await asyncio.sleep(0.1)
         return False
 
-    async def blank_fields(self) -> None:
-        await self._ask(self._page.evaluate(BLANK))
+    async def blank_fields(self, secrets: Sequence[str] = ()) -> None:
+        await self._ask(self._page.evaluate(BLANK, list(secrets)))
 
-    async def screenshot(self, *, full_page: bool) -> bytes:
-        return await self._ask(
-            self._page.screenshot(full_page=full_page, timeout=self._options.soft_ms)
-        )
+    async def screenshot(self, *, full_page: bool) -> Picture:
+        """Of what is drawn now: Playwright's own waits for fonts that may never come."""
+        try:
+            async with asyncio.timeout(self._options.navigation_ms / 1000):
+                return await self._ask(self._drawn(full_page=full_page))
+        except TimeoutError:
+            raise NavigationTimedOut("the page was not drawn in time") from None
+
+    async def _drawn(self, *, full_page: bool) -> Picture:
+        how: dict[str, Any] = {"format": "png"}
+        truncated = False
+        if full_page:
+            whole = (await self._cdp.send("Page.getLayoutMetrics"))["cssContentSize"]
+            width = max(1, min(whole["width"], WIDEST))
+            height = max(1, min(whole["height"], TALLEST, MOST_PIXELS // width))
+            truncated = width < whole["width"] or height < whole["height"]
+            clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+            how |= {"captureBeyondViewport": True, "clip": clip}
+        drawn = await self._cdp.send("Page.captureScreenshot", how)
+        return Picture(base64.b64decode(drawn["data"]), truncated)
 
     async def pdf(self) -> bytes:
         return await self._ask(self._page.pdf(print_background=True))
@@ -337,6 +376,7 @@ class PlaywrightTab:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
         if self._restless:
             await self._leave()
+        self._followed = not self._restless and self.navigations > 0
         self._committed.clear()
         self._download = _future()
         self._file_names.clear()
@@ -366,6 +406,11 @@ class PlaywrightTab:
         try:
             return await self._page.goto(url, wait_until="domcontentloaded", timeout=soft_ms)
         except Exception as failed:
+            if self._followed and (is_interrupted(failed) or is_aborted(failed)):
+                self._followed = False  # the page before went elsewhere in the same moment
+                await self._leave()
+                self._committed.clear()
+                return await self._goto(url, soft_ms)
             if not is_interrupted(failed):
                 raise
             return None  # it goes on by itself: read it wherever it is
@@ -394,7 +439,7 @@ class PlaywrightTab:
 
     async def _explained(self, failed: Exception, url: str) -> PageError:
         ours = self._noted(failed)
-        if "ERR_ABORTED" in str(failed) and await self._is_dead():
+        if is_aborted(failed) and await self._is_dead():
             return PageCrashed("the page crashed")  # while loading, a crash looks like an abort
         if isinstance(ours, PageCrashed):
             return ours

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain.errors import Conflict, Refused
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
@@ -27,7 +28,7 @@ from toolgate.ports.shell_parser import ShellParser
 MAX_BYTES: Final = 1_048_576
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 16  # a rule's deepest member is at 7
-POLL_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,8 @@ class PolicyFile:
         self._parse_shell = parse_shell
         self._named = dict(named or {})
         self._changed = changed
-        self._seen: object = None  # what the file was when last looked at
+        self._seen: object = None  # what the file was when last read
+        self._looked_at: object = None
         self._digest = ""
         self._lock = asyncio.Lock()
         self.error = ""  # what is wrong with the file as it is now; empty: it is in force
@@ -171,10 +173,20 @@ class PolicyFile:
         while True:
             await asyncio.sleep(poll_seconds)
             try:
-                await self.refresh()
+                await self.look()
             except Exception:
                 # Whatever one look brings, the policy in force stays, and the next look comes.
                 log.exception("policy_watch_failed version=%s", self.current.version)
+
+    async def look(self) -> None:
+        """As `refresh`, where the file is as it was at the last look.
+
+        What is still being copied may be a policy already, without the denials at its end.
+        """
+        found = await asyncio.to_thread(self._stamp)
+        if found == self._looked_at:
+            await self.refresh()
+        self._looked_at = found
 
     async def refresh(self) -> bool:
         """Look at the file now; whether another version is in force."""
@@ -230,11 +242,17 @@ class PolicyFile:
         assert found is not None  # nothing has been seen before
         return found
 
+    def _stamp(self) -> object:
+        try:
+            return None if self._path is None else _identity(self._path.stat())
+        except OSError:
+            return None
+
     def _read_if_changed(self) -> tuple[str, Policy] | None:
         if self._path is None:
             return None
         status = self._path.stat()
-        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        seen = _identity(status)
         if seen == self._seen:
             return None
         if status.st_size > MAX_BYTES:
@@ -252,6 +270,10 @@ class PolicyFile:
         return load_policy(text, parse_shell=self._parse_shell)
 
 
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -267,6 +289,7 @@ def _write(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
+        sync_directory(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from toolgate.adapters.evidence_check import ClosedHome
+from toolgate.domain.errors import NotFound
 from toolgate.domain.policy.model import Effect
 from toolgate.domain.policy.simulate import RecordedCall
 from toolgate.domain.tools import Caller, Level, ToolRequest
@@ -33,7 +34,10 @@ def recorded_calls(home: ClosedHome) -> Iterator[RecordedCall]:
         ref = f"requests/{record.subject}/request.json"
         # A call that has waited is decided twice; only the first record has its request.
         if record.kind == "decision" and ref in record.artifacts:
-            content = home.artifact(ref, record.artifacts[ref])
+            try:
+                content = home.artifact(ref, record.artifacts[ref])
+            except NotFound:  # a lost blob: what was asked cannot be decided again
+                continue
             yield _recorded(record, msgspec.json.decode(content, type=_Request))
 
 

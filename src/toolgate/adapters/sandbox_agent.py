@@ -24,10 +24,13 @@ LENGTH = struct.Struct("!I")
 END = struct.Struct("!iBQQ")  # exit code, flags, bytes of stdout, bytes of stderr
 
 READY, OUT, ERR, TAIL_OUT, TAIL_ERR, ENDED, DONE, FAILED = range(1, 9)
-TIMED_OUT, FLOODED, KILLED = 1, 2, 4
+TIMED_OUT, FLOODED, KILLED, CROWDED = 1, 2, 4, 8
 
 CHUNK = 65536
 LARGEST_ARGUMENT = 100_000  # the kernel refuses one argument of 128 KiB and more
+LOOK_SECONDS = (
+    0.1  # between two looks at how many files there are: some 10,000 can be made meanwhile
+)
 SCRIPT_FD = 197
 RUN_SCRIPT = "exec(compile(open('/proc/self/fd/197', 'rb').read(), '<string>', 'exec'))"
 STATE_FD = 198
@@ -40,18 +43,44 @@ SIGKILL = 9
 SIGPIPE = 13
 SIG_IGN = ctypes.c_void_p(1)
 PR_SET_DUMPABLE = 4
+IPC_RMID = 0
 OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
 
 # Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
-PRELUDE = (
-    b"unset BASH_ENV\n"
-    b'trap \'builtin printf "%s\\0" "$PWD" >&198; /usr/bin/env -0 >&198\' EXIT\n'
-    b"exec 199<&-\n"
-)
+# What a shell that shows its steps (`set -x`) would show of this goes nowhere.
+PRELUDE = rb"""unset BASH_ENV
+__toolgate_keep() {
+  set -- "$?"
+  { builtin printf '%s\0' "$PWD"; /usr/bin/env -0; } > /proc/self/fd/198
+  return "$1"
+}
+trap '{ __toolgate_keep; } 2>/dev/null' EXIT
+exec 199<&-
+"""
+# For a command with traps of its own: at its exit ours goes first, and leaves `$?` as it was.
+TRAPS = rb"""trap() {
+  { local -; set +x; } 2>/dev/null
+  builtin trap "$@" || return
+  [[ $BASHPID == "$$" ]] || return 0
+  eval "set -- $(builtin trap -p EXIT)"
+  [[ ${3-} == *__toolgate_keep* ]] && return
+  builtin trap -- "{ __toolgate_keep && :; } 2>/dev/null; ${3-}" EXIT
+}
+"""
+# A shell that becomes another program has no exit.
+EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
+"""
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
 
 libc = ctypes.CDLL(None, use_errno=True)
+counts = (ctypes.c_int * 64)()  # room for what the *_INFO commands answer
+# Name, call, its *_INFO command, and where the answer says how many there are.
+SHARED = (
+    ("shm", libc.shmctl, 14, 0),
+    ("sem", libc.semctl, 19, 7),
+    ("msg", libc.msgctl, 12, 0),
+)
 
 
 class Gone(Exception):
@@ -152,12 +181,22 @@ class Workspace:
             os.close(fd)
 
     def write(self, path: str, content: bytes, append: bool) -> int:
+        """All of it, or, where there is no room for that, nothing: the file stays as it was."""
         self.make_parents(path)
-        how = os.O_APPEND if append else os.O_TRUNC
-        fd = self.open_regular(path, os.O_WRONLY | os.O_CREAT | how, 0o644)
+        fd = self.open_regular(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
+            before = os.fstat(fd).st_size
+            start = before if append else 0
+            if content:
+                try:
+                    os.posix_fallocate(fd, start, len(content))
+                except OSError:
+                    os.ftruncate(fd, before)
+                    raise
+            os.lseek(fd, start, os.SEEK_SET)
             write_all(fd, content)
-            return os.fstat(fd).st_size
+            os.ftruncate(fd, start + len(content))
+            return start + len(content)
         finally:
             os.close(fd)
 
@@ -240,6 +279,7 @@ class Order:
         self.drain = float(str(message["drain"]))
         self.keep = int(str(message["keep"]))
         self.flood = int(str(message["flood"]))
+        self.files = int(str(message["files"]))
         self.opened: list[int] = []
         self.state: int | None = None
 
@@ -338,7 +378,7 @@ class Agent:
         ]
         argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
         if len(order.text) * 4 < LARGEST_ARGUMENT:
-            argv += ["-c", order.text]
+            argv += ["-c", order.text] if order.python else ["-c", "--", order.text]
         else:
             script = order.hold(order.text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))
@@ -348,7 +388,8 @@ class Agent:
             env["BASH_ENV"] = f"/proc/self/fd/{PRELUDE_FD}"
             order.state = order.hold(b"")
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
-            actions.append((os.POSIX_SPAWN_DUP2, order.hold(PRELUDE), PRELUDE_FD))
+            prelude = order.hold(prelude_for(order.text))
+            actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
         self.enter(order.cwd)
         self.set_oom(min(self.own_score + 500, 1000))
         try:
@@ -377,7 +418,9 @@ class Agent:
         """Pass the output on until the command ends or must end; then end all that it left."""
         self.flags = 0
         status = None
-        deadline = time.monotonic() + order.wall
+        now = time.monotonic()
+        deadline, look = now + order.wall, now + LOOK_SECONDS
+        most = max(order.files, self.count_files())  # who has too many may still remove some
         pidfd = os.pidfd_open(started)
         waiting = select.poll()
         waiting.register(self.channel.read_fd, select.POLLIN)
@@ -388,11 +431,16 @@ class Agent:
         try:
             self.heed_kill(order)  # it may have come in one piece with the command
             while status is None and not self.flags:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                now = time.monotonic()
+                if now >= deadline:
                     self.flags = TIMED_OUT
                     break
-                ready = [fd for fd, _ in waiting.poll(min(left, 0.2) * 1000)]
+                if now >= look:
+                    look = now + LOOK_SECONDS
+                    if self.count_files() > most:
+                        self.flags = CROWDED
+                        break
+                ready = [fd for fd, _ in waiting.poll(min(deadline - now, LOOK_SECONDS) * 1000)]
                 for fd in ready:
                     if fd in flowing:
                         if not self.pass_on(flowing[fd], order, more=pidfd in ready):
@@ -411,6 +459,18 @@ class Agent:
         for stream in flowing.values():
             self.drain(stream, order)
         return 128 - status if status < 0 else status
+
+    def count_files(self) -> int:
+        """How many the fullest of our file systems has. An empty one costs memory, and no quota."""
+        most = 0
+        if self.contained:  # otherwise they are the machine's
+            for place in (self.workspace.root, "/tmp", "/dev/shm"):  # noqa: S108 - inside
+                try:
+                    held = os.statvfs(place)
+                except OSError:
+                    continue
+                most = max(most, held.f_files - held.f_ffree)
+        return most
 
     def pass_on(self, stream: Stream, order: Order, more: bool) -> bool:
         data = os.read(stream.fd, CHUNK)
@@ -467,6 +527,7 @@ class Agent:
                 os.kill(-1, SIGKILL)
                 pid, raw = os.waitpid(-1, 0)
             except (ProcessLookupError, ChildProcessError):
+                remove_shared()
                 return -SIGKILL if status is None else status
             if pid == started:
                 status = os.waitstatus_to_exitcode(raw)
@@ -480,10 +541,12 @@ class Agent:
                 pass
 
     def keep_state(self, fd: int, order: Order) -> None:
-        size = os.fstat(fd).st_size
-        if not 0 < size <= LARGEST_STATE:
+        told = os.pread(fd, LARGEST_STATE + 1, 0)
+        cwd, *pairs = told.decode("utf-8", "surrogateescape").split("\0")
+        if cwd.startswith("/") and not order.cwd:
+            self.cwd = cwd
+        if len(told) > LARGEST_STATE:
             return
-        cwd, *pairs = os.pread(fd, size, 0).decode("utf-8", "surrogateescape").split("\0")
         env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         for name in ("_", "SHLVL", "BASH_ENV"):
             env.pop(name, None)
@@ -492,8 +555,6 @@ class Agent:
                 del env[name]
                 if name in self.env:
                     env[name] = self.env[name]
-        if cwd.startswith("/") and not order.cwd:
-            self.cwd = cwd
         if env:
             self.env = env
 
@@ -537,6 +598,36 @@ def forward(path: str) -> None:
                 time.sleep(0.05)
 
     _thread.start_new_thread(accept, ())
+
+
+def remove_shared() -> None:
+    """Shared memory, semaphores and queues outlive their makers, and hold the session's memory."""
+    for kind, control, info, where in SHARED:
+        first = (0,) if kind == "sem" else ()  # which of a set; the others have none
+        control(0, *first, info, counts)
+        for number in shared(kind) if counts[where] else ():
+            control(number, *first, IPC_RMID, None)
+
+
+def shared(kind: str) -> list[int]:
+    listed = b""
+    try:
+        fd = os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)
+    except OSError:
+        return []
+    try:
+        while part := os.read(fd, CHUNK):
+            listed += part
+    finally:
+        os.close(fd)
+    return [int(line.split()[1]) for line in listed.splitlines()[1:]]
+
+
+def prelude_for(text: str) -> bytes:
+    if "RETURN" in text or "DEBUG" in text:  # such traps of its own would fire at ours
+        return PRELUDE
+    execs = EXECS if "exec" in text.replace(";", " ").split() else b""
+    return PRELUDE + execs + (TRAPS if "trap" in text else b"")
 
 
 def write_all(fd: int, content: bytes) -> None:

@@ -5,9 +5,11 @@ still be the host's uid 0 and could write the host's /proc/sys.
 """
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ ETC: Final = {
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
+REAP_SECONDS: Final = 1.0  # for bubblewrap to see that those inside are dead
+ALONE_SECONDS: Final = 0.05  # where there is nobody: it is just going, or has not begun
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
 
 
@@ -272,8 +276,24 @@ class BwrapSession(ChildSession):
             if "0" in uids:
                 raise Unavailable("the sandbox runs as the host's root")
 
+    async def _kill_inside(self) -> None:
+        """Bubblewrap itself goes once it has taken in what was inside.
+
+        Killed with it, it would leave a zombie to the first process, which in a container is us.
+        """
+        if self._process is None:
+            return
+        inside = [pid for pid in self.group.pids() if pid != self._process.pid]
+        for pid in inside:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        seconds = REAP_SECONDS if inside else ALONE_SECONDS
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), seconds)
+
     async def kill_all(self) -> None:
         deadline = asyncio.get_running_loop().time() + DESTROY_SECONDS
+        await self._kill_inside()
         self.group.kill()
         await self.kill_child()
         pause = 0.001

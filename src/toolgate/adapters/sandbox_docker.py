@@ -34,6 +34,7 @@ UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
 DESTROY_SECONDS: Final = 15.0
 HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
+GONE: Final = 404
 UNREACHABLE: Final = 900  # aiodocker's own status for an engine that cannot be connected to
 FROM_THE_ENGINE: Final = (aiodocker.DockerError, aiohttp.ClientError, TimeoutError)
 EMPTY_FOLDERS: Final = ("usr", "proc", "sys", "dev", "etc", "run", "tmp", "workspace")
@@ -60,6 +61,7 @@ class DockerSandbox:
         self._docker: aiodocker.Docker | None = None
         self._instance = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._sessions: set[DockerSession] = set()
+        self._remains: set[DockerContainer] = set()  # that the engine would not remove
         self._opened = 0
 
     @property
@@ -82,10 +84,11 @@ class DockerSandbox:
         self._opened += 1
         session = DockerSession(limits=self.limits)
         self._sessions.add(session)
-        session.on_end = lambda: self._sessions.discard(session)
+        session.on_end = lambda: self._forget(session)
         name = f"toolgate-{spec.key.digest}-{self._instance}-{self._opened}"
         try:
             await self._have_image(docker)  # it may have been pruned since the last one
+            await self._remove_remains()
             await session.start(docker, self._config(spec), name=name)
             way_out = EGRESS_SOCKET if spec.egress is not None else ""
             await session.begin(spec, env=base_env(spec), egress=way_out)
@@ -98,9 +101,20 @@ class DockerSandbox:
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in list(self._sessions)))
+        await self._remove_remains()
         if self._docker is not None:
             await self._docker.close()
             self._docker = None
+
+    def _forget(self, session: "DockerSession") -> None:
+        self._sessions.discard(session)
+        if session.container is not None and not session.removed:
+            self._remains.add(session.container)
+
+    async def _remove_remains(self) -> None:
+        for container in list(self._remains):
+            if await _is_removed(container):
+                self._remains.discard(container)
 
     async def _engine(self) -> aiodocker.Docker:
         if self._docker is None:
@@ -188,6 +202,7 @@ class DockerSession(AgentSession):
         super().__init__(limits=limits, destroy=self._end, explain=self._stderr)
         self.on_end = _nothing
         self.container: DockerContainer | None = None
+        self.removed = False
         self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
@@ -229,9 +244,7 @@ class DockerSession(AgentSession):
 
     async def _end(self) -> None:
         if self.container is not None:
-            with contextlib.suppress(aiodocker.DockerError, aiohttp.ClientError, TimeoutError):
-                async with asyncio.timeout(DESTROY_SECONDS):
-                    await self.container.delete(force=True, v=True)
+            self.removed = await _is_removed(self.container)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -239,6 +252,17 @@ class DockerSession(AgentSession):
             with contextlib.suppress(AssertionError, aiohttp.ClientError):
                 await self._stream.close()
         self.on_end()
+
+
+async def _is_removed(container: DockerContainer) -> bool:
+    try:
+        async with asyncio.timeout(DESTROY_SECONDS):
+            await container.delete(force=True, v=True)
+    except aiodocker.DockerError as refused:
+        return refused.status == GONE
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+    return True
 
 
 def _is_unreachable(failed: BaseException) -> bool:

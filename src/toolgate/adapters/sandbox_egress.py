@@ -4,6 +4,7 @@ The sandbox has no network; its agent passes connections from its own loopback t
 hosts may be reached is decided here, outside, and each connection is checked as every fetch is.
 """
 
+import re
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -12,9 +13,15 @@ from typing import Final
 from toolgate.adapters.egress_proxy import Client, EgressDecision, EgressProxy
 from toolgate.adapters.scratch import make_scratch
 from toolgate.adapters.web_guard import Guard
+from toolgate.domain.errors import Misconfigured
 from toolgate.ports.sandbox import SessionKey
 
 PORTS: Final = (80, 443)  # of a host that is listed without one
+
+# A name as proxies see it, or an address; one that is not ASCII is written xn--.
+_ENTRY: Final = re.compile(
+    r"(?P<name>(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*)\.?(:(?P<port>[0-9]{1,5}))?"
+)
 
 Allows = Callable[[str, int], bool]
 Note = Callable[[SessionKey, EgressDecision], Awaitable[None] | None]
@@ -26,11 +33,12 @@ def unnoted(_key: SessionKey, _decision: EgressDecision) -> None:
 
 def same_for_all(hosts: Sequence[str]) -> Callable[[SessionKey], Allows | None]:
     """One list for every session, as a runner has it."""
-    return lambda _: allows(hosts) if hosts else None
+    allowed = allows(hosts) if hosts else None
+    return lambda _: allowed
 
 
 def allows(hosts: Sequence[str]) -> Callable[[str, int], bool]:
-    """`name`, `*.suffix` or `name:port`; nothing else, and nothing by default."""
+    """`name`, `*.suffix` or `name:port`; nothing by default. Raises Misconfigured for others."""
     entries = [_entry(host) for host in hosts]
 
     def allowed(host: str, port: int) -> bool:
@@ -41,14 +49,21 @@ def allows(hosts: Sequence[str]) -> Callable[[str, int], bool]:
 
 
 def _entry(text: str) -> tuple[str, tuple[int, ...]]:
-    name, colon, port = text.strip().lower().rpartition(":")
-    if colon and port.isdigit():
-        return name, (int(port),)
-    return text.strip().lower(), PORTS
+    read = _ENTRY.fullmatch(text.strip().lower())
+    if read is None or not 0 < int(read["port"] or PORTS[0]) < 65536:
+        raise Misconfigured(
+            f"egress to {text!r} cannot be granted: use name, *.suffix or name:port"
+        )
+    return read["name"], (int(read["port"]),) if read["port"] else PORTS
 
 
 def _matches(host: str, name: str) -> bool:
     return host.endswith(name[1:]) if name.startswith("*.") else host == name
+
+
+def _name(key: SessionKey) -> str:
+    """Short: the path of a socket has room for 107 characters, and some are the machine's."""
+    return key.digest[:16]
 
 
 class SandboxEgress:
@@ -78,7 +93,7 @@ class SandboxEgress:
         proxy = EgressProxy(
             self._guard, default=client, decided=lambda decision: self._note(key, decision)
         )
-        path = self._place() / f"{key.digest}.sock"
+        path = self._place() / _name(key)
         path.unlink(missing_ok=True)
         self._proxies[key] = proxy  # from here on the folder is in use
         await proxy.listen_unix(path)
@@ -91,7 +106,7 @@ class SandboxEgress:
             await proxy.close()
             self._closed(key)
             if self._folder is not None:
-                (self._folder / f"{key.digest}.sock").unlink(missing_ok=True)
+                (self._folder / _name(key)).unlink(missing_ok=True)
             if not self._proxies and self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None

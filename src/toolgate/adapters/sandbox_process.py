@@ -32,7 +32,7 @@ class ProcessSandbox:
         """There is nothing to prove."""
 
     async def open(self, spec: SessionSpec) -> "ProcessSession":
-        if self._root is None:
+        if self._root is None or not self._root.is_dir():  # it may have been cleaned up
             self._root = make_scratch("process")
         workspace = self._root / spec.key.digest
         workspace.mkdir(exist_ok=True)

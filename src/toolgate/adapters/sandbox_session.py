@@ -193,6 +193,7 @@ class AgentSession:
                     "drain": limits.drain_seconds,
                     "keep": limits.stream_bytes,
                     "flood": limits.flood_bytes,
+                    "files": limits.disk_inodes,
                 },
                 allowance=max(limits.stream_bytes, agent.CHUNK),
                 piece=piece,
@@ -223,6 +224,7 @@ class AgentSession:
             timed_out=bool(flags & agent.TIMED_OUT),
             flooded=bool(flags & agent.FLOODED),
             killed=bool(flags & agent.KILLED),
+            crowded=bool(flags & agent.CROWDED),
             cut=bool(out.missing(out_total) or err.missing(err_total)),
         )
 

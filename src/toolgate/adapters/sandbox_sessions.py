@@ -129,11 +129,7 @@ class Sessions:
 
     async def _open_new(self, key: SessionKey) -> Lease:
         await self._end(key)
-        if self._proof is not None:
-            try:
-                await asyncio.shield(self._proof)
-            except Unavailable as unproven:
-                raise NotStarted(str(unproven)) from unproven
+        await self._be_proven()
         self._opening += 1
         try:
             await self._make_room()
@@ -150,6 +146,17 @@ class Sessions:
         lease = self._leases[key] = Lease(session, now, now)
         log.info("sandbox_opened session=%s isolation=%s", key.digest, self.isolation)
         return lease
+
+    async def _be_proven(self) -> None:
+        """What did not hold is tried again: it may have been a full disk. Raises NotStarted."""
+        if self._proof is None:
+            return
+        if self._proof.done() and self._proof.exception() is not None:
+            self.start_soon()
+        try:
+            await asyncio.shield(self._proof)
+        except Unavailable as unproven:
+            raise NotStarted(str(unproven)) from unproven
 
     async def _make_room(self) -> None:
         while len(self._leases) + self._opening > self._most:

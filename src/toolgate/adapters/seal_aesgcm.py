@@ -16,21 +16,22 @@ NONCE_BYTES: Final = 12
 
 
 class AesGcmSeal:
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, kept_in: str = "its file") -> None:
         self._cipher = AESGCM(key)
+        self._kept_in = kept_in
         self._random = Randomness()
 
     @classmethod
     def in_file(cls, path: Path) -> Self:
         """With the key in this file, made where there is none."""
         try:
-            return cls(path.read_bytes())
+            key = path.read_bytes()
         except FileNotFoundError:
             key = os.urandom(KEY_BYTES)
             write_private(path, key)
-            return cls(key)
-        except ValueError as wrong:
-            raise Damaged(f"{path} holds no key: {wrong}") from wrong
+        if len(key) != KEY_BYTES:
+            raise Damaged(f"{path} holds no key of {KEY_BYTES} bytes: restore it from a copy")
+        return cls(key, kept_in=str(path))
 
     def close(self, content: bytes) -> bytes:
         nonce = self._random.take(NONCE_BYTES)
@@ -40,7 +41,10 @@ class AesGcmSeal:
         try:
             return self._cipher.decrypt(closed[:NONCE_BYTES], closed[NONCE_BYTES:], None)
         except (InvalidTag, ValueError) as wrong:
-            raise Damaged("a sealed row cannot be opened with this installation's key") from wrong
+            raise Damaged(
+                f"a sealed row cannot be opened with the key in {self._kept_in}:"
+                " restore that file, or the journal, from a copy"
+            ) from wrong
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -189,6 +189,8 @@ class _Reading:
         before = self._source[end : node.start_byte + 1] if words else b" "
         if b"\n" in before and b"\n" in before.replace(b"\\\n", b""):
             self.is_doubtful = True  # the grammar does not see the end of a line before \\
+        elif b"\\" in before[:-1].replace(b"\\\n", b""):
+            self.is_doubtful = True  # nor the blank in 'a'\\ 'b', which is one word
         elif _CONTINUED.fullmatch(before[:-1]) and words:
             self._hinder("a word in pieces")
             words[-1] = self._joined([words[-1], word])

@@ -24,7 +24,8 @@ class SseParser:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-        self._rest = ""
+        self._rest: list[str] = []  # a line that has not ended, in the pieces it came in
+        self._rest_size = 0
         self._skip_lf = False
         self._event = ""
         self._data: list[str] = []
@@ -38,8 +39,8 @@ class SseParser:
         """The stream has ended; an event that lacks only its blank line is taken."""
         events = self._take(self._decoder.decode(b"", final=True))
         if self._rest:
-            events += self._line(self._rest)
-            self._rest = ""
+            events += self._line("".join(self._rest))
+            self._rest, self._rest_size = [], 0
         return events + self._line("")
 
     def _take(self, text: str) -> list[SseEvent]:
@@ -52,11 +53,16 @@ class SseParser:
         if self._skip_lf and text:
             text = text.removeprefix("\n")  # the second half of a CR LF that was cut in two
             self._skip_lf = False
-        text = self._rest + text
         if text.endswith("\r"):
             self._skip_lf = True
-        *lines, self._rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        if len(self._rest) > MAX_EVENT_CHARS:
+        *lines, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines:
+            lines[0] = "".join((*self._rest, lines[0]))
+            self._rest, self._rest_size = [], 0
+        if rest:
+            self._rest.append(rest)
+            self._rest_size += len(rest)
+        if self._rest_size > MAX_EVENT_CHARS:
             raise TooLong
         return lines
 

@@ -1,9 +1,10 @@
-"""The audit log, as admission sees it: rows that go into the commit of what they are about."""
+"""The audit log and the evidence, as admission sees them: what goes into the commit it is about."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from toolgate.domain.tools import JsonValue
+from toolgate.ports.evidence import Scalar
 from toolgate.ports.journal import Operation
 
 
@@ -17,4 +18,12 @@ class Trail(Protocol):
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Sequence[Operation]:
         """The operations that write one row, redacted."""
+        ...
+
+
+class Records(Protocol):
+    def prepare(
+        self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
+    ) -> Sequence[Operation]:
+        """The operations that write one record, redacted: a leaf of the evidence log."""
         ...

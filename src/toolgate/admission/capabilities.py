@@ -1,5 +1,6 @@
 """What is registered to be called, in memory as it is in the journal."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -10,12 +11,13 @@ from toolgate.admission.audit import Trail
 from toolgate.domain.capabilities import Capability, Health
 from toolgate.domain.errors import NotFound
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.journal import Delete, Journal, Operation, Put
 from toolgate.ports.seal import Seal
 
 CAPABILITIES: Final = "capabilities"
 
 Changed = Callable[[Capability], None]
+Tell = Callable[[str, Health], Sequence[Operation]]  # the world, of a health that changed
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Capability).decode
 
@@ -30,9 +32,11 @@ class Capabilities:
     trail: Trail
     built_in: Sequence[Capability] = ()
     learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
+    tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
     _observed: dict[str, Health] = field(default_factory=dict)
     _listeners: list[Changed] = field(default_factory=list)
+    _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         self._known = {one.capability_id: one for one in self.built_in}
@@ -61,10 +65,16 @@ class Capabilities:
 
     async def register(self, capability: Capability, *, by: str) -> Capability:
         """Registering again updates; a server that was given before stays unless a new one is."""
+        async with self._registering:  # one that is being given was given before
+            return await self._register(capability, by=by)
+
+    async def _register(self, capability: Capability, *, by: str) -> Capability:
         before = self._known.get(capability.capability_id)
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
         self._learn(capability)
+        health = before.status if before is not None else Health.HEALTHY
+        changed = health is not capability.status
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
             Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
@@ -74,6 +84,7 @@ class Capabilities:
                 resource=("capability", capability.capability_id),
                 metadata={"level": capability.level, "status": capability.status},
             ),
+            *(self.tell(capability.capability_id, capability.status) if changed else ()),
         )
         if before is not None and before.server != capability.server:
             self._observed.pop(capability.capability_id, None)  # that was another server's

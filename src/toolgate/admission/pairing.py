@@ -1,5 +1,7 @@
 """Pairing: a device knocks, the operator looks at the code and lets it in, or does not."""
 
+import asyncio
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,16 +10,17 @@ from typing import Final
 
 import msgspec
 
-from toolgate.admission.audit import Trail
+from toolgate.admission.audit import Records, Trail
 from toolgate.admission.refusals import AuthRequired
 from toolgate.admission.registry import SERVICE_NAMES, Registry, encode
 from toolgate.domain.devices import OPERATOR, Contact, Pending, Scope, ask
-from toolgate.domain.errors import Invalid, NotFound, Unavailable
+from toolgate.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
 PAIRINGS: Final = "pairings"
 CODE_CHANCE: Final = 2**40
+ACTIONS: Final = {"rotated": "approved", "turned_down": "revoked"}  # as the audit calls them
 
 _decode: Final = msgspec.json.Decoder(Pending).decode
 
@@ -28,9 +31,11 @@ class Pairing:
     clock: Clock
     registry: Registry
     trail: Trail
+    evidence: Records
     auto_approve: bool = False  # those who knock from this machine; off unless the operator says so
 
     _waiting: dict[str, Pending] = field(default_factory=dict)
+    _letting_in: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         rows = await self.journal.scan(PAIRINGS)
@@ -49,12 +54,11 @@ class Pairing:
         """
         if contact.device_id == OPERATOR.name or contact.device_id.startswith(SERVICE_NAMES):
             raise Invalid("a device goes by a name of its own", field="deviceId")
-        if self.auto_approve and self._is_new(contact) and _is_local(contact.ip):
-            note = self._approved(contact.device_id, Scope(), by="auto-approve")
-            token = await self.registry.pair(
-                contact.device_id, Scope(), public_key=contact.public_key, also=note
-            )
-            return AuthRequired("paired: use this token", token=token)
+        if self.auto_approve and _is_local(contact.ip):
+            async with self._letting_in:
+                if self._is_new(contact):
+                    token = await self._let_in(contact)
+                    return AuthRequired("paired: use this token", token=token)
         now = self.clock.now_ms()
         known = self._waiting.get(contact.device_id)
         pending = ask(
@@ -75,42 +79,76 @@ class Pairing:
 
     async def approve(self, device_id: str, scope: Scope | None, *, by: str) -> tuple[str, Scope]:
         """Pair a device that waits, or rotate the token of one that is paired: (token, scope)."""
+        async with self._letting_in:
+            return await self._approve(device_id, scope, by=by)
+
+    async def _approve(self, device_id: str, scope: Scope | None, *, by: str) -> tuple[str, Scope]:
         waiting = self._waiting.get(device_id)
         if waiting is not None and waiting.expires_at <= self.clock.now_ms():
             waiting = None
         known = self.registry.device(device_id)
         if waiting is None and (known is None or not known.active):
             raise NotFound("pairing request of device", device_id)
-        granted = scope or (known.scope if known is not None and known.active else Scope())
-        note = self._approved(device_id, granted, by=by)
+        paired = known is not None and known.active
+        granted = scope or (known.scope if known is not None and paired else Scope())
+        note = self._note("rotated" if paired else "approved", device_id, by=by, scope=granted)
         token = await self.registry.pair(
             device_id,
             granted,
-            public_key=waiting.public_key if waiting is not None else "",
+            # Of one that is paired, whoever knocks under its name may be another: with its new
+            # token it can bring a key itself.
+            public_key=waiting.public_key if waiting is not None and not paired else "",
             also=[Delete(PAIRINGS, device_id), *note],
         )
         self._waiting.pop(device_id, None)
         return token, granted
 
+    async def _let_in(self, contact: Contact) -> str:
+        note = self._note("approved", contact.device_id, by="auto-approve", scope=Scope())
+        return await self.registry.pair(
+            contact.device_id, Scope(), public_key=contact.public_key, also=note
+        )
+
     def _is_new(self, contact: Contact) -> bool:
         """A name alone takes no paired device's token, nor back what the operator took away."""
         return self.registry.device(contact.device_id) is None
 
-    def _approved(self, device_id: str, scope: Scope, *, by: str) -> Sequence[Operation]:
-        return self.trail.note(
-            "pairing.approved",
-            actor=by,
-            resource=("device", device_id),
-            metadata={"scope": msgspec.to_builtins(scope)},
+    async def bind_key(self, device_id: str, public_key: str) -> None:
+        """From now on a device that has proven its token is also known by this key."""
+        note = self._note("key_bound", device_id, by=device_id)
+        await self.registry.bind_key(device_id, public_key, also=note)
+
+    def _note(
+        self, status: str, device_id: str, *, by: str, scope: Scope | None = None
+    ) -> Sequence[Operation]:
+        """Its row of the audit and its record: what was granted, to whom, by whom."""
+        granted = {} if scope is None else msgspec.to_builtins(scope)
+        fields = {"status": status, "device_id": device_id, "by": by, **granted}
+        return (
+            *self.trail.note(
+                f"pairing.{ACTIONS.get(status, status)}",
+                actor=by,
+                resource=("device", device_id),
+                metadata={"scope": granted} if granted else None,
+            ),
+            *self.evidence.prepare("pairing", fields, subject=device_id),
         )
 
     async def revoke(self, device_id: str, *, by: str) -> None:
         """Take a device's right away, or turn down one that waits; raises NotFound."""
-        note = self.trail.note("pairing.revoked", actor=by, resource=("device", device_id))
+        if self.registry.may_revoke(device_id):
+            await self._revoke(device_id, by=by)  # at once, whatever else is under way
+            return
+        async with self._letting_in:  # it may be about to be paired
+            await self._revoke(device_id, by=by)
+
+    async def _revoke(self, device_id: str, *, by: str) -> None:
+        paired = self.registry.may_revoke(device_id)
+        note = self._note("revoked" if paired else "turned_down", device_id, by=by)
         waiting = self._waiting.pop(device_id, None)
         gone = [Delete(PAIRINGS, device_id), *note]
         try:
-            if waiting is not None and not self.registry.may_revoke(device_id):
+            if waiting is not None and not paired:
                 await self.journal.commit(*gone)
             else:
                 await self.registry.revoke(device_id, also=gone)
@@ -124,7 +162,8 @@ class Pairing:
         pending = self._waiting.get(row.key)
         if pending is not None and pending.expires_at <= self.clock.now_ms():
             del self._waiting[row.key]
-        await self.journal.commit(Delete(PAIRINGS, row.key))
+        with contextlib.suppress(Conflict):  # it knocked again since this row was read
+            await self.journal.commit(Delete(PAIRINGS, row.key, expected=row.version))
 
 
 def _is_local(ip: str) -> bool:

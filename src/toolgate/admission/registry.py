@@ -74,6 +74,7 @@ class Registry:
         self._leaving: dict[str, Service] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self.cuts = 0  # how often somebody's right has ended
         self._changing = asyncio.Lock()  # a device is not written from what was read before
 
     async def load(self) -> None:
@@ -154,10 +155,16 @@ class Registry:
     async def pair(
         self, device_id: str, scope: Scope, *, public_key: str, also: Sequence[Operation] = ()
     ) -> str:
-        """Pair a device, or give a paired one another token; returns the token."""
+        """Pair a device, or give a paired one another token; returns the token.
+
+        Raises NotFound for one that was paired, and was revoked before its turn came.
+        """
         token = new_token()
+        before = self._devices.get(device_id)
         async with self._changing:
             known = self._devices.get(device_id)
+            if before is not None and before.active and known is not None and not known.active:
+                raise NotFound("device", device_id)
             device = Device(
                 device_id=device_id,
                 token_hash=hash_of(token),
@@ -170,11 +177,13 @@ class Registry:
         self._cut(device_id)
         return token
 
-    async def bind_key(self, device_id: str, public_key: str) -> None:
+    async def bind_key(
+        self, device_id: str, public_key: str, *, also: Sequence[Operation] = ()
+    ) -> None:
         async with self._changing:
             known = self._devices[device_id]
             device = replace(known, public_key=public_key)
-            await self._journal.commit(Put(DEVICES, device_id, encode(device)))
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
 
     def may_revoke(self, device_id: str) -> bool:
@@ -194,7 +203,7 @@ class Registry:
         await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
         self._unwritten.discard(device_id)
 
-    async def add_service(self, name: str, scope: Scope) -> str:
+    async def add_service(self, name: str, scope: Scope, *, also: Sequence[Operation] = ()) -> str:
         """A token for a script; the same name again gives another token in its place.
 
         Raises Invalid for a name that cannot be part of a path: nobody could end it by that.
@@ -204,18 +213,18 @@ class Registry:
         token = SERVICE_PREFIX + new_token()
         service = Service(name, hash_of(token), scope, self._clock.now_ms())
         known = name in self._services
-        await self._journal.commit(Put(SERVICES, name, encode(service)))
+        await self._journal.commit(Put(SERVICES, name, encode(service)), *also)
         if known and name not in self._services:
             return token  # it was ended meanwhile, and is gone from the disk too
         self._services[name] = service
         self._cut(f"{SERVICE_NAMES}{name}")
         return token
 
-    async def remove_service(self, name: str) -> None:
+    async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:
         self._leaving[name] = self.service(name)
         self._services.pop(name, None)
         self._cut(f"{SERVICE_NAMES}{name}")
-        await self._journal.commit(Delete(SERVICES, name))
+        await self._journal.commit(Delete(SERVICES, name), *also)
         self._leaving.pop(name, None)
 
     @contextlib.contextmanager
@@ -240,5 +249,6 @@ class Registry:
             self._keep(device)
 
     def _cut(self, name: str) -> None:
+        self.cuts += 1
         for cut in self._watchers.get(name, ()):
             cut.set()

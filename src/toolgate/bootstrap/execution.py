@@ -1,5 +1,6 @@
 """The tool pipeline and everything a tool call may reach."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,9 @@ from toolgate.adapters.web_search import WebSearch
 from toolgate.admission.capabilities import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
+from toolgate.bootstrap.terms import Terms
 from toolgate.domain.capabilities import Capability, Health, Server
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Misconfigured, ToolgateError
 from toolgate.domain.policy.decide import FindPolicy
 from toolgate.domain.policy.model import InvalidPolicy
 from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
@@ -81,6 +83,7 @@ class Upstreams:
     clock: SystemClock
     capabilities: Capabilities | None = None
     sessions: McpUpstreams = field(init=False)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
@@ -100,8 +103,11 @@ class Upstreams:
 
     def _describe(self, tool: str, caller: Caller) -> Tool | None:
         """As its server says; but what is registered as signing signs, whatever its server says."""
-        known, capability = self.sessions.describe(tool, caller), self._capability(tool)
-        if capability is None or capability.level is not Level.SIGN:
+        capability = self._capability(tool)
+        if capability is None:
+            return None
+        known = self.sessions.describe(tool, caller)
+        if capability.level is not Level.SIGN:
             return known
         return replace(known or Tool(tool, "", Level.SIGN, {}, False), level=Level.SIGN)
 
@@ -114,8 +120,23 @@ class Upstreams:
         return None if found is None else found.server
 
     def _report(self, capability_id: str, health: Health) -> None:
-        if self.capabilities is not None and self.capabilities.report(capability_id, health):
+        if self.capabilities is None:
+            return
+        before = self.capabilities.get(capability_id)
+        if self.capabilities.report(capability_id, health):
             log.info("capability_health id=%s health=%s", capability_id, health)
+        after = self.capabilities.get(capability_id)
+        if after is not None and after != before:
+            task = asyncio.create_task(self._tell(self.capabilities, after))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, capabilities: Capabilities, changed: Capability) -> None:
+        told = capabilities.tell(changed.capability_id, changed.status)
+        try:
+            await capabilities.journal.commit(*told)
+        except ToolgateError as unwritten:
+            log.warning("health_not_told id=%s error=%s", changed.capability_id, unwritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +153,7 @@ class Execution:
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
+    terms: Terms
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
@@ -209,15 +231,15 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         browser_tasks(settings, journal=journal, home=home, clock=clock, new_id=core.new_id)
     )
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
-    routing = Routing(
-        [
-            on_target(lambda _: on_targets, offers=TARGET_TOOLS),
-            named_tools(in_browser, in_browser.tools()),
-            upstreams.route(),
-            *await _search(settings, installation),
-            named_tools(built_in, built_in.tools()),
-        ]
-    )
+    terms = Terms(clock, upstreams.sessions.capability_of)
+    routes = [
+        on_target(lambda _: on_targets, offers=TARGET_TOOLS),
+        named_tools(in_browser, in_browser.tools()),
+        upstreams.route(),
+        *await _search(settings, installation),
+        named_tools(built_in, built_in.tools()),
+    ]
+    routing = Routing([terms.bind(route) for route in routes])
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
         policies=policies,
@@ -249,6 +271,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         executor,
         routing.known_level,
         upstreams,
+        terms,
         simulation,
         tasks,
         in_browser.tools(),

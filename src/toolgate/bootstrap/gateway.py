@@ -67,6 +67,7 @@ async def open_gateway(
             new_id=core.new_id,
             seal=core.seal,
             audit=execution.audit,
+            evidence=execution.evidence,
             pipeline=execution.pipeline,
             level_of=level_of,
             runs=runs,
@@ -92,6 +93,7 @@ async def open_gateway(
         ),
     )
     execution.upstreams.capabilities = door.capabilities
+    execution.terms.registered = (door.capabilities, door.limits)
     await door.load()
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())

@@ -108,7 +108,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
     )
     door, due = await open_gateway(settings, installation, core, execution, runs, dispatcher)
-    start_runs(due)
+    start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
     console = await open_console(settings, core, execution, runs, door, sockets["clients"])
@@ -172,7 +172,6 @@ async def _start_ingress_alone(
         {REMOTE_CALLS: orchestrator.on_call_deadline, records.REQUESTS: forget_request},
     )
     installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
-    start_retention(installation, core)
     await orchestrator.start()
     installation.on_stop(orchestrator.stop)
     hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
@@ -183,6 +182,7 @@ async def _start_ingress_alone(
         }
     )
     ingress = _ingress(settings, core, hub, orchestrator, metrics)
+    start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)

@@ -1,7 +1,7 @@
 """Runs, their agents, their deadlines and their retention."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
 from toolgate.adapters.echo_agent import EchoAgent
@@ -15,7 +15,7 @@ from toolgate.orchestration import records
 from toolgate.orchestration.advance import Advance
 from toolgate.orchestration.agents import Agents
 from toolgate.orchestration.conversations import Conversations
-from toolgate.orchestration.retention import Retention
+from toolgate.orchestration.retention import Forget, Retention
 from toolgate.orchestration.runs import Limits, Runs
 from toolgate.orchestration.session_tools import SessionTools
 from toolgate.ports.agents import Agent
@@ -25,13 +25,25 @@ from toolgate.settings import Settings
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 
 
+class StartRuns(Protocol):
+    """Begin with the work; `forgets` and those who are online are for the retention."""
+
+    def __call__(
+        self,
+        more_due: Mapping[str, OnDue],
+        *,
+        is_online: Callable[[str], bool] = ...,
+        forgets: Sequence[Forget] = ...,
+    ) -> None: ...
+
+
 async def open_runs(
     settings: Settings,
     installation: Installation,
     core: Core,
     execution: Execution,
     dispatcher: LocalDispatcher,
-) -> tuple[Runs, Callable[[Mapping[str, OnDue]], None]]:
+) -> tuple[Runs, StartRuns]:
     """The runs, and how their work begins once whoever else has deadlines has said so."""
     agents = await load_agents(settings, installation, core)
     session_tools = SessionTools(core.journal)
@@ -51,6 +63,7 @@ async def open_runs(
             agent_ms=settings.agent_timeout_ms,
         ),
     )
+    await runs.allow_for_downtime()
 
     async def approval_expired(row: Row) -> None:
         await execution.approvals.on_due(row)
@@ -63,11 +76,20 @@ async def open_runs(
     }
     advance = Advance(runs, session_tools, Conversations(core.journal))
 
-    def start(more_due: Mapping[str, OnDue]) -> None:
+    def start(
+        more_due: Mapping[str, OnDue],
+        *,
+        is_online: Callable[[str], bool] = lambda _: False,
+        forgets: Sequence[Forget] = (),
+    ) -> None:
+        async def forget_tools(before: int) -> int:
+            now = core.clock.now_ms()
+            return await session_tools.forget(before, now=now, is_online=is_online)
+
         runs.watch_approvals(core.bus)
         dispatcher.start(advance, {**on_due, **more_due})
         installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
-        start_retention(installation, core)
+        start_retention(installation, core, forget_tools, *forgets)
 
     return runs, start
 
@@ -88,7 +110,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
     return agents
 
 
-def start_retention(installation: Installation, core: Core) -> None:
-    retention = Retention(core.journal, core.clock)
+def start_retention(installation: Installation, core: Core, *besides: Forget) -> None:
+    retention = Retention(core.journal, core.clock, besides=besides)
     retention.start()
     installation.on_stop(retention.stop)

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import refusal
-from toolgate.cli.options import host_in_url, with_settings
+from toolgate.cli.operator import opener_for, refusal, silence
+from toolgate.cli.options import gateway_url, with_settings
 from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
 from toolgate.execution.file_artifacts import LARGEST_FILE
 from toolgate.settings import Settings
@@ -75,18 +75,18 @@ def get(
 
 
 def _ask(settings: Settings, url: str | None, path: str, *, content: bytes | None = None) -> bytes:
-    address = (url or f"http://{host_in_url(settings)}:{settings.gateway_port}").rstrip("/")
+    address = gateway_url(settings, url)
     request = urllib.request.Request(  # noqa: S310 - the operator's own URL
         address + path, data=content, headers={"Authorization": f"Bearer {_token(settings)}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as above
+        with opener_for(address).open(request, timeout=TIMEOUT_S) as got:
             answer: bytes = got.read()
             return answer
     except urllib.error.HTTPError as refused:
-        raise refusal(refused, address) from refused
+        raise refusal(refused, address, setting="EXECUTOR_TOKEN") from refused
     except (OSError, ValueError, http.client.HTTPException) as silent:
-        raise Unavailable(f"no gateway answers at {address}: {silent}") from silent
+        raise silence("gateway", address, silent) from silent
 
 
 def _token(settings: Settings) -> str:

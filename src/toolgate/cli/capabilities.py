@@ -55,6 +55,10 @@ def register(
     as_json: bool,
 ) -> None:
     """Register CAPABILITY_ID, or change its terms; PROGRAM is its MCP server on stdio."""
+    if program and program[0].startswith("-"):  # what follows a program's name is the program's
+        raise click.NoSuchOption(program[0])
+    if program and mcp_url:
+        raise click.UsageError("a server is a program or --mcp-url, not both")
     body: dict[str, Any] = {"capabilityId": capability_id, "scope": scope, "level": level}
     if rate is not None:
         body["rateLimit"] = rate

@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import click
 import uvloop
@@ -15,7 +16,7 @@ import uvloop
 from toolgate import settings as table
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import plain
-from toolgate.client.sessions import Disconnected, Refused, Session, connect
+from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
 
@@ -35,32 +36,61 @@ class Talk:
     as_json: bool
 
 
-async def _line(prompt: str) -> str:
-    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
-    sys.stdout.write(prompt)
-    sys.stdout.flush()
-    loop = asyncio.get_running_loop()
-    read: asyncio.Future[str] = loop.create_future()
+@dataclass(slots=True)
+class _Person:
+    """Whoever sits at stdin: each line answers the question that was asked last."""
 
-    def tell(line: str, wrong: Exception | None = None) -> None:
-        if read.done():
-            return
-        if wrong is None:
-            read.set_result(line)
-        else:
-            read.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+    open: list[tuple[str, asyncio.Future[str]]] = field(default_factory=list)
+    is_read: bool = False
 
-    def wait() -> None:
+    async def answer(self, question: str) -> str:
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.open.append((question, asked))
+        self._ask()
+        try:
+            return await asked
+        finally:
+            self.open = [one for one in self.open if one[1] is not asked]
+
+    def _ask(self) -> None:
+        sys.stdout.write(self.open[-1][0])
+        sys.stdout.flush()
+        if not self.is_read:
+            self.is_read = True
+            # Not of the loop's own threads: those are waited for at the end, and this one may never
+            # return.
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             told: tuple[str, Exception | None] = sys.stdin.readline(), None
+            told[0].encode()
         except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
             told = "", wrong
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(self._tell, *told)
 
-    # Not of the loop's own threads: those are waited for at the end, and this one may never return.
-    threading.Thread(target=wait, daemon=True).start()
-    return await read
+    def _tell(self, line: str, wrong: Exception | None) -> None:
+        self.is_read = False
+        waiting = [one for one in self.open if not one[1].done()]
+        if not waiting:
+            return
+        (_, asked), self.open = waiting[-1], waiting[:-1]
+        if wrong is None:
+            asked.set_result(line)
+        else:
+            asked.set_exception(Unavailable(f"stdin cannot be read: {wrong}"))
+        if self.open:
+            self._ask()
+
+
+_people: WeakKeyDictionary[asyncio.AbstractEventLoop, _Person] = WeakKeyDictionary()
+
+
+async def _line(prompt: str) -> str:
+    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
+    return await _people.setdefault(asyncio.get_running_loop(), _Person()).answer(prompt)
 
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
@@ -68,7 +98,11 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {plain(asked.tool_name)} {plain(asked.args_summary)}")
         if asked.reason:
             click.echo(f"  {plain(asked.reason)}")
-        answer = await _line("  approve? [y/N] ")
+        try:
+            answer = await _line("  approve? [y/N] ")
+        except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended
+            click.echo()
+            raise
     return answer.strip().lower() in {"y", "yes"}
 
 
@@ -79,13 +113,20 @@ def _show(event: wire.AnySessionEvent) -> None:
         case wire.ToolRequest():
             click.echo(f"\n[tool {plain(event.tool_name)}]")
         case wire.State():
-            click.echo(f"\n[{plain(event.state.lower())}]")
+            back = retracted(event)
+            why = f": it begins anew, the last {back} characters do not count" if back else ""
+            click.echo(f"\n[{plain(event.state.lower())}{why}]")
         case wire.Error():
-            click.echo(f"\n[{plain(event.code)}: {plain(event.message)}]")
+            click.echo()
+            _complain(event)
         case wire.Done():
             click.echo()
         case _:
             pass
+
+
+def _complain(error: wire.Error) -> None:
+    click.echo(f"toolgate: {plain(error.code)}: {plain(error.message)}", err=True)
 
 
 async def _say(session: Session, said: str, talk: Talk) -> bool:
@@ -94,6 +135,8 @@ async def _say(session: Session, said: str, talk: Talk) -> bool:
     async for event in session.invoke(said, agent_id=talk.agent):
         if talk.as_json:
             click.echo(wire.encode(event))
+            if isinstance(event, wire.Error):
+                _complain(event)
         else:
             _show(event)
         is_done = isinstance(event, wire.Done)
@@ -104,6 +147,7 @@ async def _chat(talk: Talk, once: str) -> bool:
     """Whether every run ended well."""
     # With --json nobody sits here to be asked: what needs a person waits for one elsewhere.
     decide = None if talk.as_json else _decide
+    is_connected = False
     try:
         async with connect(
             talk.url,
@@ -112,6 +156,7 @@ async def _chat(talk: Talk, once: str) -> bool:
             session_id=talk.session_id,
             decide=decide,
         ) as session:
+            is_connected = True
             if once:
                 return await _say(session, once, talk)
             click.echo(f"session {session.session_id}, agent {talk.agent}; Ctrl-D ends", err=True)
@@ -121,7 +166,9 @@ async def _chat(talk: Talk, once: str) -> bool:
                     all_done = await _say(session, line.strip(), talk) and all_done
             return all_done
     except (Disconnected, Refused) as failed:
-        raise Unavailable(f"{talk.url}: {failed}") from failed
+        never = isinstance(failed, Disconnected) and not is_connected
+        hint = "; `toolgate up` starts it, --url says where it is" if never else ""
+        raise Unavailable(f"{talk.url}: {failed}{hint}") from failed
 
 
 def _this_user() -> str:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings as table
@@ -23,6 +21,7 @@ from toolgate.adapters.policy_file import default_policy_text, load_policy
 from toolgate.adapters.sandbox_choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.cli.terminal import print_table, table_of
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.settings import Settings
 
@@ -170,7 +169,7 @@ def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings]))
     else:
-        shown = Table(box=None, pad_edge=False, show_header=False)
+        shown = table_of("", "", "", header=False)
         for finding in findings:
             mark = (
                 Text("ok", "green")
@@ -181,6 +180,6 @@ def command(settings: table.Settings, *, docker_url: str, as_json: bool) -> None
             if finding.hint:
                 detail.append(f"\n{finding.hint}", "dim")
             shown.add_row(mark, Text(finding.name), detail)
-        Console(highlight=False).print(shown)
+        print_table(shown)
     if not works(findings):
         sys.exit(EXIT_FAILED)

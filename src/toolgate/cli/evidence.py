@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -50,14 +51,16 @@ def show(what: str, *, as_json: bool, home: Path | None) -> None:
     With --json one line for each: its index, the record, and its artifacts as texts.
     """
     with _answering(), ClosedHome(_resolved(home)) as closed:
+        lost: list[str] = []
         for index, data in _records(closed, what):
             record = json.loads(data)
             wanted = (record["subject"], str(index))
-            texts = {
-                ref: closed.artifact(ref, digest).decode()
-                for ref, digest in artifacts_of(data).items()
-                if what == ref or what in wanted
-            }
+            texts: dict[str, str] = {}
+            for ref, digest in artifacts_of(data).items():
+                if (what == ref or what in wanted) and (
+                    content := _left(closed, ref, digest, lost)
+                ):
+                    texts[ref] = content.decode()
             if as_json:
                 click.echo(json.dumps({"index": index, "record": record, "artifacts": texts}))
                 continue
@@ -66,6 +69,7 @@ def show(what: str, *, as_json: bool, home: Path | None) -> None:
             for ref, text in texts.items():
                 click.echo(f"\n{ref}")
                 click.echo(plain(text))
+        _tell_lost(lost)
 
 
 @command.command()
@@ -148,6 +152,8 @@ def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool
         _report(report, as_json=as_json)
         return
     root = path if (path / CHECKPOINT).exists() else path / LOG_DIRECTORY
+    if not root.is_dir():
+        raise Unavailable(f"a log was not found in {path}: say with --home where the data is")
     with_artifacts = (root / ARTIFACT_DIRECTORY).is_dir()
     with progress("Verifying records") as told:
         report = check_log(
@@ -195,7 +201,7 @@ def _key_for(root: Path, key: str, *others: Path) -> VerifierKey:
     for place in (*others, root / PUBLIC_KEY):
         if place.is_file():
             return _parse_key(str(place))
-    raise NotFound("key", f"{root / PUBLIC_KEY}: give it with --key")
+    raise Unavailable(f"there is no {root / PUBLIC_KEY}: give the log's key with --key")
 
 
 def _parse_key(key: str) -> VerifierKey:
@@ -210,7 +216,9 @@ def _export_one(closed: ClosedHome, what: str, output: Path) -> tuple[int, int]:
     note = closed.log.checkpoint()
     size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size if note else 0
     if note is None or index >= size:
-        raise NotFound("checkpoint", f"over record {index}: start the server once, to publish it")
+        raise Unavailable(
+            f"no checkpoint is over record {index}: start the server once, to sign it"
+        )
     contents = {ref: closed.artifact(ref, d) for ref, d in artifacts_of(record).items()}
     proof = make_proof(
         closed.log,
@@ -238,12 +246,31 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
         (output / tile.path).write_bytes(closed.log.read(tile))
     (output / ARTIFACT_DIRECTORY).mkdir()
     count = 0
+    lost: list[str] = []
     for record in through(islice(closed.records(), size), "Exporting records", total=size):
         count += 1
         for ref, digest in artifacts_of(record).items():
-            name = digest.removeprefix("sha256:")
-            (output / ARTIFACT_DIRECTORY / name).write_bytes(closed.artifact(ref, digest))
+            if content := _left(closed, ref, digest, lost):
+                name = digest.removeprefix("sha256:")
+                (output / ARTIFACT_DIRECTORY / name).write_bytes(content)
+    _tell_lost(lost)
     return count
+
+
+def _left(closed: ClosedHome, ref: str, digest: str, lost: list[str]) -> bytes:
+    """An artifact's content; empty, and noted, where its blob is gone: the others are not."""
+    try:
+        return closed.artifact(ref, digest)
+    except NotFound:
+        lost.append(ref)
+        return b""
+
+
+def _tell_lost(lost: Sequence[str]) -> None:
+    for ref in lost:
+        click.echo(f"lost: {plain(ref)}", err=True)
+    if lost:
+        raise Damaged(f"{len(lost)} artifacts are gone; all else is there")
 
 
 def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:

@@ -2,11 +2,14 @@
 
 import errno
 import importlib
+import io
 import sys
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
+from toolgate.cli.interrupts import INTERRUPTED, raise_again
 from toolgate.domain.errors import Misconfigured, ToolgateError
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
@@ -39,7 +42,7 @@ EXIT_CODES: Final = {
     0: "it is done, and what was asked about is well",
     1: "it failed, or what was asked about is not well; stderr says why",
     2: "the command, a setting or a file is wrong; stderr says what to correct",
-    130: "Ctrl-C ended it",
+    INTERRUPTED: "Ctrl-C ended it",
 }
 
 
@@ -53,12 +56,25 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"toolgate.cli.{COMMANDS[cmd_name][0]}")
+        raise_again()
         command = module.command
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table: to import every command would take seconds, at each press of Tab."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Our errors end a command in one line, and so does a file that cannot be had."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what it cannot spell is spelled out
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ToolgateError as failed:
@@ -71,8 +87,11 @@ class LazyGroup(click.Group):
                 raise  # whoever read this has had enough: click ends it without a word
             click.echo(f"toolgate: {failed}", err=True)
             sys.exit(1)
+        except UnicodeEncodeError as no_text:
+            click.echo(f"toolgate: {no_text.object!r} is no text that can be sent", err=True)
+            sys.exit(2)
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

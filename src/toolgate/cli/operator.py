@@ -2,20 +2,23 @@
 
 import functools
 import http.client
+import ipaddress
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
-from rich.console import Console
+from rich.text import Text
 
-from toolgate.cli.options import host_in_url, with_settings
-from toolgate.cli.terminal import plain, table_of
+from toolgate.cli.options import gateway_url, with_settings
+from toolgate.cli.terminal import plain, print_table, table_of
 from toolgate.domain.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
@@ -32,15 +35,13 @@ class Operator:
         """The whole answer; raises Refused with the gateway's own words, Unavailable."""
         try:
             request = self._request(method, path, body)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
+            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
                 answer = json.loads(got.read())
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
-        if not isinstance(answer, dict):
-            raise Unavailable(f"no gateway answers at {self.url}, but something else")
-        return answer
+            raise silence("gateway", self.url, silent) from silent
+        return answer_of("gateway", self.url, answer)
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
@@ -49,13 +50,13 @@ class Operator:
         """A stream, line by line, until it ends; a living one is never silent for so long."""
         try:
             request = self._request("GET", path, None)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as got:  # noqa: S310 - as below
+            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
                 for line in got:
                     yield line.decode().rstrip("\n")
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise Unavailable(f"no gateway answers at {self.url}: {silent}") from silent
+            raise silence("gateway", self.url, silent) from silent
 
     def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
         content = None if body is None else json.dumps(body).encode()
@@ -65,13 +66,57 @@ class Operator:
         )
 
 
-def refusal(refused: urllib.error.HTTPError, url: str) -> Refused | Unavailable:
+def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    """What asks this address. No proxy can reach this machine for us, nor may it have our token."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
+    return urllib.request.build_opener(*direct, *handlers)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Answer(dict[str, Any]):
+    """JSON of what should be ours: where a member is not there, it is not."""
+
+    def __init__(self, members: dict[str, Any], stranger: Unavailable) -> None:
+        super().__init__(members)
+        self._stranger = stranger
+
+    def __missing__(self, _: str) -> NoReturn:
+        raise self._stranger
+
+
+def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
+    """The members of an answer; raises Unavailable, also later for one that is not there."""
+    stranger = Unavailable(f"no {what} answers at {url}, but something else: see --url")
+    if not isinstance(answer, dict):
+        raise stranger
+    return _Answer(answer, stranger)
+
+
+def silence(what: str, url: str, silent: Exception) -> Unavailable:
+    """Why nothing answers, and what to do."""
+    cause = silent.reason if isinstance(silent, urllib.error.URLError) else silent
+    why = (cause.strerror if isinstance(cause, OSError) else None) or cause
+    return Unavailable(f"no {what} answers at {url} ({why}); `toolgate up` starts one")
+
+
+def refusal(
+    refused: urllib.error.HTTPError, url: str, *, setting: str = "OPERATOR_TOKEN"
+) -> Refused | Unavailable:
     """What a gateway said no with; where it was none, that."""
     with refused:
         try:
-            return Refused(json.loads(refused.read())["error"]["message"])
+            said = json.loads(refused.read())["error"]["message"]
         except (OSError, ValueError, TypeError, KeyError):
-            return Unavailable(f"no gateway answers at {url}: {refused}")
+            return Unavailable(f"no gateway answers at {url} ({refused}): see --url")
+    wrong_token = refused.code == HTTPStatus.UNAUTHORIZED
+    return Refused(f"{said}: set {setting}, or --home to where it is kept" if wrong_token else said)
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,8 +127,7 @@ def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_settings
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Settings, url: str | None, **kwargs: Any) -> Any:
-        address = url or f"http://{host_in_url(settings)}:{settings.gateway_port}"
-        operator = Operator(address.rstrip("/"), _token(settings))
+        operator = Operator(gateway_url(settings, url), _token(settings))
         return command(*args, operator=operator, **kwargs)
 
     return wrapped
@@ -115,10 +159,11 @@ def show(
     if not rows:
         click.echo(none)
         return
-    shown = table_of(columns)
+    shown = table_of(*columns)
     for row in rows:
-        shown.add_row(*(plain(_cell(name, row.get(name))) for name in columns.values()))
-    Console(markup=False, emoji=False, highlight=False).print(shown)
+        cells = (plain(_cell(name, row.get(name))) for name in columns.values())
+        shown.add_row(*map(Text, cells))
+    print_table(shown)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -4,10 +4,12 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
 from toolgate import settings as table
+from toolgate.domain.errors import Misconfigured
 
 EXIT_FAILED: Final = 1
 
@@ -17,6 +19,19 @@ def host_in_url(settings: table.Settings) -> str:
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read here, not bound
     host = anywhere.get(settings.host, settings.host)
     return f"[{host}]" if ":" in host else host
+
+
+def gateway_url(settings: table.Settings, given: str | None) -> str:
+    """Where the gateway is, by --url or by the settings; raises Misconfigured."""
+    url = given or f"http://{host_in_url(settings)}:{settings.gateway_port}"
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise Misconfigured(f"--url {url} is not a gateway's address, such as http://HOST:8787")
+    return url.rstrip("/")
 
 
 def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -12,7 +12,6 @@ from typing import IO, Any, Final, NoReturn
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings
@@ -20,7 +19,7 @@ from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
 from toolgate.adapters.policy_history import recorded_calls
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.cli.terminal import plain, through
+from toolgate.cli.terminal import plain, print_table, table_of, through
 from toolgate.domain.policy.compile import compile_policy
 from toolgate.domain.policy.decide import decide
 from toolgate.domain.policy.explain import SPELLED, explain
@@ -28,6 +27,7 @@ from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, P
 from toolgate.domain.policy.promises import TestResult, run_tests
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.execution.registry import BUILT_IN
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
@@ -81,8 +81,9 @@ def check(file: Path | None, *, as_json: bool) -> None:
     console.print(
         Text("ok", "green"),
         f" {counts['rules']} rules, {counts['tests']} tests pass: {plain(name)}",
+        soft_wrap=True,
     )
-    console.print(f"version {policy.version}")
+    console.print(f"version {policy.version}", soft_wrap=True)
 
 
 @command.command("test")
@@ -97,7 +98,7 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
         passed = len(rows) - failed
         _print_json({"ok": not failed, "passed": passed, "failed": failed, "tests": rows})
     else:
-        table = Table("", "test", "tool", "expected", "got", "by", box=None, pad_edge=False)
+        table = table_of("", "test", "tool", "expected", "got", "by")
         for result in results:
             table.add_row(
                 Text("pass", "green") if result.passed else Text("FAIL", "bold red"),
@@ -107,9 +108,8 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
                 _styled(result.decision.effect),
                 Text(plain(result.decision.rule_id)),
             )
-        console = Console(highlight=False)
-        console.print(table)
-        console.print(f"{len(results) - failed} passed, {failed} failed")
+        print_table(table)
+        click.echo(f"{len(results) - failed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 
 
@@ -118,7 +118,7 @@ def run_embedded(file: Path | None, *, as_json: bool) -> None:
 @click.option("--tool", required=True, help="The tool that is called.")
 @click.option("--args", "arguments", default="{}", help="Its arguments, as a JSON object.")
 @click.option("--as", "who", multiple=True, metavar="NAME=VALUE", help="Who calls: role=dev, ...")
-@click.option("--level", type=_levels, default="read", help="The tool's.")
+@click.option("--level", type=_levels, help="The tool's. [its own; write where it is unknown]")
 @click.option("--expect", type=_effects, help="Exit 1 unless this is decided.")
 @_json
 def explain_call(
@@ -127,31 +127,37 @@ def explain_call(
     tool: str,
     arguments: str,
     who: tuple[str, ...],
-    level: str,
+    level: str | None,
     expect: str | None,
     as_json: bool,
 ) -> None:
     """Say what FILE decides of one call, and why each of its rules does or does not match."""
     policy = _read(file or _in_force(), as_json=as_json)
     call = ToolRequest("explain", tool, _arguments(arguments), caller=_caller(who))
-    explanation = explain(policy, call, level=Level(level), parse_shell=TreeSitterShellParser())
+    own = Level(level) if level else _level_of(tool)
+    explanation = explain(policy, call, level=own, parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
         _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
     else:
         console = Console(highlight=False)
         console.print(
-            _styled(decision.effect), Text(plain(f"by {decision.rule_id}: {decision.reason}"))
+            _styled(decision.effect),
+            Text(plain(f"by {decision.rule_id}: {decision.reason}")),
+            soft_wrap=True,
         )
         if decision.detail:
-            console.print(Text(plain(f"  {decision.detail[:SPELLED]}")))
-        table = Table("", "rule", "effect", "because", box=None, pad_edge=False)
+            console.print(Text(plain(f"  {decision.detail[:SPELLED]}")), soft_wrap=True)
+        table = table_of("", "rule", "effect", "because")
         for trace in explanation.traces:
             mark = Text("yes", "bold") if trace.matched else Text("no", "dim")
             table.add_row(
                 mark, Text(plain(trace.rule_id)), _styled(trace.effect), Text(plain(trace.why))
             )
-        console.print(table if explanation.traces else Text(f"No rule names {tool}."))
+        if explanation.traces:
+            print_table(table)
+        else:
+            click.echo(f"No rule names {plain(tool)}.")
     sys.exit(0 if expect in {None, decision.effect} else 1)
 
 
@@ -187,8 +193,7 @@ def simulate_calls(
         rows = [_change_row(change) for change in changes]
         _print_json({"calls": len(recorded), "changed": len(rows), "changes": rows})
     else:
-        columns = ("tool", "arguments", "was", "by", "would be", "by")
-        table = Table(*columns, box=None, pad_edge=False)
+        table = table_of("tool", "arguments", "was", "by", "would be", "by")
         for change in changes:
             call = change.recorded.call
             table.add_row(
@@ -199,11 +204,10 @@ def simulate_calls(
                 _styled(change.decision.effect),
                 Text(plain(change.decision.rule_id)),
             )
-        console = Console(highlight=False)
         if changes:
-            console.print(table)
+            print_table(table)
         loosened = sum(change.loosens for change in changes)
-        console.print(f"{len(recorded)} calls, {len(changes)} changed, {loosened} of them loosened")
+        click.echo(f"{len(recorded)} calls, {len(changes)} changed, {loosened} of them loosened")
     sys.exit(1 if changes else 0)
 
 
@@ -239,7 +243,9 @@ def _refuse(problems: Sequence[str], *, as_json: bool) -> NoReturn:
     else:
         console = Console(stderr=True, highlight=False)
         for problem in problems:
-            console.print(Text("refused ", "bold red"), Text(plain(problem)), sep="")
+            console.print(
+                Text("refused ", "bold red"), Text(plain(problem)), sep="", soft_wrap=True
+            )
     sys.exit(1)
 
 
@@ -276,16 +282,23 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
         try:
             given = json.loads(line)
             who = [f"{key}={value}" for key, value in given.get("caller", {}).items()]
+            tool, rule_id = given["tool"], given.get("rule_id", "")
+            if not isinstance(tool, str) or not isinstance(rule_id, str):
+                raise TypeError("tool and rule_id are texts")
             yield RecordedCall(
-                ToolRequest(
-                    f"line-{number}", given["tool"], dict(given.get("args", {})), _caller(who)
-                ),
-                Level(given.get("level", Level.READ)),
+                ToolRequest(f"line-{number}", tool, dict(given.get("args", {})), _caller(who)),
+                Level(given["level"]) if "level" in given else _level_of(tool),
                 Effect(given["effect"]),
-                given.get("rule_id", ""),
+                rule_id,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
             raise click.UsageError(f"--calls line {number} is not a recorded call: {bad}") from bad
+
+
+def _level_of(tool: str) -> Level:
+    """As the pipeline has it: what nobody has described may change something."""
+    known = BUILT_IN.get(tool)
+    return known.tool.level if known is not None else Level.WRITE
 
 
 def _text_lines(file: IO[str]) -> Iterator[str]:
@@ -304,7 +317,7 @@ def _decided_again(recorded: RecordedCall, base: Policy) -> RecordedCall:
 def _arguments(text: str) -> dict[str, JsonValue]:
     try:
         value = json.loads(text)
-    except ValueError as bad:
+    except (ValueError, RecursionError) as bad:
         raise click.UsageError(f"--args is not JSON: {bad}") from bad
     if not isinstance(value, dict):
         raise click.UsageError("--args is not a JSON object")
@@ -329,4 +342,4 @@ def _styled(effect: Effect) -> Text:
 
 
 def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(value))

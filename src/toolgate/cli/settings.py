@@ -3,10 +3,10 @@
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from toolgate import settings as table
+from toolgate.cli.terminal import print_table, table_of
 
 
 @click.command()
@@ -20,7 +20,7 @@ def command(*, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows))
         return
-    shown = Table("setting", "default", "meaning", box=None, pad_edge=False)
+    shown = table_of("setting", "default", "meaning")
     for one in entries:
-        shown.add_row(one.name, one.default, one.meaning)
-    Console().print(shown)
+        shown.add_row(*map(Text, (one.name, one.default, one.meaning)))
+    print_table(shown)

@@ -13,10 +13,19 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import TIMEOUT_S, Operator, as_operator, show
+from toolgate.cli.operator import (
+    TIMEOUT_S,
+    Operator,
+    answer_of,
+    as_operator,
+    opener_for,
+    refusal,
+    show,
+    silence,
+)
 from toolgate.cli.options import EXIT_FAILED
 from toolgate.cli.terminal import plain, progress
-from toolgate.domain.errors import Refused, Unavailable
+from toolgate.domain.errors import Unavailable
 
 POLL_S: Final = 0.5
 OPEN: Final = frozenset({"queued", "running"})
@@ -28,17 +37,15 @@ class Tasks:
     def __init__(self, operator: Operator) -> None:
         self._base = f"{operator.url}/console/api"
         jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        self._opener = urllib.request.build_opener(jar)
+        self._opener = opener_for(self._base, jar)
         self.ask("POST", "/sign-in", {"token": operator.token})
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         try:
             answer = json.loads(self.fetch(method, path, body))
-        except ValueError as other:
-            raise Unavailable(f"no console answers at {self._base}: {other}") from other
-        if not isinstance(answer, dict):
-            raise Unavailable(f"no console answers at {self._base}, but something else")
-        return answer
+        except ValueError:
+            answer = None
+        return answer_of("console", self._base, answer)
 
     def fetch(self, method: str, path: str, body: Any = None) -> bytes:
         """Raises Refused with the server's own words, Unavailable."""
@@ -53,18 +60,9 @@ class Tasks:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as refused:
-            with refused:
-                said = refused.read()
-            raise Refused(_message(said, refused.code)) from refused
+            raise refusal(refused, self._base) from refused
         except (OSError, http.client.HTTPException) as silent:
-            raise Unavailable(f"no console answers at {self._base}: {silent}") from silent
-
-
-def _message(said: bytes, status: int) -> str:
-    try:
-        return str(json.loads(said)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"HTTP {status}"
+            raise silence("console", self._base, silent) from silent
 
 
 @click.group()

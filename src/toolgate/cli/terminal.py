@@ -6,16 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.segment import Segment, Segments
+from rich.table import Column, Table
 
 T = TypeVar("T")
 Told = Callable[[int, int], None]
 """How far it is, and of how much."""
 
+WIDEST: Final = 1_000_000  # of a line; only so that nothing is folded
+GAP: Final = 2  # between the columns of a table
+
 # Escape sequences of terminals, other control characters, and what turns the direction of writing.
 _STEERING: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff]"  # halves of characters, which cannot be written at all
 )
 
 
@@ -29,12 +35,49 @@ def _visible(found: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>"
 
 
-def table_of(columns: Iterable[str]) -> Table:
-    """Without lines. Nothing is cut off: what has no room goes on below, the first column has it."""
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(name, overflow="fold", no_wrap=number == 0)
-    return table
+def table_of(*columns: str, header: bool = True) -> Table:
+    """A table without lines, to be printed with `print_table`."""
+    return Table(*columns, box=None, pad_edge=False, show_header=header)
+
+
+def print_table(table: Table) -> None:
+    """A row is one line in a pipe. A terminal folds it between words, and never within one.
+
+    What is broken cannot be copied or searched for: a terminal that is narrower than the words
+    gets lines that are longer than it.
+    """
+    console = Console(markup=False, emoji=False, highlight=False)
+    needs = [_needed(column, console) for column in table.columns]
+    widths = [need.maximum for need in needs]
+    room = console.width - GAP * (len(widths) - 1)
+    while console.is_terminal and sum(widths) > room:
+        foldable = [n for n, need in enumerate(needs) if widths[n] > need.minimum]
+        if not foldable:
+            break
+        widths[max(foldable, key=widths.__getitem__)] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
+    whole = console.options.update_width(sum(widths) + GAP * len(widths))
+    lines = console.render_lines(table, whole, pad=False)
+    shown = Segments(part for line in lines for part in (*_trimmed(line), Segment.line()))
+    console.print(shown, end="", crop=False, soft_wrap=True)
+
+
+def _needed(column: Column, console: Console) -> Measurement:
+    """The longest word and the longest line of a column."""
+    endless = console.options.update(max_width=WIDEST)
+    cells = [Measurement.get(console, endless, cell) for cell in (column.header, *column.cells)]
+    return Measurement(
+        max(cell.minimum for cell in cells),
+        max(cell.maximum for cell in cells),
+    )
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """Without the blanks at its end, which would wrap."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
 
 
 @contextlib.contextmanager

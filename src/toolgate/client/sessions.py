@@ -15,9 +15,9 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -104,6 +104,9 @@ class Session:
     _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
     _running: set[str] = field(default_factory=set)  # the tool calls at work
+    _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(
+        default_factory=dict
+    )  # to a person, by approval, with their run
     _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
     _missing: set[str] = field(default_factory=set)  # runs that a snapshot has not named so far
     _mark: str = ""  # what comes after it is no part of the snapshot
@@ -157,7 +160,7 @@ class Session:
         async for event in self.invoke(content, agent_id=agent_id):
             if isinstance(event, wire.Delta):
                 said.append(event.text)
-            elif isinstance(event, wire.State) and (back := _retracted(event)):
+            elif isinstance(event, wire.State) and (back := retracted(event)):
                 said = ["".join(said)[:-back]]
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
@@ -177,7 +180,8 @@ class Session:
         self._say_surely(asked.approval_id, said)
 
     def _say_surely(self, key: str, message: Said) -> None:
-        """Now, and by each next connection until its run goes on."""
+        """Now, and by each next connection until its run goes on or it is refused for good."""
+        message = msgspec.structs.replace(message, request_id=key)  # a refusal names it so
         wire.encode(message)
         self._unheard[key] = message
         self._say(message)
@@ -261,7 +265,7 @@ class Session:
             while True:
                 why = await self._read()
                 too_big = why.code == CloseCode.MESSAGE_TOO_BIG
-                if why.code in FINAL and not (too_big and self._give_up_a_result()):
+                if why.code in FINAL and not (too_big and self._give_up_the_largest(why)):
                     raise Disconnected(str(why))
                 await self._reconnect(why)
         except (Disconnected, Refused) as over:
@@ -278,13 +282,16 @@ class Session:
             await self._socket.close()
             raise Disconnected(f"what came cannot be read: {unreadable}") from unreadable
 
-    def _give_up_a_result(self) -> bool:
-        """Whether it was a tool's result that is too big: its agent is told so in its place."""
+    def _give_up_the_largest(self, why: Closed) -> bool:
+        """Whether it is known what was too big: who asked is told, or a tool's agent in its place."""
         unanswered = {key: run.invoke for key, run in self._asked.items() if not run.run_id}
         sizes = {
             key: len(wire.encode(said)) for key, said in {**unanswered, **self._unheard}.items()
         }
         key = max(sizes, key=sizes.__getitem__, default="")
+        if key in unanswered:
+            self._asked.pop(key).events.put_nowait(Disconnected(str(why)))
+            return True
         said = self._unheard.get(key)
         if not isinstance(said, wire.ToolResult) or said.error == TOO_LARGE:
             return False
@@ -301,6 +308,10 @@ class Session:
                 await self._connect()
             except Closed as again:
                 why = again
+            except Refused as refused:
+                if refused.code != wire.ErrorCode.INTERNAL_ERROR:
+                    raise
+                why = Closed(CloseCode.INTERNAL_ERROR, str(refused))  # it may pass
             else:
                 return
         raise Disconnected(str(why))
@@ -317,6 +328,8 @@ class Session:
             self._runs[message.run_id] = run
         if isinstance(message, wire.Error) and not message.seq:
             log.warning("refused code=%s message=%s", message.code, message.message)
+            if message.code == wire.ErrorCode.INVALID_MESSAGE:
+                self._unheard.pop(message.request_id, None)
             if run is None or run.run_id:
                 return  # about a result or a decision that came too late, not the run's end
         elif message.run_id:
@@ -325,8 +338,10 @@ class Session:
         if isinstance(message, wire.ToolRequest) and self._is_ours_to_run(message):
             self._running.add(message.tool_call_id)
             self._start(self._run_tool(message))
-        if isinstance(message, wire.ApprovalRequired) and self.decide is not None:
-            self._start(self._ask_person(message))
+        if isinstance(message, wire.ApprovalRequired) and self._is_ours_to_decide(message):
+            self._ask(message)
+        if isinstance(message, wire.Done | wire.Error):
+            self._stop_asking(message.run_id)
         if run is not None:
             run.events.put_nowait(message)
 
@@ -362,6 +377,22 @@ class Session:
         at_work = call_id in self._running or call_id in self._unheard
         return request.tool_name in self.toolbox and not at_work
 
+    def _is_ours_to_decide(self, asked: wire.ApprovalRequired) -> bool:
+        """A snapshot asks again for what a person is being asked, or has answered."""
+        key = asked.approval_id
+        return self.decide is not None and key not in self._questions and key not in self._unheard
+
+    def _ask(self, asked: wire.ApprovalRequired) -> None:
+        key, asking = asked.approval_id, self._start(self._ask_person(asked))
+        self._questions[key] = asked.run_id, asking
+        asking.add_done_callback(lambda _: self._questions.pop(key, None))
+
+    def _stop_asking(self, run_id: str) -> None:
+        """The run has ended: its approvals were decided elsewhere, or nobody needs them any more."""
+        for of_run, asking in tuple(self._questions.values()):
+            if of_run == run_id:
+                asking.cancel()
+
     async def _run_tool(self, request: wire.ToolRequest) -> None:
         try:
             result = await self.toolbox.run(request, now=_now())
@@ -376,10 +407,11 @@ class Session:
         else:
             self.reject(asked)
 
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     def _end(self, why: Exception) -> None:
         self._over = self._over or why
@@ -387,7 +419,7 @@ class Session:
             run.events.put_nowait(why)
 
 
-def _retracted(event: wire.State) -> int:
+def retracted(event: wire.State) -> int:
     """How much of what was said last does not count: the agent was interrupted, and begins anew."""
     back = event.detail.get(wire.RETRACTED) if isinstance(event.detail, dict) else None
     return back if isinstance(back, int) and back > 0 else 0

@@ -8,6 +8,9 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 MANY: Final = 1000  # messages that may wait for their reader before the socket does
 OPENING_S: Final = 10.0
+SILENCE_S: Final = (
+    20.0  # after which the server is asked if it is there; as long it may take to say so
+)
 
 
 class Closed(Exception):
@@ -100,7 +103,14 @@ async def open_socket(url: str) -> Socket:
     """Raises Closed where there is nobody, or nobody who speaks WebSocket."""
     try:
         async with asyncio.timeout(OPENING_S):
-            _, listener = await ws_connect(Socket, url, logger_name="toolgate-client")
+            _, listener = await ws_connect(
+                Socket,
+                url,
+                logger_name="toolgate-client",
+                enable_auto_ping=True,
+                auto_ping_idle_timeout=SILENCE_S,
+                auto_ping_reply_timeout=SILENCE_S,
+            )
     except Exception as failed:  # such as a redirect to what is no WebSocket, or an odd URL
         raise Closed(1006, str(failed) or type(failed).__name__) from failed
     if not isinstance(listener, Socket):  # the server hung up before it had answered

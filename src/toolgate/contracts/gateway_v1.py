@@ -59,6 +59,7 @@ HEADERS: Final = {
 MAX_BODY_BYTES: Final = 1_000_000
 IDEMPOTENCY_TTL_S: Final = 600
 RATE_PER_MINUTE: Final = 60
+MAX_RATE_WINDOW_MS: Final = 366 * 24 * 3600 * 1000
 PENDING_TTL_S: Final = 600
 EVENTS_KEPT_S: Final = 24 * 3600
 MAX_WAIT_S: Final = 30
@@ -76,6 +77,7 @@ LIMITS: Final = {
     "MAX_BODY_BYTES": "gateway spec: 413 over 1 MB",
     "IDEMPOTENCY_TTL_S": "seed 002 §5.1 (5 to 10 minutes), gateway spec: 600 s",
     "RATE_PER_MINUTE": "gateway spec: per device, by default",
+    "MAX_RATE_WINDOW_MS": "ours: when the window of a capability's limit ends is a time",
     "PENDING_TTL_S": "gateway spec: a pairing request that nobody approves is forgotten",
     "EVENTS_KEPT_S": "seed 002 §2.3: a cursor's life of 24 h",
     "MAX_WAIT_S": "gateway spec: the longest long poll",
@@ -581,7 +583,7 @@ class ServiceTokens(CamelWire):
 
 class RateLimit(CamelWire):
     limit: Positive
-    window_ms: Positive = 60_000
+    window_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_WINDOW_MS)] = 60_000
 
 
 class McpServer(CamelWire):

@@ -491,6 +491,11 @@ class SubmitAndVerify(CamelWire):
     success_indicator: SuccessIndicator | UnsetType = UNSET
     extract: Extract = msgspec.field(default_factory=Extract)
 
+    def __post_init__(self) -> None:
+        """Without either there is nothing to press, and a success that sent nothing."""
+        if not self.fields and isinstance(self.submit, UnsetType):
+            raise ValueError("Object missing required field `submit`")
+
 
 TEMPLATES: Final[dict[str, type[CamelWire]]] = {
     "batch_extract_pages": BatchExtractPages,

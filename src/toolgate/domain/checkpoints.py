@@ -25,7 +25,7 @@ CheckSignature = Callable[[bytes, bytes, bytes], bool]
 """(public key, signature, message) -> whether it is right."""
 
 _KEY_NAME: Final = re.compile(r"[^\s+]+")
-_DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
+_DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")  # what fits in 64 bits
 _TILE_PATH: Final = re.compile(
     r"tile/(?P<level>entries|0|[1-9][0-9]?)/(?P<index>(?:x[0-9]{3}/)*[0-9]{3})"
     r"(?:\.p/(?P<width>[1-9][0-9]{0,2}))?"

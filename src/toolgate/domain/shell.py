@@ -52,12 +52,12 @@ class TooComplex(Exception):
 _WRAPPERS: Final = """
     . alias ash bash builtin busybox bwrap choom chroot chrt command coproc csh dash doas enable env
     eval exec fakeroot faketime fish find flock gosu i386 ionice ksh linux32 linux64 ltrace mksh nice
-    nohup nsenter numactl parallel pkexec prlimit runuser script setarch setpriv setsid sg sh source
-    ssh sshpass stdbuf strace su su-exec sudo systemd-run taskset tcsh time timeout toybox trap
-    unbuffer unshare watch x86_64 xargs zsh
+    nohup nsenter numactl parallel pkexec prlimit rbash runcon runuser script setarch setpriv setsid
+    sg sh source ssh sshpass stdbuf strace su su-exec sudo systemd-run taskset tcsh time timeout
+    toybox trap uclampset unbuffer unshare watch x86_64 xargs zsh
 """
 WRAPPERS: Final = frozenset(_WRAPPERS.split())
-_SHELLS: Final = ". ash bash csh dash fish ksh mksh sh source ssh su tcsh zsh"
+_SHELLS: Final = ". ash bash csh dash fish ksh mksh rbash sh source ssh su tcsh zsh"
 SHELLS: Final = frozenset(_SHELLS.split())  # they run what they are given to read
 _RESERVED: Final = """
     ! [[ ]] { } case coproc do done elif else esac fi for function if in select then time until
@@ -87,6 +87,8 @@ _CRUDE_UNKNOWN: Final = re.compile(  # what may stand for any part of a word
 _REDIRECTION: Final = re.compile(
     r"[0-9]{0,3}(?:&>>?|<>|>>|>\||[<>]&?)[ \t]*(?:'[^']*'|\"[^\"]*\"|[^\s;&|()<>])*"
 )
+_CURLY_SUBSTITUTION: Final = re.compile(r"\$\{[\s|(]")  # of newer shells: ${ ls; }
+_VALUE: Final = re.compile(r"-[A-Za-z0-9]*?[cS]|[A-Za-z0-9_-]+=")  # before what an option holds
 _CRUDE_SPECIAL: Final = re.compile(r"[$*?\[~]")
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
 _BLANKS: Final = str.maketrans("", "", "\n\t")
@@ -172,7 +174,7 @@ def script_of(
 
 def crude_commands(text: str) -> Iterator[Command]:
     """What might be commands in a text that no parser understands; only for a deny or an ask."""
-    if "$(" in text or "`" in text:
+    if "$(" in text or "`" in text or _CURLY_SUBSTITUTION.search(text):
         yield (Unknown(""),)  # what a substitution makes may be part of any
     # A line that ends in a backslash goes on in the next, unless it ends in a comment; a
     # redirection may stand anywhere in a command, unless it is only text.
@@ -217,11 +219,21 @@ def _collect(script: Script, parse: ParseShell, found: list[Command], *, depth: 
             continue
         if len(command) > MAX_WRAPPED:
             raise TooComplex(f"more than {MAX_WRAPPED} words that may be a command")
+        if command[0] == "eval":  # it reads all its words as one text
+            text = " ".join(w if isinstance(w, str) else f"{w.prefix}$_" for w in command[1:])
+            _collect(parse(text.removeprefix("-- ")), parse, found, depth=depth + 1)
         for start in range(1, len(command)):
-            _keep(command[start:], found)
-            word = command[start]
-            if isinstance(word, str) and not is_bare(word) and word.strip():
-                _collect(parse(word), parse, found, depth=depth + 1)
+            for word in _readings(command[start]):
+                _keep((word, *command[start + 1 :]), found)
+                if isinstance(word, str) and not is_bare(word) and word.strip():
+                    _collect(parse(word), parse, found, depth=depth + 1)
+
+
+def _readings(word: Word) -> Iterator[Word]:
+    """A wrapper's word, and the value where it is an option with its value: `-c'ls'`, `--command=ls`."""
+    yield word
+    if isinstance(word, str) and (option := _VALUE.match(word)) and option.end() < len(word):
+        yield word[option.end() :]
 
 
 def _keep(command: Command, found: list[Command]) -> None:

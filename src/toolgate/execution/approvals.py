@@ -16,7 +16,7 @@ from toolgate.domain.approvals import (
     askers,
     binding_of,
 )
-from toolgate.domain.errors import Conflict, NotFound
+from toolgate.domain.errors import Conflict, NotFound, Refused
 from toolgate.domain.policy.model import Decision
 from toolgate.domain.tools import ToolRequest
 from toolgate.ports.clock import Clock
@@ -78,7 +78,7 @@ class Approvals:
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
-            binding=binding_for(request, decision),
+            binding=self._binding(request, decision),
             tool=request.tool,
             summary=summary,
             reason=decision.reason,
@@ -122,7 +122,12 @@ class Approvals:
         Raises Refused where it is not for exactly this call, or has been used.
         """
         row = await self._row(approval_id_of(request.request_id))
-        used = decode(row.value).use(binding_for(request, decision), now=self._clock.now_ms())
+        approval = decode(row.value)
+        if approval.policy_version != decision.policy_version:
+            raise Refused(
+                f"approval {approval.approval_id} was asked for under another policy than is in force now"
+            )
+        used = approval.use(self._binding(request, decision), now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
@@ -132,6 +137,16 @@ class Approvals:
             with contextlib.suppress(Conflict):  # decided in the last moment
                 await self._journal.commit(*self._write(expired, expected=row.version))
         return expired.run_id
+
+    def _binding(self, request: ToolRequest, decision: Decision) -> str:
+        """Keyed, for it is of the arguments as they are: a secret in them could be guessed else."""
+        bound = binding_of(
+            request.tool,
+            request.args,
+            target=request.target_id,
+            policy_version=decision.policy_version,
+        )
+        return self._evidence.commitment(bound.encode())
 
     async def _row(self, approval_id: str) -> Row:
         row = await self._journal.get(COLLECTION, approval_id)
@@ -174,12 +189,3 @@ class Approvals:
 
 def approval_id_of(request_id: str) -> str:
     return f"apr_{request_id}"
-
-
-def binding_for(request: ToolRequest, decision: Decision) -> str:
-    return binding_of(
-        request.tool,
-        request.args,
-        target=request.target_id,
-        policy_version=decision.policy_version,
-    )

@@ -131,10 +131,6 @@ _encode = msgspec.json.Encoder().encode
 decode_row: Final = msgspec.json.Decoder(StoredRow).decode
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 class AuditLog:
     def __init__(self, journal: Journal, *, redactor: Redactor) -> None:
         self._journal = journal
@@ -146,20 +142,34 @@ class AuditLog:
 
     def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
         """The operations that write the row, redacted, unless the caller has done so already."""
-        text = _as_it_is if redacted else self._redactor.text
-        action = text(entry.action)
+        if not redacted:
+            entry = self._masked(entry)
+        action = entry.action
+        run_id = entry.metadata.get("runId") if action in RUN_ACTIONS else None
+        subject = run_id if isinstance(run_id, str) and run_id else action
         stored = StoredRow(
+            entry.tenant_id,
+            entry.workspace_id,
+            entry.actor,
+            entry.resource_type,
+            entry.resource_id,
+            entry.metadata,
+            entry.artifacts,
+        )
+        return [Append(STREAM, (NewEvent(action, _encode(stored), subject),))]
+
+    def _masked(self, entry: AuditEntry) -> AuditEntry:
+        text = self._redactor.text
+        return AuditEntry(
+            action=text(entry.action),
+            actor=text(entry.actor),
             tenant_id=text(entry.tenant_id),
             workspace_id=text(entry.workspace_id),
-            actor=text(entry.actor),
             resource_type=text(entry.resource_type),
             resource_id=text(entry.resource_id),
-            metadata=entry.metadata if redacted else self._redactor.fields(entry.metadata),
+            metadata=self._redactor.fields(entry.metadata),
             artifacts=entry.artifacts,
         )
-        run_id = stored.metadata.get("runId") if action in RUN_ACTIONS else None
-        subject = run_id if isinstance(run_id, str) and run_id else action
-        return [Append(STREAM, (NewEvent(action, _encode(stored), subject),))]
 
     async def record(self, entry: AuditEntry) -> int:
         committed = await self._journal.commit(*self.prepare(entry))

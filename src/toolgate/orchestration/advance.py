@@ -5,7 +5,7 @@ Nothing is kept between two calls of `advance`: all it needs is in the journal.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -22,7 +22,7 @@ from toolgate.domain.runs import (
     RunStatus,
 )
 from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import Conversations
 from toolgate.orchestration.runs import OUTPUT_LIMIT, Runs
@@ -57,6 +57,7 @@ class Voice:
     state: RunState
     epoch: int
     skip: int  # characters of this turn that were delivered before an interruption
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _said: list[str] = field(default_factory=list)
     _length: int = 0
     _unsaid: list[str] = field(default_factory=list)
@@ -74,9 +75,11 @@ class Voice:
             raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
-        if not text:
-            return
-        if step.apart or self._waiting > UNSAID_LIMIT:
+        for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
+            await self._put(text[start : start + UNSAID_LIMIT], apart=step.apart)
+
+    async def _put(self, text: str, *, apart: bool) -> None:
+        if apart or self._waiting + len(text) > UNSAID_LIMIT:
             await self.flush()
         self._unsaid.append(text)
         self._waiting += len(text)
@@ -86,7 +89,8 @@ class Voice:
 
     async def note(self, step: Note) -> None:
         await self.flush()
-        note = deliveries.state(self.state.run_id, step.state, dict(step.detail))
+        detail = self.redact_fields(step.detail) if step.detail else {}
+        note = deliveries.state(self.state.run_id, step.state, detail)
         await self.journal.commit(self._fence(), self._append(note))
 
     async def flush(self) -> None:
@@ -142,7 +146,8 @@ class Advance:
             await self._fail(run_id, "internal_error", "the run could not go on")
 
     async def _fail(self, run_id: str, code: str, message: str) -> None:
-        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
+        said = self.runs.redact(message)
+        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=said)
 
     async def _advance(self, run_id: str) -> None:
         state = await records.load(self.runs.journal, run_id)
@@ -177,7 +182,7 @@ class Advance:
             state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
         journal = self.runs.journal
         before = await journal.epoch(records.fence_name(state.run_id))
-        voice = Voice(journal, state, before + 1, skip=0)
+        voice = Voice(journal, state, before + 1, skip=0, redact_fields=self.runs.redact_fields)
         try:
             if interrupted and before:
                 await self._go_on(state, agent, voice)

@@ -72,6 +72,8 @@ class Agents:
             raise Conflict(f"agent {agent.agent_id} is built in")
         if not _is_address(agent.endpoint):
             raise Invalid("endpoint must be an http or https URL", field="endpoint")
+        if not agent.auth_token.isprintable():
+            raise Invalid("auth_token must fit in one line of a header", field="auth_token")
         self.learn(agent.auth_token)
         await self.journal.commit(
             Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))

@@ -32,7 +32,7 @@ class Conversations:
         total = after = 0
         while events := await self.journal.read(stream, after=after, subject=run_id):
             total += sum(len(_decode_text(one.data).text) for one in events if one.type == DELTA)
-            total -= sum(_retracted(one.data) for one in events if one.type == STATE)
+            total -= sum(retracted(one.data) for one in events if one.type == STATE)
             after = events[-1].seq
         return total
 
@@ -67,7 +67,8 @@ class Conversations:
         return [run for owner, run in owners if owner == session_id]
 
 
-def _retracted(state: bytes) -> int:
+def retracted(state: bytes) -> int:
+    """How many of the characters that were said last a state takes back."""
     match records.decode_members(state):
         case {"detail": dict(detail)} if isinstance(detail.get(RETRACTED), int):
             return int(detail[RETRACTED])

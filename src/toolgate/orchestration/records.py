@@ -190,6 +190,13 @@ async def open_of(journal: Journal, session_id: str) -> list[str]:
     return sorted(decode_owner(row.value).run_id for row in rows)
 
 
+async def is_active(journal: Journal, session_id: str) -> bool:
+    """Whether a session was told something that is still kept, or has an open run."""
+    if await journal.read_back(session_stream(session_id), limit=1):
+        return True
+    return bool(await open_of(journal, session_id))
+
+
 async def runs_of(journal: Journal, collection: str, session_id: str) -> list[str]:
     """The runs of a session that have a row in a collection kept by session, oldest first."""
     rows = await _rows_from(journal, collection, session_key(session_id, ""))

@@ -1,10 +1,11 @@
-"""What sessions were told, and runs that have ended, are kept for so long and no longer.
+"""What sessions were told, runs that have ended, and what else is told to forget, are kept for so long.
 
 (Ingress contract, "Offline".) What the audit and the evidence say of a run stays.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,10 +22,27 @@ KEPT_EVENTS: Final = 10_000
 KEPT_RUNS_MS: Final = 30 * KEPT_MS
 EVERY_S: Final = 600.0
 PAGE: Final = 200  # runs looked at at a time
+SWEPT: Final = 1000  # rows of a collection without an order looked at at a time
+
+Forget = Callable[[int], Awaitable[int]]  # what is older than this; how much that was
 
 
 class Prunes(Journal, Protocol):
     async def prune(self, prefix: str, *, before: int, keep: int) -> int: ...
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Goes round and round through a collection, a page at a time."""
+
+    journal: Journal
+    collection: str
+    _after: str = ""
+
+    async def page(self) -> list[Row]:
+        rows = await self.journal.scan(self.collection, after=self._after, limit=SWEPT)
+        self._after = rows[-1].key if len(rows) == SWEPT else ""
+        return rows
 
 
 @dataclass(slots=True)
@@ -35,6 +53,7 @@ class Retention:
     kept_events: int = KEPT_EVENTS
     kept_runs_ms: int = KEPT_RUNS_MS
     every_s: float = EVERY_S
+    besides: Sequence[Forget] = ()
     _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -50,7 +69,10 @@ class Retention:
         now = self.clock.now_ms()
         prefix = records.session_stream("")
         told = await self.journal.prune(prefix, before=now - self.kept_ms, keep=self.kept_events)
-        return told + await self._forget_runs(now - self.kept_runs_ms)
+        runs = await self._forget_runs(now - self.kept_runs_ms)
+        for forget in self.besides:
+            await forget(now - self.kept_runs_ms)
+        return told + runs
 
     async def _forget_runs(self, before: int) -> int:
         """The runs that ended before then; an open one is never touched."""

@@ -226,8 +226,7 @@ class Runs:
             return []
         if waits:
             return [self._open_row(after, due=None)]
-        due = self.limits.agent_ms + (before.started_at if begins else self.clock.now_ms())
-        return [self._open_row(after, due=due)]
+        return [self._open_row(after, due=self.clock.now_ms() + self.limits.agent_ms)]
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
@@ -369,6 +368,16 @@ class Runs:
             )
         except NotFound:
             await self.journal.commit(Delete(row.collection, row.key))
+
+    async def allow_for_downtime(self) -> None:
+        """Before deadlines are kept: agents had no time while there was no process, theirs starts anew."""
+        after, due = "", self.clock.now_ms() + self.limits.agent_ms
+        while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
+            anew = [row for row in rows if row.due is not None]
+            puts = [Put(row.collection, row.key, row.value, due=due) for row in anew]
+            if puts:
+                await self.journal.commit(*puts, durable=False)
+            after = rows[-1].key
 
     async def on_call_deadline(self, row: Row) -> None:
         """The row of a call is due: no device has answered in time."""

@@ -100,6 +100,14 @@ class Download:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG; `truncated` where the page is larger than what is drawn of one."""
+
+    content: bytes
+    truncated: bool = False
+
+
 class Reader(Protocol):
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         """Go there and extract, whatever the page does: a hang gives a degraded extract."""
@@ -146,14 +154,15 @@ class Tab(Reader, Protocol):
         """Whether the page came to rest: loaded, and its body no longer changes."""
         ...
 
-    async def blank_fields(self) -> None:
+    async def blank_fields(self, secrets: Sequence[str] = ()) -> None:
         """Empty every field, so that a picture of the page shows nothing that was typed.
 
+        A text that says one of the secrets goes too.
         Raises where that cannot be done: then there must be no picture.
         """
         ...
 
-    async def screenshot(self, *, full_page: bool) -> bytes: ...
+    async def screenshot(self, *, full_page: bool) -> Picture: ...
 
     async def pdf(self) -> bytes: ...
 

@@ -29,8 +29,8 @@ async def follow(
 
     They come in batches, as they were committed or read. With `stream=None` it follows every
     stream and `after` is a position. `recheck` is after how many silent seconds to read the
-    journal anyway, for a bus that may lose what it was told. Close it (`contextlib.aclosing`)
-    when done, so that the subscription ends.
+    journal anyway, for a bus that may lose what it was told; an empty batch comes before it. Close
+    it (`contextlib.aclosing`) when done, so that the subscription ends.
     """
     heard: deque[Event] = deque()
     wake = asyncio.Event()
@@ -69,6 +69,7 @@ async def follow(
                         await wake.wait()
                 except TimeoutError:
                     behind = True
+                    yield ()
     finally:
         subscription.close()
 

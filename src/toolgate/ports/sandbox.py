@@ -25,7 +25,7 @@ class Limits:
     pids: int = 64
     cpus: float = 1.0
     disk_bytes: int = 64 * MIB
-    disk_inodes: int = 16_384
+    disk_inodes: int = 16_384  # a command that makes more is refused them, or killed
     open_files: int = 1024
     stream_bytes: int = 256 * KIB  # of each stream, half from its head and half from its tail
     flood_bytes: int = 16 * MIB  # a command that writes more is killed
@@ -94,6 +94,7 @@ class Finished:
     timed_out: bool = False
     flooded: bool = False
     killed: bool = False
+    crowded: bool = False  # it made more files than there may be
     cut: bool = False  # something is missing from the middle of a stream, and a note stands there
 
 

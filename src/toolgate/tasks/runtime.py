@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
+from toolgate.domain.query_tokens import query_tokens
 from toolgate.domain.task_runs import (
     TIMEOUT_DEFAULT_MS,
     Cancel,
@@ -281,7 +282,7 @@ class TaskRuntime:
 
     def _new(self, submission: Submission) -> _Live:
         template, now = submission.template, self._clock.now_ms()
-        in_addresses = tuple(passwords_in(submission.given))
+        in_addresses = (*passwords_in(submission.given), *query_tokens(submission.given))
         keeps_inputs = template.keeps_inputs and not in_addresses
         run = TaskRun(
             run_id=self._new_id("run"),
@@ -354,6 +355,9 @@ class TaskRuntime:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
+        if run.started_at is None:
+            with contextlib.suppress(ValueError):
+                self._queue.remove(run.run_id)
         if live.deadline is not None:
             live.deadline.cancel()
         self._stop_worker(live)
@@ -389,7 +393,10 @@ class TaskRuntime:
             await self._end(live, await self._carry_out(live))
         finally:
             if live.run.owns_session:
-                self._spawn(self.sessions.leave(live.run.session_id))
+                succeeded = live.run.status is TaskStatus.SUCCEEDED
+                # Of a run that failed nobody takes over what it meant to keep.
+                part = self.sessions.leave if succeeded else self.sessions.close
+                self._spawn(part(live.run.session_id))
 
     async def _write(self, live: _Live, command: TaskCommand) -> None:
         """As `_command`, again for a while where the disk refuses."""

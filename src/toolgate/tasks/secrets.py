@@ -17,9 +17,8 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {secret for secret in secrets if len(secret) >= SHORTEST}
-        forms = [
-            form for secret in sorted(known, key=len, reverse=True) for form in _forms_of(secret)
-        ]
+        self.secrets = tuple(sorted(known, key=len, reverse=True))
+        forms = [form for secret in self.secrets for form in _forms_of(secret)]
         self._found = re.compile("|".join(forms)) if forms else None
 
     def text(self, text: str) -> str:

@@ -130,9 +130,9 @@ class Work:
     async def _picture(self, tab: Tab) -> str:
         with contextlib.suppress(PageError, Unavailable, TimeoutError):
             async with asyncio.timeout(PICTURE_S):
-                await tab.blank_fields()
-                image = await tab.screenshot(full_page=False)
-                return await self.keep(image, name="failure.png", mime_type="image/png")
+                await tab.blank_fields(self.scrubber.secrets)
+                picture = await tab.screenshot(full_page=False)
+                return await self.keep(picture.content, name="failure.png", mime_type="image/png")
         return ""
 
 

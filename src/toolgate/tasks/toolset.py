@@ -77,6 +77,10 @@ class Toolset:
 
     async def call(self, tool: str, arguments: Mapping[str, Any], call: Call) -> Answer:
         """The answer as JSON values; raises TaskFailed for what becomes an error answer."""
+        try:
+            msgspec.json.encode(arguments)
+        except (UnicodeEncodeError, RecursionError) as unwritable:  # not every door refuses these
+            raise _invalid("half letters, or too deep: they cannot be kept", "$") from unwritable
         return await self._tools[tool](arguments, call)
 
     async def _list_templates(self, _: Mapping[str, Any], call: Call) -> Answer:

@@ -1,8 +1,9 @@
-"""An audit for tests that do not look at it."""
+"""An audit and an evidence for tests that do not look at them."""
 
 from collections.abc import Mapping, Sequence
 
 from toolgate.domain.tools import JsonValue
+from toolgate.ports.evidence import Scalar
 from toolgate.ports.journal import Operation
 
 
@@ -14,5 +15,12 @@ class SilentAudit:
         actor: str,
         resource: tuple[str, str] = ("", ""),
         metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Sequence[Operation]:
+        return ()
+
+
+class SilentEvidence:
+    def prepare(
+        self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
     ) -> Sequence[Operation]:
         return ()

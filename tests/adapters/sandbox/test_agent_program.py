@@ -59,6 +59,7 @@ def a_command(text: str, *, wall: float) -> dict[str, Any]:
         "wall": wall,
         "keep": 1000,
         "flood": 10_000,
+        "files": 10_000,
     } | known
 
 

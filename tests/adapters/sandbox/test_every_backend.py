@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import errno
 import json
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from toolgate.ports.sandbox import (
     MIB,
     Command,
     FileRefused,
+    Finished,
     Interpreter,
+    Lost,
     NotStarted,
     Sandbox,
     Session,
@@ -37,11 +41,21 @@ from toolgate.ports.sandbox import (
 from toolgate.testing import docker_engine
 
 BOUND = 15.0
+PR_SET_CHILD_SUBREAPER = 36
 
 
 async def test_output_and_exit_code_are_kept_apart(session: Session) -> None:
     done = await session.exec(Command("echo out; echo err >&2; exit 3"))
     assert (done.stdout, done.stderr, done.exit_code) == (b"out\n", b"err\n", 3)
+
+
+@pytest.mark.parametrize("text", ["--version", "-x", "+x"])
+async def test_a_command_is_never_taken_for_an_option_of_the_shell(
+    session: Session, text: str
+) -> None:
+    done = await session.exec(Command(text))
+    assert (done.exit_code, done.stdout) == (127, b"")
+    assert text.encode() in done.stderr
 
 
 async def test_the_shell_is_bash_however_it_was_linked(session: Session) -> None:
@@ -61,6 +75,58 @@ async def test_directory_and_exported_variables_last_from_command_to_command(
     await session.exec(Command("mkdir -p deep && cd deep && export COLOUR='dark blue'"))
     done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
     assert done.stdout == b"deep\ndark blue\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "code"),
+    [
+        ("trap 'echo $?; exit 7' EXIT; cd deep; export COLOUR=blue; exit 3", "3\n", 7),
+        (
+            "set -eu; trap 'echo \"bye $?\"' EXIT INT; cd deep; export COLOUR=blue; false",
+            "bye 1\n",
+            1,
+        ),
+        ("trap 'echo no' EXIT; cd deep; trap - EXIT; export COLOUR=blue", "", 0),
+        (
+            "cd deep; export COLOUR=blue; (trap 'echo sub' EXIT; cd ..; export COLOUR=red)",
+            "sub\n",
+            0,
+        ),
+        ("cd deep; export COLOUR=blue; exec printf %s done", "done", 0),
+        ("shopt -s extdebug; cd deep; export COLOUR=blue; exec printf %s done", "done", 0),
+        ("exec 3>&1; cd deep; echo out >&3; export COLOUR=blue; exec 3>&-", "out\n", 0),
+    ],
+)
+async def test_they_last_however_the_command_ends(
+    session: Session, command: str, said: str, code: int
+) -> None:
+    await session.exec(Command("mkdir -p deep"))
+    done = await session.exec(Command(command))
+    assert (done.stdout.decode(), done.stderr, done.exit_code) == (said, b"", code)
+    done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
+    assert done.stdout == b"deep\nblue\n"
+
+
+async def test_the_directory_lasts_also_where_more_is_exported_than_is_kept(
+    session: Session,
+) -> None:
+    much = f"cd deep; export KEPT=new; for n in {{1..9}}; do export BIG$n={'0' * 10_000}; done"
+    await session.exec(Command("mkdir -p deep; export KEPT=old"))
+    await session.exec(Command(much))
+    done = await session.exec(Command('basename "$PWD"; echo "$KEPT$BIG9"'))
+    assert done.stdout == b"deep\nold\n"
+
+
+async def test_a_shell_that_shows_its_steps_shows_none_of_ours(session: Session) -> None:
+    await session.exec(Command("mkdir -p deep"))
+    done = await session.exec(Command("set -x; trap 'echo bye' EXIT; cd deep"))
+    assert done.stderr.decode().splitlines() == [
+        "+ trap 'echo bye' EXIT",
+        "+ cd deep",
+        "+ echo bye",
+    ]
+    done = await session.exec(Command("set -x; cd ..; exec true"))
+    assert done.stderr.decode().splitlines() == ["+ cd ..", "+ exec true"]
 
 
 async def test_what_is_said_for_one_command_does_not_last(session: Session) -> None:
@@ -339,6 +405,22 @@ async def test_where_nothing_can_be_written_a_sandbox_says_so_and_leaves_nothing
         await sandbox.close()
 
 
+async def test_a_plain_process_opens_also_where_the_machine_has_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox = make_sandbox("process", unsafe=True)
+    try:
+        await (await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))).close()
+        (folder,) = tmp_path.iterdir()
+        shutil.rmtree(folder)
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await session.exec(Command("echo hi"))).stdout == b"hi\n"
+    finally:
+        await sandbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("gone", ["", "seccomp", "hosts"])
 async def test_a_sandbox_opens_also_where_the_machine_has_cleaned_up_its_temporary_files(
     gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +482,34 @@ async def test_a_container_that_is_made_while_whoever_wanted_it_goes_is_removed(
         await sandbox.close()
 
 
+@pytest.mark.parametrize("by", ["open", "close"])
+async def test_a_container_that_the_engine_did_not_remove_is_removed_later(
+    engine: docker_engine.Engine, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """An engine that was being restarted, or too busy; the container would be there for ever."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise aiodocker.DockerError(500, "not now")
+
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))
+        with monkeypatch.context() as busy:
+            busy.setattr(DockerContainer, "delete", refuse)
+            await session.close()
+        if by == "open":
+            await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        else:
+            await sandbox.close()
+        label = json.dumps({"label": [f"toolgate.instance={sandbox._instance}"]})
+        left = await docker.containers.list(all=True, filters=label)
+        assert len(left) == sandbox.sessions
+    finally:
+        await docker.close()
+        await sandbox.close()
+
+
 async def test_an_image_that_was_removed_meanwhile_is_had_again(
     engine: docker_engine.Engine,
 ) -> None:
@@ -444,6 +554,48 @@ async def test_writing_past_the_quota_fails_and_the_session_goes_on(isolating: S
     assert (await session.exec(Command("rm f*; echo again"))).stdout == b"again\n"
 
 
+@pytest.mark.parametrize("append", [False, True])
+async def test_a_write_for_which_there_is_no_room_leaves_the_file_as_it_was(
+    isolating: Sandbox, append: bool
+) -> None:
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "kept")))
+    await session.files.write("kept", b"still here")
+    await session.exec(Command("head -c 50000000 /dev/zero > much"))
+    with pytest.raises(FileRefused, match="No space"):
+        await session.files.write("kept", b"x" * 20 * MIB, append=append)
+    with pytest.raises(FileRefused, match="No space"):
+        await session.files.write("new", b"x" * 20 * MIB)
+    assert await session.files.read("kept", limit=100) == b"still here"
+    assert await session.files.write("kept", b"!", append=append) == (11 if append else 1)
+
+
+async def test_shared_memory_ends_with_the_command_that_made_it(isolating: Sandbox) -> None:
+    """And semaphores and queues: nobody sees them, and the memory would be gone from the session."""
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "shared")))
+    shared = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "ids = [libc.shmget(0, 1 << 20, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)]\n"
+        "print(min(ids) >= 0)"
+    )
+    assert (await session.exec(Command(shared, Interpreter.PYTHON))).stdout == b"True\n"
+    done = await session.exec(Command("cat /proc/sysvipc/* | grep -vc key"))
+    assert done.stdout == b"0\n"
+
+
+async def test_files_without_number_end_their_maker_and_can_be_removed(isolating: Sandbox) -> None:
+    """Empty ones take no room of the quota, only memory: with none left not even `rm` would run."""
+    session = await isolating.open(SessionSpec(SessionKey("t", "w", "crowd")))
+    endless = "for n in __import__('itertools').count(): open(f'/dev/shm/{n}', 'x').close()"
+    done = await session.exec(Command(endless, Interpreter.PYTHON))
+    assert done.crowded
+    assert done.exit_code != 0
+    done = await session.exec(
+        Command("find /dev/shm -type f -delete; find /dev/shm -type f | wc -l")
+    )
+    assert done.stdout == b"0\n"
+    assert not done.crowded
+
+
 async def test_where_memory_runs_out_the_command_dies_and_the_session_lives(
     isolating: Sandbox,
 ) -> None:
@@ -460,6 +612,39 @@ async def test_no_signal_from_inside_ends_the_session(isolating: Sandbox) -> Non
     assert done.stdout == b"on\n"
     done = await session.exec(Command("sleep 5 & kill -INT $$; echo not reached"))
     assert done.exit_code == 128 + 2  # and whoever it is meant for still hears it
+
+
+@pytest.mark.parametrize("doing", ["nothing", "a command", "dying"])
+async def test_a_closed_session_leaves_no_zombie_to_whoever_takes_in_orphans(doing: str) -> None:
+    """In a container that is the first process of all, which is us."""
+    need("bwrap")
+    libc = ctypes.CDLL(None)
+    sandbox = BwrapSandbox()
+    left: list[int] = []
+    running: asyncio.Task[Finished] | None = None
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        session = await sandbox.open(SessionSpec(SessionKey("t", "w", "s")))
+        if doing == "a command":
+            begun = asyncio.Event()
+            running = asyncio.create_task(
+                session.exec(Command("sleep 30 & echo; sleep 30"), piece=lambda *_: begun.set())
+            )
+            await asyncio.wait_for(begun.wait(), BOUND)
+        pids = session.group.pids()
+        if doing == "dying":
+            os.kill(max(pids), signal.SIGKILL)  # the agent; bubblewrap was there before it
+        await session.close()
+        if running is not None:
+            with pytest.raises(Lost):
+                await running
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        assert left == []
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in left:
+            os.waitpid(pid, os.WNOHANG)
+        await sandbox.close()
 
 
 @pytest.mark.parametrize("own", [0, 300, 800])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolgate.adapters.sandbox_sessions import Sessions
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.ports.sandbox import Command, Limits, NotStarted, SessionKey
 from toolgate.testing.clock import FakeClock
@@ -264,3 +265,26 @@ async def test_the_way_out_closes_even_where_nobody_waits_for_the_room_any_more(
     await asyncio.wait([opening])
     held.set()
     assert leased.door.open_for == set()
+
+
+async def test_an_isolation_that_did_not_hold_is_tried_again_when_a_session_is_wanted() -> None:
+    """As where a disk was full when we started; whoever is asked later may find it free."""
+    leased = Leased()
+    tries: list[int] = []
+
+    async def check() -> None:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise Unavailable("no space left")
+
+    leased.sandbox.check = check  # type: ignore[method-assign]
+    leased.sessions.start_soon()
+    assert (await leased.sessions.health())["ok"] is False
+    with pytest.raises(NotStarted, match="no space left"):
+        await leased.sessions.open(key("a"))
+    assert leased.sandbox.opened == []
+    await asyncio.gather(leased.sessions.open(key("a")), leased.sessions.open(key("b")))
+    assert (await leased.sessions.health())["ok"] is True
+    await leased.sessions.open(key("c"))
+    assert len(tries) == 3
+    await leased.sessions.close()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.egress_proxy import EgressDecision
-from toolgate.adapters.sandbox_egress import SandboxEgress, allows
+from toolgate.adapters.sandbox_egress import SandboxEgress, allows, same_for_all
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.adapters.web_guard import Guard
+from toolgate.domain.errors import Misconfigured
 from toolgate.ports.sandbox import Command, Interpreter, Sandbox, SessionKey
 from toolgate.testing.runner import FakeRunner, whole
 
@@ -81,6 +83,20 @@ async def test_a_way_out_opens_also_where_the_machine_has_cleaned_up_its_tempora
     assert not second.parent.exists()
 
 
+async def test_a_way_out_opens_also_in_a_temporary_folder_with_a_long_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The path of a socket has room for 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="a-temporary-folder-of-its-own-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
+    try:
+        assert await egress.open(ALLOWED) is not None
+    finally:
+        await egress.close(ALLOWED)
+        folder.rmdir()
+
+
 async def test_a_way_out_that_opens_while_the_last_other_one_closes_stays() -> None:
     egress = SandboxEgress(Guard(), grants=lambda _: allows(["example.org"]))
     await egress.open(REFUSED)
@@ -107,8 +123,21 @@ async def test_a_way_out_that_opens_while_the_last_other_one_closes_stays() -> N
         (["*.example.org"], "www.example.org", 443, True),
         (["*.example.org"], "example.org", 443, False),
         (["*.example.org"], "evilexample.org", 443, False),
+        (["Example.org."], "example.org", 443, True),
+        (["192.0.2.1:8080"], "192.0.2.1", 8080, True),
         ([], "example.org", 443, False),
     ],
 )
 def test_what_a_list_allows(hosts: list[str], host: str, port: int, expected: bool) -> None:
     assert allows(hosts)(host, port) is expected
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["", "*", "*.", "https://example.org", "example.org/path", "exa mple.org", "a.org:0", "a.org:99999",
+     "example.*", "bücher.example"],
+)  # fmt: skip
+def test_an_entry_that_would_never_match_is_refused_at_once(entry: str) -> None:
+    """And not found out later, by those who are kept from where they may go."""
+    with pytest.raises(Misconfigured, match="egress"):
+        same_for_all(["example.org", entry])

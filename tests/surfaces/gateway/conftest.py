@@ -33,6 +33,7 @@ from toolgate.ports.agents import Agent
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Journal
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
+from toolgate.testing.audit import SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.pipeline import FakePipeline
@@ -188,6 +189,7 @@ async def open_door(
             new_id=RandomIds(clock),
             seal=seal,
             audit=audit,
+            evidence=SilentEvidence(),
             pipeline=pipeline,
             level_of=pipeline.level_of,
             runs=runs,

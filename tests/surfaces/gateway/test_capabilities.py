@@ -289,3 +289,17 @@ async def test_a_servers_secrets_are_neither_shown_nor_on_the_disk(door: Door) -
     row = await door.journal.get("capabilities", "mcp.docs")
     assert row is not None
     assert b"s3cret" not in row.value
+
+
+async def test_a_capability_whose_health_changes_is_told_of_as_an_event(door: Door) -> None:
+    device = await door.pair()
+    for status in ("healthy", "offline", "offline", "degraded", "healthy"):
+        await register(door, status=status)
+    page = (await device.get("/events/poll?since=0")).json
+    told = [event for event in page["events"] if event["type"] == "health"]
+    assert [(event["status"], event["metadata"]["status"]) for event in told] == [
+        ("failed", "offline"),
+        ("failed", "degraded"),
+        ("succeeded", "healthy"),
+    ]
+    assert {event["metadata"]["capabilityId"] for event in told} == {"mcp.docs"}

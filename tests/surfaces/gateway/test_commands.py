@@ -1,6 +1,7 @@
 """Commands: envelope, rights, tools, agents, waiting."""
 
 import asyncio
+import gc
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.pipeline import Answer
+from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import FakePipeline
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -42,6 +44,17 @@ async def test_one_tool_call_answers_in_the_envelope(door: Door) -> None:
     }
     (request,) = door.pipeline.ran
     assert (request.tool, dict(request.args)) == ("echo", {"text": "hi"})
+
+
+async def test_a_command_that_has_ended_leaves_nothing_to_the_collector(door: Door) -> None:
+    device = await door.pair()
+    gc.collect()
+    gc.disable()
+    try:
+        await device.tool("echo", {"text": "hi"})
+        assert not [one for one in gc.get_objects() if isinstance(one, Ticket)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.requirement("002/tool/calls")

@@ -109,6 +109,33 @@ async def test_events_are_kept_for_a_day_and_then_their_cursor_is_dead(frozen: D
     assert len((await device.get("/events/poll?since=2")).json["events"]) == 2
 
 
+async def test_events_from_while_the_clock_was_wrong_take_none_along_that_are_of_today(
+    frozen: Door,
+) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    await device.tool("echo")
+    frozen.clock.advance(-10 * EVENTS_KEPT_S * 1000)  # a machine that forgot the time
+    await device.tool("echo")
+    frozen.clock.advance(10 * EVENTS_KEPT_S * 1000)
+    await frozen.parts.events.forget_old()
+    page = await device.get("/events/poll?since=0")
+    assert page.status == 200, page.json
+    assert [event["id"] for event in page.json["events"]] == [1, 2, 3, 4]
+
+
+async def test_events_from_a_day_that_is_far_ahead_do_not_stay_until_it_comes(
+    frozen: Door,
+) -> None:
+    assert isinstance(frozen.clock, FakeClock)
+    device = await frozen.pair()
+    frozen.clock.advance(400 * EVENTS_KEPT_S * 1000)
+    await device.tool("echo")
+    frozen.clock.advance(-398 * EVENTS_KEPT_S * 1000)
+    await frozen.parts.events.forget_old()
+    assert frozen.parts.events.oldest_cursor == 2
+
+
 @pytest.mark.requirement("002/events/future-cursor")
 @pytest.mark.requirement("002/events/garbage-cursor")
 @pytest.mark.parametrize("cursor", ["3", "99999999999999999999", "abc", "-1", "1.5", "0x1", "%00"])
@@ -287,3 +314,16 @@ async def test_housekeeping_goes_on_after_the_disk_refused_it(
     assert again.is_set()
     keeping.cancel()
     waiting.cancel()
+
+
+async def test_long_polls_whose_clients_have_gone_wait_no_longer(door: Door) -> None:
+    device = await door.pair()
+    watchers = door.parts.registry._watchers
+    polls = [asyncio.create_task(device.get("/events/poll?wait=30")) for _ in range(20)]
+    async with asyncio.timeout(10):
+        while len(watchers.get("laptop", ())) < 20:
+            await asyncio.sleep(0.01)
+        for poll in polls:
+            poll.cancel()  # and its connection is closed
+        while "laptop" in watchers:
+            await asyncio.sleep(0.01)

@@ -402,6 +402,24 @@ async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
     assert (unknown.status, unknown.code) == (404, ErrorCode.INVALID_REQUEST)
 
 
+@pytest.mark.parametrize("ctx", [{}, {"run_id": "run-of-another-orchestrator"}])
+async def test_what_an_executor_was_asked_for_can_be_decided(
+    installed: Installed, ctx: dict[str, str]
+) -> None:
+    token = (installed.home / "executor.token").read_text().strip()
+    request_id = f"elsewhere-{len(ctx)}"
+    call = {"request_id": request_id, "tool_id": "kv.set", "args": {"key": "c", "value": 1}}
+    await installed.ask(
+        "POST", "/tool/run", {**call, "ctx": ctx}, {"Authorization": f"Bearer {token}"}
+    )
+    listed = await installed.operator("GET", "/approvals?status=PENDING")
+    (waiting,) = [one for one in listed.data["items"] if one["requestId"] == request_id]
+    path = f"/approvals/{waiting['approvalId']}/decide"
+    decided = await installed.operator("POST", path, {"decision": "approve"})
+    assert decided.status == 200, decided.json
+    assert decided.data["status"] == "APPROVED"
+
+
 async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Installed) -> None:
     tokens = {}
     for name, level in (("reader", "read"), ("writer", "write")):
@@ -582,6 +600,27 @@ async def test_an_mcp_server_of_the_settings_is_called_through_the_pipeline(
     assert healed.data["content"] == answer.data["content"]
 
 
+async def test_a_server_that_dies_and_comes_back_is_told_of_as_events(
+    installed: Installed,
+) -> None:
+    payload = {"capabilityId": "mcp.test", "action": "echo", "args": {"text": "x"}}
+    await installed.command("mcp", payload)
+    cursor = (await installed.ask("GET", "/status", headers=installed.device)).json["cursor"]
+    await installed.command("mcp", {**payload, "action": "die", "args": {}})
+    await installed.command("mcp", payload)
+    told: list[Any] = []
+    async with asyncio.timeout(20):
+        while len(told) < 2:
+            path = f"/events/poll?since={cursor}&wait=1"
+            page = await installed.ask("GET", path, headers=installed.device)
+            cursor = page.json["cursor"]
+            told += [event for event in page.json["events"] if event["type"] == "health"]
+    assert [(one["status"], one["metadata"]["status"]) for one in told] == [
+        ("failed", "degraded"),
+        ("succeeded", "healthy"),
+    ]
+
+
 async def test_a_call_of_a_capability_that_signs_is_one_that_signs_for_the_policy(
     installed: Installed,
 ) -> None:
@@ -609,6 +648,42 @@ async def test_an_expired_capability_is_refused_to_agents_too(installed: Install
     assert "capability mcp.test has expired" in answer.data["output"]
 
 
+@pytest.mark.parametrize(
+    ("capability_id", "scope", "call"),
+    [
+        ("mcp.test", "mcp", '[[tool:mcp.test.echo {"text": "again"}]]'),
+        ("exec", "system", '[[tool:exec {"command": "echo", "params": ["again"]}]]'),
+    ],
+)
+async def test_a_capabilitys_limit_counts_the_calls_of_agents_too(
+    installed: Installed, capability_id: str, scope: str, call: str
+) -> None:
+    terms = {"capabilityId": capability_id, "scope": scope, "level": "write"}
+    limited = {**terms, "rateLimit": {"limit": 2, "windowMs": 3_600_000}}
+    await installed.operator("POST", "/capabilities/register", limited)
+    try:
+        answer = await installed.command("agent", {"agentId": "script", "message": call * 3})
+    finally:
+        await installed.operator("POST", "/capabilities/register", terms)
+    assert answer.data["output"].count("again") == 2, answer.json
+    assert f"too many commands for capability {capability_id}" in answer.data["output"]
+
+
+@pytest.mark.parametrize("terms", [{"status": "offline"}, {"expiresAt": 1}])
+async def test_a_system_capability_that_is_off_is_off_for_agents_too(
+    installed: Installed, terms: dict[str, Any]
+) -> None:
+    own = {"capabilityId": "exec", "scope": "system", "level": "write"}
+    await installed.operator("POST", "/capabilities/register", {**own, **terms})
+    call = '[[tool:exec {"command": "echo", "params": ["still here"]}]]'
+    try:
+        answer = await installed.command("agent", {"agentId": "script", "message": call})
+    finally:
+        await installed.operator("POST", "/capabilities/register", own)
+    assert "still here" not in answer.data["output"], answer.json
+    assert "capability exec " in answer.data["output"]
+
+
 @pytest.mark.requirement("002/mcp/browser")
 async def test_mcp_browser_is_our_own_browser_tasks(installed: Installed) -> None:
     answer = await installed.command("mcp", {"capabilityId": "mcp.browser", "action": "list_runs"})
@@ -632,3 +707,10 @@ async def test_no_secret_of_the_settings_reaches_the_disk(installed: Installed) 
     for path in installed.home.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in _read(path), path
+
+
+async def test_a_device_that_was_paired_is_in_the_evidence(installed: Installed) -> None:
+    with ClosedHome(installed.home) as home:
+        records = [json.loads(record) for _, record in home.about("dev")]
+    (paired,) = [each["fields"] for each in records if each["kind"] == "pairing"]
+    assert (paired["status"], paired["device_id"], paired["tools"]) == ("approved", "dev", "sign")

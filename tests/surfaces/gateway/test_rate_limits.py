@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.gateway.conftest import Door, Paired, open_door
+from tests.surfaces.gateway.conftest import Answered, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import RATE_PER_MINUTE, ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Level
@@ -90,6 +90,26 @@ async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -
     assert int(refused.headers["Retry-After"]) >= 1
 
 
+async def test_a_capabilitys_limit_counts_each_call_of_a_command(frozen: Door) -> None:
+    for capability, limit in (("echo", 3), ("other", 1)):
+        frozen.pipeline.add(capability, Level.READ, echo)
+        terms = {"capabilityId": capability, "scope": "test", "level": "read", "rateLimit": limit}
+        await frozen.ask("POST", "/capabilities/register", body=terms, operator=True)
+    device = await frozen.pair()
+
+    async def call(*names: str) -> Answered:
+        calls = [{"id": str(n), "name": name, "arguments": {}} for n, name in enumerate(names)]
+        return await device.post("/command/tool", {"payload": {"toolCalls": calls}})
+
+    too_many = await call("echo", "other", "other")
+    assert (too_many.status, too_many.code) == (429, ErrorCode.RATE_LIMITED)
+    assert frozen.pipeline.ran == []
+    assert (await call("echo", "echo")).status == 200
+    assert (await call("echo", "echo")).status == 429
+    assert (await call("echo", "other")).status == 200  # what was refused cost them nothing
+    assert (await call("other")).status == 429
+
+
 @pytest.mark.parametrize("tool", ["echo", "pay"])
 async def test_a_command_that_the_disk_refuses_costs_nothing(
     tool: str, monkeypatch: pytest.MonkeyPatch
@@ -107,3 +127,20 @@ async def test_a_command_that_the_disk_refuses_costs_nothing(
         assert refused.headers["X-RateLimit-Remaining"] == "1"
         assert (await device.tool(tool, key="k")).status in (200, 202)
         assert (await device.tool(tool, key="k-2")).status == 429
+
+
+@pytest.mark.parametrize("window_ms", [2**63 - 1, 366 * 24 * 3600 * 1000])
+async def test_a_limit_that_can_be_registered_can_be_counted(
+    tmp_path: Path, window_ms: int
+) -> None:
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair()
+        terms = {"capabilityId": "echo", "scope": "test", "level": "read"}
+        limit = {"limit": 1, "windowMs": window_ms}
+        registered = await door.ask(
+            "POST", "/capabilities/register", body={**terms, "rateLimit": limit}, operator=True
+        )
+        assert registered.status == (200 if window_ms < 2**60 else 400)
+        assert (await device.tool("echo")).status == 200
+        if registered.status == 200:
+            assert (await device.tool("echo")).status == 429

@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from toolgate import asgi
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import (
     V2_METHODS,
@@ -134,6 +135,31 @@ async def test_a_device_is_known_by_its_key_once_it_was_paired_with_it(door: Doo
         assert answer["error"]["code"] == ErrorCode.INVALID_TOKEN
     await door.ask("POST", "/pairing/revoke", body={"deviceId": "robot"}, operator=True)
     assert (await signed())["ok"] is False
+
+
+async def test_a_new_token_for_a_paired_device_lets_in_no_stranger_who_knocked_under_its_name(
+    door: Door,
+) -> None:
+    await door.pair("laptop", **ALL)
+    strangers = Ed25519PrivateKey.generate()
+    public = base64.b64encode(strangers.public_key().public_bytes_raw()).decode()
+
+    async def strange() -> Any:
+        async with opened(door) as (socket, nonce):
+            signature = base64.b64encode(strangers.sign(nonce.encode())).decode()
+            return await connect(socket, "laptop", publicKey=public, signature=signature)
+
+    assert (await strange())["error"]["code"] == ErrorCode.AUTH_REQUIRED
+    rotated = await door.ask("POST", "/pairing/approve", body={"deviceId": "laptop"}, operator=True)
+    assert (await strange())["ok"] is False
+    own = Paired(door, "laptop", rotated.data["deviceToken"])
+    async with opened(door) as (socket, nonce):  # with the token it may bring its key
+        signature = base64.b64encode(strangers.sign(nonce.encode())).decode()
+        proof = {"token": own.token, "publicKey": public, "signature": signature}
+        assert (await connect(socket, "laptop", **proof))["ok"] is True
+    assert (await strange())["ok"] is True
+    (row,) = await door.audit_rows(action="pairing.key_bound")
+    assert (row.actor, row.resource_id) == ("laptop", "laptop")
 
 
 @pytest.mark.requirement("002/v2/challenge-wrong")
@@ -406,3 +432,28 @@ async def test_a_server_that_stops_says_so(door: Door) -> None:
         door.parts.events.close()
         await socket.receive()
         assert socket.close_code == CloseCode.GOING_AWAY
+
+
+async def test_a_connection_on_which_nothing_is_said_stays(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.1)
+    device = await door.pair()
+    async with connected(device) as socket:
+        await asyncio.sleep(0.5)  # longer than a request may take to come
+        assert (await ask(socket, "health"))["ok"] is True
+
+
+async def test_long_polls_of_a_connection_that_has_ended_wait_no_longer(door: Door) -> None:
+    device = await door.pair()
+    watchers = door.parts.registry._watchers
+    async with connected(device) as socket:
+        for number in range(20):
+            poll = {"id": str(number), "method": "events.poll", "params": {"wait": 30}}
+            await socket.send_json({"type": "req", **poll})
+        async with asyncio.timeout(10):
+            while len(watchers.get("laptop", ())) < 21:  # the connection itself is one
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while "laptop" in watchers:
+            await asyncio.sleep(0.01)

@@ -241,6 +241,51 @@ async def test_who_cannot_be_given_what_it_missed_is_closed_and_may_come_back(wh
     door.hub.close()
 
 
+@pytest.mark.parametrize("forgotten", [4, 5], ids=["in part", "all of it"])
+async def test_who_missed_what_is_not_kept_any_more_is_closed_and_not_given_the_rest(
+    forgotten: int,
+) -> None:
+    door = Door()
+    connection, wire = await door.open()
+    stream = stream_of(wire.sent[0]["session_id"])
+
+    async def told(count: int) -> None:
+        for _ in range(count):
+            event = NewEvent("state", b'{"run_id":"r","state":"x"}', "r")
+            await door.journal.commit(Append(stream, [event]))
+
+    await told(2)
+    connection.pause_writing()
+    await told(3)
+    await door.journal.forget(stream, through=forgotten)  # as retention does, now and then
+    connection.resume_writing()
+    await until(lambda: wire.close_code == CloseCode.SLOW_CONSUMER)
+    assert [one.get("seq") for one in wire.sent[1:]] == [1, 2]
+    leave(connection, wire)
+    door.hub.close()
+
+
+async def test_the_first_event_of_a_session_is_not_lost_on_who_comes_back_just_then() -> None:
+    door = Door()
+    first, wire = await door.open()
+    session_id = wire.sent[0]["session_id"]
+    leave(first, wire)
+    sessions = door.sessions
+
+    class Meanwhile:
+        async def open(self, **hello: Any) -> Any:
+            opening = await sessions.open(**hello)
+            event = NewEvent("state", b'{"run_id":"r","state":"x"}', "r")
+            await door.journal.commit(Append(stream_of(session_id), [event]))
+            return opening
+
+    door.sessions = cast("Any", Meanwhile())
+    back, wire = await door.open(session_id=session_id, last_seq=0)
+    await until(lambda: wire.kinds() == ["hello_ack", "state"])
+    leave(back, wire)
+    door.hub.close()
+
+
 async def test_answers_wait_for_a_client_that_does_not_read_them() -> None:
     door = Door()
     connection, wire = await door.open()

@@ -4,10 +4,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 
+from toolgate import asgi
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.errors import Conflict, Unavailable
+from toolgate.domain.errors import Conflict, NotFound, Unavailable
+from toolgate.ports.journal import Append, NewEvent
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -36,12 +39,12 @@ class Two:
         self.cancelled.append(run_id)
 
 
-def an_ingress(orchestrator: Any) -> Ingress:
+def an_ingress(orchestrator: Any, *, resume_window_ms: int = 60_000) -> Ingress:
     clock, bus = FakeClock(), LocalBus()
     journal = MemoryJournal(clock=clock, bus=bus)
     return Ingress(
         options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
-        hub=Hub(bus, clock, resume_window_ms=60_000),
+        hub=Hub(bus, clock, resume_window_ms=resume_window_ms),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,
         orchestrator=orchestrator,
@@ -96,4 +99,109 @@ async def test_an_orchestrator_that_is_away_is_told_later_that_a_session_is_gone
     ingress.told_again_s = (0.0, 0.0, 0.0)
     await asyncio.wait_for(ingress._session_gone("s"), 5)
     assert orchestrator.attempts == ["run_1", "run_2"] * 3
+    ingress.hub.close()
+
+
+@dataclass
+class Restarted:
+    """An orchestrator with runs from before a restart, of sessions of every kind."""
+
+    sessions: list[str]
+    cancelled: list[str] = field(default_factory=list)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        return [(f"run of {one}", one) for one in self.sessions if session_id in ("", one)]
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        self.cancelled.append(session_id)
+        self.told.set()
+
+
+@pytest.mark.requirement("001/offline/runs-cancelled")
+async def test_a_restart_cancels_no_run_that_never_had_a_client_connected() -> None:
+    orchestrator = Restarted([])
+    ingress = an_ingress(orchestrator, resume_window_ms=0)
+    opening = await ingress.sessions.open(user_id="u", session_id="", last_seq=None, epoch="")
+    orchestrator.sessions = ["cron:nightly", "device/phone", opening.session_id]
+    await ingress.start(asgi.bind("127.0.0.1", 0, setting="WS_PORT"))
+    await asyncio.wait_for(orchestrator.told.wait(), 5)
+    await ingress.stop()
+    assert orchestrator.cancelled == [opening.session_id]
+
+
+DAY_MS = 24 * 3_600_000
+
+
+async def test_a_session_that_nobody_uses_any_more_is_forgotten() -> None:
+    orchestrator = Restarted([])
+    ingress = an_ingress(orchestrator)
+    clock = ingress.clock
+    assert isinstance(clock, FakeClock)
+
+    async def hello(session_id: str = "") -> str:
+        opening = await ingress.sessions.open(
+            user_id="u", session_id=session_id, last_seq=0, epoch=""
+        )
+        return opening.session_id
+
+    left, online, runs, told, back = [await hello() for _ in range(5)]
+    ingress.hub.join(online, "u", Ear())
+    orchestrator.sessions = [runs]
+    clock.advance(20 * DAY_MS)
+    await hello(back)
+    clock.advance(10 * DAY_MS)
+    assert await ingress.forget_sessions(clock.now_ms() - 30 * DAY_MS) == 0
+    clock.advance(1)
+    await ingress.journal.commit(Append(f"session/{told}", [NewEvent("state", b"{}", "run_1")]))
+    assert await ingress.forget_sessions(clock.now_ms() - 30 * DAY_MS) == 1
+    with pytest.raises(NotFound):
+        await hello(left)
+    assert [await hello(one) for one in (online, runs, told, back)] == [online, runs, told, back]
+    ingress.hub.close()
+
+
+async def test_a_session_whose_user_comes_back_just_then_is_not_forgotten() -> None:
+    ingress = an_ingress(Restarted([]))
+    clock = ingress.clock
+    assert isinstance(clock, FakeClock)
+    sessions = ingress.sessions
+    session_id = (
+        await sessions.open(user_id="u", session_id="", last_seq=None, epoch="")
+    ).session_id
+    clock.advance(31 * DAY_MS)
+
+    async def comes_back(_: str) -> bool:
+        await sessions.open(user_id="u", session_id=session_id, last_seq=0, epoch="")
+        return False
+
+    assert await sessions.forget(clock.now_ms() - 30 * DAY_MS, is_in_use=comes_back) == 0
+    assert await sessions.knows(session_id), "or it would be gone under its user's feet"
+    ingress.hub.close()
+
+
+@pytest.mark.requirement("001/send/offline")
+async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_sessions_name() -> (
+    None
+):
+    class Known(Restarted):
+        async def session_of(self, run_id: str) -> str:
+            return run_id.removeprefix("run of ")
+
+    ingress = an_ingress(Known([]))
+    bound = asgi.bind("127.0.0.1", 0, setting="HTTP_PORT")
+    listener = asgi.Listener(ingress.internal_app(), bound)
+    await listener.start()
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/send"
+    event = {"type": "delta", "ts": 1, "run_id": "run of sess_7", "text": "x"}
+    async with aiohttp.ClientSession() as http, http.post(url, json={"event": event}) as answer:
+        assert (answer.status, await answer.json()) == (
+            409,
+            {
+                "ok": False,
+                "error": "client_offline",
+                "message": "session sess_7 has no active connections",
+            },
+        )
+    await listener.stop()
     ingress.hub.close()

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.tasks.runtimes import a_toolset, instant
 from toolgate.asgi import Message
 from toolgate.domain.task_runs import Trust
@@ -81,3 +83,22 @@ async def test_only_the_client_itself_gives_up_what_is_kept_for_it(tmp_path: Pat
             assert sessions.count == 0
         finally:
             await doors.close()
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+async def test_a_first_caller_that_goes_away_leaves_doors_that_open_and_close(
+    tmp_path: Path, comes_again: bool
+) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        doors = McpDoors(toolset)
+        first = asyncio.ensure_future(ask(doors, "POST", user="ann"))
+        while doors._life is None:
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        if comes_again:
+            life = doors._life
+            status, _ = await ask(doors, "POST", user="ann", body=json.dumps(HELLO).encode())
+            assert status == 200
+            assert doors._life is life
+        await doors.close()

@@ -79,8 +79,8 @@ Serve = Callable[..., Any]
 async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
-        async def start(engine: Engine, *, token: str = "", body_limit: int = 10_000) -> Runner:
-            options = Options("bwrap", "bwrap", token, body_limit)
+        async def start(engine: Engine, **options_given: Any) -> Runner:
+            options = Options("bwrap", "bwrap", **({"body_limit": 10_000} | options_given))
             app = RunnerApp(
                 engine, options=options, clock=SystemClock(), usage=lambda: usage_of(1.0, 2.0, 3.0)
             )
@@ -175,6 +175,30 @@ async def test_without_the_bearer_nothing_runs(serve: Serve, header: str) -> Non
     assert (await runner.post(authorization="Bearer secret"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "header",
+    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}],
+)
+async def test_no_web_page_runs_anything_on_a_runner_without_a_token(
+    serve: Serve, header: dict[str, str]
+) -> None:
+    """A browser sends what any page wants to loopback, and asks nobody for plain text."""
+    engine = Scripted()
+    runner = await serve(engine)
+    status, body = await runner.post(**{"content-type": "text/plain"}, **header)
+    assert (status, body["error"]["code"]) == (401, "UNAUTHORIZED")
+    assert engine.calls == []
+    guarded = await serve(engine, token="secret")
+    assert (await guarded.post(authorization="Bearer secret", **header))[0] == 200
+
+
+async def test_a_token_may_hold_any_character(serve: Serve) -> None:
+    token = "schlüssel-пароль-à"
+    runner = await serve(Scripted(), token=token)
+    assert (await runner.post(authorization=f"Bearer {token}"))[0] == 200
+    assert (await runner.post(authorization=f"Bearer {token[:-1]}"))[0] == 401
+
+
 @pytest.mark.requirement("000/server/bearer-constant-time")
 def test_secrets_are_compared_in_constant_time_whatever_they_hold() -> None:
     assert "compare_digest" in inspect.getsource(asgi.same_secret)
@@ -219,7 +243,18 @@ async def test_a_body_over_the_limit_is_refused_before_its_end(serve: Serve) -> 
     assert b"INVALID_REQUEST" in answer
 
 
-@pytest.mark.requirement("000/server/not-found")
+async def test_a_body_that_does_not_come_is_not_waited_for_without_end(serve: Serve) -> None:
+    """As of a caller that lost its power in the middle: nothing more is heard of it."""
+    runner = await serve(Scripted(), body_seconds=0.2)
+    host, port = runner.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /execute HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), BOUND)  # and the connection ends
+    assert b" 400 " in answer
+    assert b"INVALID_REQUEST" in answer
+    writer.close()
+
+
 async def test_other_paths_and_methods_are_404(serve: Serve) -> None:
     runner = await serve(Scripted())
     assert (await runner.get("/"))[0] == 404

@@ -71,7 +71,7 @@ def may_be_set(name: str) -> bool:
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
-    stopped = finished.timed_out or finished.flooded or finished.killed
+    stopped = finished.timed_out or finished.flooded or finished.killed or finished.crowded
     stdout, stderr = (
         part.decode("utf-8", "replace") for part in (finished.stdout, finished.stderr)
     )

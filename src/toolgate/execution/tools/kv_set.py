@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from toolgate.domain.tools import Level, ToolOutput
-from toolgate.execution.builtin import Args, Context, define, failed
+from toolgate.execution.builtin import Args, Context, define, failed, refused
 from toolgate.execution.kv import COLLECTION, MAX_VALUE_BYTES, Key, row_key
 from toolgate.ports.journal import Put
 
@@ -19,6 +19,8 @@ async def run(args: KvSetArgs, context: Context) -> ToolOutput:
     value = msgspec.json.encode(args.value)
     if len(value) > MAX_VALUE_BYTES:
         return failed(f"kv.set: a value has at most {MAX_VALUE_BYTES} bytes")
+    if context.holds_secret(f"{args.key}\0{value.decode()}"):
+        return refused("kv.set: the value or its key holds a secret, and secrets are not kept")
     await context.journal.commit(Put(COLLECTION, row_key(context.request.caller, args.key), value))
     return ToolOutput(exit_code=0, stdout="OK")
 

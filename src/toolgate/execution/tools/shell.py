@@ -42,7 +42,11 @@ def _pieces(context: Context) -> Piece:
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
-    notes = {"timed out": finished.timed_out, "too much output": finished.flooded}
+    notes = {
+        "timed out": finished.timed_out,
+        "too much output": finished.flooded,
+        "too many files": finished.crowded,
+    }
     ends = "".join(f"\n[killed: {note}]" for note, true in notes.items() if true)
     return ToolOutput(
         exit_code=finished.exit_code or (1 if ends else 0),

@@ -60,8 +60,8 @@ def _output(answer: WebResponse) -> ToolOutput:
 TOOL = define(
     "web.fetch",
     description="Ask a public URL by GET, HEAD or POST. Private and local addresses are refused.",
-    level=Level.READ,
-    repeatable=True,
+    level=Level.READ,  # gateway contract
+    repeatable=False,  # it may be a POST
     args=WebFetchArgs,
     run=run,
 )

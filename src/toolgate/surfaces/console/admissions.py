@@ -103,14 +103,14 @@ class AdmissionPages:
     async def make_token(self, request: Request) -> Answer:
         """A token for a script, or another in the place of one; it is shown this once."""
         grant, name = await body_of(request, Grant), _name(request)
-        token = await self._admission().registry.add_service(name, grant.scope())
-        await self.parts.note("token.made", ("token", name))
+        row = self.parts.row("token.made", ("token", name))
+        token = await self._admission().registry.add_service(name, grant.scope(), also=row)
         return {"token": token}
 
     async def end_token(self, request: Request) -> Answer:
         name = request.path_params["id"]
-        await self._admission().registry.remove_service(name)
-        await self.parts.note("token.ended", ("token", name))
+        row = self.parts.row("token.ended", ("token", name))
+        await self._admission().registry.remove_service(name, also=row)
         return {}
 
     async def register(self, request: Request) -> Answer:

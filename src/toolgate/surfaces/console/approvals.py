@@ -1,19 +1,22 @@
 """Approvals: what would be done, by whom, why the policy asks; and a person's word on it."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.approvals import Approval
+from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.errors import Damaged, NotFound
 from toolgate.execution import approvals as kept
 from toolgate.orchestration import records
-from toolgate.surfaces.console.parts import OPERATOR, Answer, Parts, body_of
+from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of
 
+SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
+LOOKED_AT: Final = 1_000  # rows, for the recent ones
 
 
 class Word(msgspec.Struct):
@@ -48,15 +51,21 @@ class ApprovalPages:
 
     async def listed(self, _: Request) -> Answer:
         now = self.parts.clock.now_ms()
-        pending = await self.parts.approvals.pending(limit=200)
-        rows = await self.parts.journal.scan(kept.COLLECTION, limit=RECENT, newest_first=True)
-        recent = [kept.decode(row.value).at(now) for row in rows]
-        waiting = {approval.approval_id for approval in pending}
+        pending = await self.parts.approvals.pending(limit=COUNTED)
         return {
             "now": now,
-            "pending": [await self._with_call(approval) for approval in pending],
-            "recent": [shown_approval(one) for one in recent if one.approval_id not in waiting],
+            "total": len(pending),
+            "pending": [await self._with_call(approval) for approval in pending[:SHOWN]],
+            "recent": [shown_approval(one) for one in await self._decided(now, len(pending))],
         }
+
+    async def _decided(self, now: int, waiting: int) -> list[Approval]:
+        """The newest that wait no more, however many that wait were asked for since."""
+        limit = min(RECENT + waiting, LOOKED_AT)
+        rows = await self.parts.journal.scan(kept.COLLECTION, limit=limit, newest_first=True)
+        found = (kept.decode(row.value).at(now) for row in rows)
+        decided = (one for one in found if one.status is not ApprovalStatus.PENDING)
+        return list(islice(decided, RECENT))
 
     async def one(self, request: Request) -> Answer:
         approval = await self.parts.approvals.get(request.path_params["id"])

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolgate import asgi
-from toolgate.domain.deliveries import DELTA
+from toolgate.domain.deliveries import DELTA, STATE
 from toolgate.execution import approvals
 from toolgate.orchestration import records
 from toolgate.ports.journal import Event
@@ -107,6 +107,8 @@ class Live:
                 if event.type == DELTA and event.subject == watched:
                     text = records.decode_members(event.data).get("text", "")
                     said.append({"position": event.position, "text": text})
+                elif event.type == STATE and event.subject == watched:
+                    runs[event.subject] = None  # it may take words back
             else:
                 touched[event.stream] = None
         told: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from toolgate.execution import audit
 from toolgate.orchestration import records
 from toolgate.orchestration.records import RunLine
 from toolgate.ports import evidence
-from toolgate.surfaces.console.parts import Answer, Parts
+from toolgate.surfaces.console.parts import COUNTED, Answer, Parts
 
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
@@ -43,7 +43,7 @@ class OverviewPage:
         now = self.parts.clock.now_ms()
         lines = await self._lines(since=now - HOUR_MS)
         running = await self._running()
-        pending = await self.parts.approvals.pending(limit=200)
+        pending = await self.parts.approvals.pending(limit=COUNTED)
         ended = [line for line in lines if line.ended_at]
         took = [line.ended_at - line.started_at for line in ended if line.status == "DONE"]
         failed = [line for line in lines if line.status == "FAILED"]

@@ -21,12 +21,13 @@ from toolgate.execution.targets import Targets
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
+from toolgate.ports.journal import Journal, Operation
 from toolgate.ports.pipeline import ToolPipeline
 from toolgate.tasks.toolset import Toolset
 
 OPERATOR: Final = "operator"  # the name under which the console decides and is audited
 MAX_PAGE: Final = 200
+COUNTED: Final = 1_000_000  # approvals that wait: all of them, so that a number is true
 TEXT_LIMIT: Final = 100_000  # characters of one text that a page is given; the rest is evidence
 
 S = TypeVar("S")
@@ -114,16 +115,24 @@ class Parts:
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> None:
         """A row in the audit, in the operator's name."""
+        await self.journal.commit(*self.row(action, resource, metadata))
+
+    def row(
+        self,
+        action: str,
+        resource: tuple[str, str],
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Sequence[Operation]:
+        """The same, to be committed with what it is about."""
         kind, name = resource
-        await self.audit.record(
-            AuditEntry(
-                action=action,
-                actor=OPERATOR,
-                resource_type=kind,
-                resource_id=name,
-                metadata=metadata or {},
-            )
+        entry = AuditEntry(
+            action=action,
+            actor=OPERATOR,
+            resource_type=kind,
+            resource_id=name,
+            metadata=metadata or {},
         )
+        return self.audit.prepare(entry)
 
 
 async def body_of(request: Request, model: type[S]) -> S:

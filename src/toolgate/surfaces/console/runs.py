@@ -8,12 +8,13 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.deliveries import DELTA
+from toolgate.domain.deliveries import DELTA, STATE
 from toolgate.domain.errors import Damaged, NotFound
 from toolgate.domain.runs import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
 from toolgate.domain.toolcalls import CallState
 from toolgate.execution.ledger import APPROVAL_ARTIFACT
 from toolgate.orchestration import records
+from toolgate.orchestration.conversations import retracted
 from toolgate.orchestration.records import RunLine
 from toolgate.ports import evidence
 from toolgate.ports.journal import Event
@@ -181,6 +182,8 @@ class RunPages:
                 if event.type == DELTA:
                     said.append(records.decode_members(event.data)["text"])
                     at, position = event.at, event.position
+                elif event.type == STATE and (back := retracted(event.data)):
+                    said = ["".join(said)[:-back]]
             after = page[-1].seq
         told = sum(len(turn.text) for turn in state.turns)
         return "".join(said)[told:], at, position

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
+from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
@@ -36,7 +37,7 @@ from toolgate.surfaces.gateway.command_system import SystemPlanner
 from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
-from toolgate.surfaces.gateway.events import Events
+from toolgate.surfaces.gateway.events import Events, health_event
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
@@ -73,6 +74,7 @@ class Foundations:
     new_id: NewId
     seal: Seal
     audit: AuditLog
+    evidence: Evidence
     pipeline: ToolPipeline
     level_of: LevelOf
     runs: Runs
@@ -146,7 +148,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         operator_token=options.operator_token,
         gateway_token=options.gateway_token,
     )
-    pairing = Pairing(on.journal, on.clock, registry, trail, options.auto_approve)
+    pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
     capabilities = Capabilities(
         on.journal,
         on.clock,
@@ -154,6 +156,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         trail,
         (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
         on.learn,
+        lambda capability_id, health: (health_event(capability_id, health),),
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     states = States(on.journal, on.bus, on.clock, on.seal)
@@ -194,7 +197,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
-            *TokenRoutes(registry, on.journal, trail).routes(),
+            *TokenRoutes(registry, trail).routes(),
             *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,

@@ -20,7 +20,7 @@ from toolgate.ports.journal import Event
 from toolgate.ports.orchestrator import Invocation
 from toolgate.surfaces.gateway.answers import Code, Problem
 from toolgate.surfaces.gateway.bodies import check_id
-from toolgate.surfaces.gateway.plans import Done, Plan, Ticket, Waiting
+from toolgate.surfaces.gateway.plans import Came, Done, Plan, Ticket, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AgentPlanner:
         )
         named = given(payload.session_id, given(command.session_key, ""))
 
-        async def run(ticket: Ticket) -> Done | Waiting:
+        async def run(ticket: Ticket) -> Came:
             run_id = ticket.run_id or await self.runs.invoke(
                 Invocation(
                     # Without a name each command is a conversation of its own.
@@ -64,7 +64,7 @@ class AgentPlanner:
         # What the agent then does is policed call by call; the command itself changes nothing.
         return Plan(Level.READ, agent_id, (f"agent.{agent_id}",), run, rides=False)
 
-    async def _until_it_rests(self, run_id: str) -> Done | Waiting:
+    async def _until_it_rests(self, run_id: str) -> Came:
         moved = asyncio.Event()
 
         def hear(_: Sequence[Event]) -> None:

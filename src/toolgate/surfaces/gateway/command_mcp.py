@@ -24,10 +24,10 @@ from toolgate.ports.upstreams import Upstreams
 from toolgate.surfaces.gateway.answers import Code, NotImplementedHere, Problem
 from toolgate.surfaces.gateway.bodies import check_id
 from toolgate.surfaces.gateway.plans import (
+    Came,
     Done,
     Plan,
     Ticket,
-    Waiting,
     call_id,
     caller_of,
     granted_level,
@@ -76,7 +76,7 @@ class McpPlanner:
         level = Level.SIGN if capability.level is Level.SIGN else tool.level
         args = _args(payload)
 
-        async def run(ticket: Ticket) -> Done | Waiting:
+        async def run(ticket: Ticket) -> Came:
             caller = caller_of(
                 identity, level=granted_level(identity, Kind.MCP, level), session=session
             )

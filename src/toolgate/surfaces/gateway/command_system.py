@@ -20,10 +20,10 @@ from toolgate.ports.clock import Clock
 from toolgate.ports.pipeline import ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, NotImplementedHere, Problem
 from toolgate.surfaces.gateway.plans import (
+    Came,
     Done,
     Plan,
     Ticket,
-    Waiting,
     call_id,
     caller_of,
     granted_level,
@@ -66,7 +66,7 @@ class SystemPlanner:
         level = Level(wire.ACTION_LEVELS[action])
         session = given(payload.session_id, given(command.session_key, ""))
 
-        async def run(ticket: Ticket) -> Done | Waiting:
+        async def run(ticket: Ticket) -> Came:
             caller = caller_of(
                 identity, level=granted_level(identity, Kind.SYSTEM, level), session=session
             )

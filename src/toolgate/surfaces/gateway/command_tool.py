@@ -15,10 +15,10 @@ from toolgate.ports.pipeline import Answer, Denied, Pending, Ran, ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, Problem
 from toolgate.surfaces.gateway.bodies import check_id
 from toolgate.surfaces.gateway.plans import (
+    Came,
     Done,
     Plan,
     Ticket,
-    Waiting,
     call_id,
     caller_of,
     denied,
@@ -52,8 +52,10 @@ class ToolPlanner:
         if servers and (outside := identity.scope.refusal(Kind.MCP, Level.READ)):
             raise Forbidden(outside)
         session = given(command.session_key, "")
+        names = [call.name for call in calls]
+        charged = (*servers, *names)
 
-        async def run(ticket: Ticket) -> Done | Waiting:
+        async def run(ticket: Ticket) -> Came:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
             answers: list[Answer] = []
             rider = ticket.rider
@@ -69,9 +71,10 @@ class ToolPlanner:
             return first_waiting(answers) or _done(calls, answers)
 
         return Plan(
-            level=max(levels, key=lambda level: level.rank),
-            name=", ".join(call.name for call in calls[:3]),
-            capabilities=tuple(dict.fromkeys([*servers, *(call.name for call in calls)])),
+            level=levels[0] if len(levels) == 1 else max(levels, key=lambda level: level.rank),
+            name=", ".join(names[:3]),
+            capabilities=tuple(dict.fromkeys(charged)),
+            charged=charged,
             run=run,
         )
 

@@ -45,7 +45,7 @@ from toolgate.surfaces.gateway.command_reading import (
 )
 from toolgate.surfaces.gateway.command_records import Records
 from toolgate.surfaces.gateway.command_states import OpenCommand, States
-from toolgate.surfaces.gateway.plans import Done, Plan, Planner, Ticket, Waiting
+from toolgate.surfaces.gateway.plans import Came, Done, Plan, Planner, Ticket, Waiting
 from toolgate.surfaces.gateway.traces import trace_id_of
 
 log = logging.getLogger(__name__)
@@ -139,12 +139,17 @@ class Commands:
     def _pay_capabilities(self, plan: Plan, paid: Paid) -> Paid:
         buckets = [
             Bucket(f"capability/{name}", capability.rate, f"capability {name}")
-            for name in plan.capabilities
+            for name in plan.charged or plan.capabilities
             if (capability := self.capabilities.get(name)) is not None and capability.rate
         ]
-        if not buckets:
-            return paid
-        return Paid(paid.spent, paid.taken + self.limits.take(*buckets).taken)
+        taken = Paid(paid.spent)
+        try:
+            for bucket in buckets:  # one may be there several times
+                taken = Paid(paid.spent, taken.taken + self.limits.take(bucket).taken)
+        except RateLimited:
+            self.limits.give_back(taken)
+            raise
+        return Paid(paid.spent, paid.taken + taken.taken)
 
     async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, and run it; what writes or signs is on record before it does."""
@@ -293,11 +298,12 @@ class Commands:
                 self.limits.give_back(paid)
             raise
         finally:
+            ticket.let_go()
             self.states.leave(entered)
             if claim is not None:
                 self.keys.release(claim, known)
 
-    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Done | Waiting:
+    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Came:
         """What the plan came to. A fault of ours is no answer: the same key may try again."""
         try:
             return await plan.run(ticket)

@@ -33,7 +33,12 @@ _FOR_DEVICES: Final = frozenset({Access.CALLER, Access.READER, Access.APPROVER})
 
 
 def text(headers: RawHeaders, name: bytes) -> str:
-    return headers.get(name, b"").decode("latin-1").strip()
+    """As clients send what is not ASCII: in UTF-8, or else in the standard's Latin-1."""
+    raw = headers.get(name, b"")
+    try:
+        return raw.decode().strip()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1").strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from toolgate import asgi
 from toolgate.admission.refusals import InvalidToken
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.capabilities import Health
 from toolgate.domain.devices import Identity
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -79,6 +80,17 @@ def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None
         f"{name} {status}",
         source="scheduler",
         duration_ms=duration_ms,
+    )
+
+
+def health_event(capability_id: str, health: Health) -> Append:
+    """That a capability does better or worse than it did."""
+    sound = health is Health.HEALTHY
+    return gateway_event(
+        wire.EventType.HEALTH,
+        wire.EventStatus.SUCCEEDED if sound else wire.EventStatus.FAILED,
+        f"{capability_id} is {health}",
+        metadata={"capabilityId": capability_id, "status": health},
     )
 
 
@@ -203,6 +215,8 @@ class Events:
             if not events:
                 yield _KEEP_ALIVE
             for event in events:
+                if cut.is_set():  # while a slow reader took the one before
+                    return
                 body = wire.encode(event)
                 yield asgi.server_sent_event(body, event=event.type, event_id=str(event.id))
 
@@ -236,13 +250,17 @@ class Events:
                     await coming
 
     async def forget_old(self) -> None:
-        """Drop what is older than a cursor lives."""
-        before = self.clock.now_ms() - KEPT_MS
+        """Drop what is older than a cursor lives, up to the first event that is not.
+
+        One from a day that is far ahead tells of a clock that was wrong, and keeps nothing back.
+        """
+        now = self.clock.now_ms()
         through = self._first - 1
         while page := await self.journal.read(STREAM, after=through, limit=500):
-            old = [event.seq for event in page if event.at < before]
-            through = old[-1] if old else through
-            if len(old) < len(page):
+            live = (event.seq for event in page if abs(event.at - now) <= KEPT_MS)
+            first_live = next(live, None)
+            through = page[-1].seq if first_live is None else first_live - 1
+            if first_live is not None:
                 break
         if through >= self._first:
             await self.journal.forget(STREAM, through=through)

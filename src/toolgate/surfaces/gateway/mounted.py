@@ -7,7 +7,7 @@ from starlette.authentication import SimpleUser
 from starlette.responses import Response
 
 from toolgate import asgi
-from toolgate.admission.refusals import Forbidden
+from toolgate.admission.refusals import Forbidden, InvalidToken
 from toolgate.domain.devices import Identity, Who
 from toolgate.surfaces.gateway.answers import EXPECTED, failure, problem_of
 from toolgate.surfaces.gateway.doors import Doors, text
@@ -30,12 +30,7 @@ class Guarded:
         try:
             identity = await self._admit(scope, headers)
         except EXPECTED as refused:
-            trace_id = trace_id_of("", text(headers, b"traceparent"))
-            reply = failure(problem_of(refused), trace_id)
-            refusal = Response(
-                reply.body, reply.status, dict(reply.headers), media_type="application/json"
-            )
-            await refusal(scope, receive, send)
+            await _refuse(refused, scope, receive, send)
             return
         caller = {**scope, "user": SimpleUser(f"{identity.who}:{identity.name}")}
         await self._until_cut(identity, caller, receive, send)
@@ -64,6 +59,8 @@ class Guarded:
             await serving
         if began:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await _refuse(InvalidToken("the token was revoked"), scope, receive, send)
         return None
 
     async def _admit(self, scope: asgi.Scope, headers: dict[bytes, bytes]) -> Identity:
@@ -81,3 +78,12 @@ class Guarded:
         if identity.who is Who.DEVICE and not identity.scope.mcp:
             raise Forbidden("this device may not use MCP; approve it with the scope mcp")
         return identity
+
+
+async def _refuse(
+    refused: Exception, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send
+) -> None:
+    trace_id = trace_id_of("", text(dict(scope["headers"]), b"traceparent"))
+    reply = failure(problem_of(refused), trace_id)
+    refusal = Response(reply.body, reply.status, dict(reply.headers), media_type="application/json")
+    await refusal(scope, receive, send)

@@ -10,13 +10,14 @@ from toolgate.admission.audit import Trail
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.approvals import Approval
+from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.devices import Identity, Who
 from toolgate.domain.ids import is_path_safe
 from toolgate.domain.policy.model import Policy
 from toolgate.domain.targets import Change, Target
 from toolgate.domain.tools import Level
 from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import OPEN as OPEN_APPROVALS
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.approvals import decode as decode_approval
 from toolgate.execution.audit import AuditLog, AuditQuery
@@ -266,7 +267,9 @@ class ApprovalRoutes:
                 wire.ApprovalPage,
                 v2="approvals.list",
                 query=(
-                    Parameter("status", "only these"),
+                    Parameter(
+                        "status", "only these", {"type": "string", "enum": list(ApprovalStatus)}
+                    ),
                     Parameter("limit", "approvals at most", _LIMIT),
                     _CURSOR,
                 ),
@@ -287,10 +290,14 @@ class ApprovalRoutes:
     async def _list(self, call: Call) -> Result:
         limit = whole(call.query, "limit", default=DEFAULT_PAGE, least=1, most=MAX_PAGE)
         status = call.query.get("status", "").upper()
+        if status and status not in list(ApprovalStatus):
+            raise Problem(Code.INVALID_REQUEST, f"status is one of {', '.join(ApprovalStatus)}")
+        # Those that wait are few, whatever was decided before.
+        rows_of = OPEN_APPROVALS if status == ApprovalStatus.PENDING else APPROVALS
         now, cursor = self.clock.now_ms(), call.query.get("cursor", "")
         found: list[Approval] = []
         while len(found) <= limit and (
-            rows := await self.journal.scan(APPROVALS, after=cursor, limit=200, newest_first=True)
+            rows := await self.journal.scan(rows_of, after=cursor, limit=200, newest_first=True)
         ):
             cursor = rows[-1].key
             known = (decode_approval(row.value).at(now) for row in rows)

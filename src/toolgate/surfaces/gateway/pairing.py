@@ -10,7 +10,7 @@ from toolgate.admission.pairing import Pairing
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Scope, Service
-from toolgate.ports.journal import Journal
+from toolgate.ports.journal import Operation
 from toolgate.surfaces.gateway.answers import Extra, Result
 from toolgate.surfaces.gateway.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Route
@@ -81,7 +81,6 @@ class TokenRoutes:
     """Service tokens, for scripts."""
 
     registry: Registry
-    journal: Journal
     trail: Trail
 
     def routes(self) -> Sequence[Route]:
@@ -121,20 +120,18 @@ class TokenRoutes:
         wanted: wire.ServiceTokenMake = call.body
         name = check_id("name", wanted.name)
         scope = Scope() if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
-        token = await self.registry.add_service(name, scope)
-        await self._note("token.made", call, name)
+        note = self._note("token.made", call, name)
+        token = await self.registry.add_service(name, scope, also=note)
         return Result(_token(self.registry.service(name), token))
 
     async def _end(self, call: Call) -> Result:
         name = check_id("name", call.path["name"])
         ended = _token(self.registry.service(name))
-        await self.registry.remove_service(name)
-        await self._note("token.ended", call, name)
+        await self.registry.remove_service(name, also=self._note("token.ended", call, name))
         return Result(ended)
 
-    async def _note(self, action: str, call: Call, name: str) -> None:
-        note = self.trail.note(action, actor=call.caller.name, resource=("token", name))
-        await self.journal.commit(*note)
+    def _note(self, action: str, call: Call, name: str) -> Sequence[Operation]:
+        return self.trail.note(action, actor=call.caller.name, resource=("token", name))
 
 
 def _token(service: Service, token: str = "") -> wire.ServiceToken:

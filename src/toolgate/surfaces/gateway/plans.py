@@ -51,6 +51,11 @@ class Ticket:
         self.rider.end = end
         return self.rider
 
+    def let_go(self) -> None:
+        """Of what it has held together: else only the collector would free a command's parts."""
+        self.end = _nothing
+        self.rider.end = None
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -59,7 +64,8 @@ class Waiting:
     expires_at: int = 0
 
 
-RunPlan = Callable[[Ticket], Awaitable[Done | Waiting]]
+Came = Done | Waiting
+RunPlan = Callable[[Ticket], Awaitable[Came]]
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ class Plan:
     name: str
     capabilities: tuple[str, ...]
     run: RunPlan
+    charged: tuple[str, ...] = ()  # a capability for each call; empty: each once
     rides: bool = True  # its beginning is written by the pipeline, before anything runs
 
 
@@ -109,7 +116,7 @@ async def run_one(
     request: ToolRequest,
     ticket: Ticket,
     done_of: Callable[[ToolOutput], Done],
-) -> Done | Waiting:
+) -> Came:
     """One call, for commands that are one call; a denial becomes the contract's refusal."""
 
     def done(answer: Answer) -> Done:

@@ -70,6 +70,11 @@ class Route:
     def key(self) -> str:
         return f"{self.method} {self.path}"
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether its answer may be long in coming, as the caller wishes."""
+        return any(parameter.name == "wait" for parameter in self.query)
+
 
 async def elsewhere(_: Call) -> Result:  # pragma: no cover - it is never called
     """For what the server does by itself: a command is posted as it came in, a stream goes on."""

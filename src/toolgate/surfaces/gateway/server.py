@@ -4,9 +4,10 @@ Routes of the contract are served straight from ASGI; whatever else is mounted h
 metrics) is Starlette's business.
 """
 
+import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -18,7 +19,7 @@ from starlette.responses import Response
 
 from toolgate import asgi
 from toolgate.admission.audit import Trail
-from toolgate.admission.refusals import Forbidden, InvalidToken
+from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.devices import Identity, Kind
@@ -174,7 +175,7 @@ class Gateway:
     ) -> Reply:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
-            raw = await self._body_of(identity, headers, receive)
+            raw = await self._body_of(Access.CALLER, headers, scope, receive)
         except EXPECTED as refusal:
             await self._note_refusal(kind, headers, scope, refusal)
             raise
@@ -191,13 +192,14 @@ class Gateway:
         )
 
     async def _body_of(
-        self, identity: Identity | None, headers: RawHeaders, receive: asgi.Receive
+        self, access: Access, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> bytes:
         """Raises InvalidToken where the sender, who may take long, was revoked meanwhile."""
-        with self.doors.registry.watch(identity.name if identity else "") as cut:
-            raw = await _body(headers, receive)
-        if cut.is_set():
-            raise InvalidToken("the token was revoked")
+        registry = self.doors.registry
+        cuts = registry.cuts
+        raw = await _body(headers, receive)
+        if registry.cuts != cuts:
+            await self._identify(access, headers, scope)
         return raw
 
     async def _note_refusal(
@@ -248,13 +250,14 @@ class Gateway:
     ) -> Reply:
         body = None
         if found.route.takes is not None:
-            raw = await self._body_of(identity, dict(scope["headers"]), receive)
+            raw = await self._body_of(found.route.access, dict(scope["headers"]), scope, receive)
             canonical(raw)
             body = decode(raw, found.route.takes)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        return await self.call(
+        answering = self.call(
             found.route, Call(identity, trace_id, path=found.path, query=query, body=body)
         )
+        return await (_unless_gone(answering, receive) if found.route.may_wait else answering)
 
     async def call(self, route: Route, call: Call) -> Reply:
         """The answer of a route, by whichever door; raises what the route raises."""
@@ -355,12 +358,28 @@ async def _body(headers: RawHeaders, receive: asgi.Receive) -> bytes:
     return body
 
 
+async def _unless_gone(answering: Coroutine[Any, Any, Reply], receive: asgi.Receive) -> Reply:
+    """The answer, as long as somebody waits for it; raises Invalid."""
+    answer, going = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({answer, going}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise Invalid("the sender went away before the answer")
+        return answer.result()
+    finally:
+        answer.cancel()
+        going.cancel()
+
+
+async def _gone(receive: asgi.Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _send(send: asgi.Send, reply: Reply) -> None:
     headers = [_JSON, (b"content-length", b"%d" % len(reply.body))]
     for name, value in reply.headers:
-        headers.append(
-            (_NAMES.get(name) or name.lower().encode(), value.encode("latin-1", "replace"))
-        )
+        headers.append((_NAMES.get(name) or name.lower().encode(), value.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 

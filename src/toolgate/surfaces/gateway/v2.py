@@ -109,7 +109,9 @@ class _Connection:
     user_agent: str
     _out: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(WAITING))
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _polls: set[asyncio.Task[None]] = field(default_factory=set)  # of them, those that only wait
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _cut: asyncio.Event = field(default_factory=asyncio.Event)  # its right to be here has ended
     _broken: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )  # an answer could not be given
@@ -122,11 +124,11 @@ class _Connection:
         try:
             identity = await self._connect()
             since = self.door.events.cursor  # as the client was just told
-            with self.door.registry.watch(identity.name) as cut:
+            with self.door.registry.watch(identity.name) as self._cut:
                 parts += [
                     asyncio.create_task(self._read(identity)),
-                    asyncio.create_task(self._push(cut, since)),
-                    asyncio.create_task(_until(cut)),
+                    asyncio.create_task(self._push(since)),
+                    asyncio.create_task(_until(self._cut)),
                 ]
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -134,17 +136,17 @@ class _Connection:
         except _Closed as closed:
             code = closed.code
         finally:
-            for task in parts:
+            for task in (*parts, *self._polls):
                 task.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
             if code is not None:
                 await self._close(code)
 
     async def _close(self, code: int) -> None:
-        """What waits is written first: it says why."""
+        """What waits is written first, as it says why; but not to one that was cut."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1):
-                while not self._out.empty():
+                while not self._out.empty() and not self._cut.is_set():
                     await self.send(
                         {"type": "websocket.send", "text": self._out.get_nowait().decode()}
                     )
@@ -190,7 +192,7 @@ class _Connection:
         if not isinstance(auth.token, UnsetType):
             identity = self._by_token(device_id, auth.token)
             if signed and device is not None and not device.public_key:
-                await registry.bind_key(device_id, key)
+                await self.door.doors.pairing.bind_key(device_id, key)
                 return self._by_token(device_id, auth.token)  # it may have been revoked meanwhile
             return identity
         if device is not None and device.active and device.public_key:
@@ -230,16 +232,25 @@ class _Connection:
                 raise
             task = asyncio.create_task(self._serve(identity, frame))
             self._running.add(task)
+            if isinstance(frame, wire.Req) and self._only_waits(frame.method):
+                self._polls.add(task)
             task.add_done_callback(self._served)
+
+    def _only_waits(self, method: str) -> bool:
+        route = self.door.routes.get(method)
+        return route is not None and route.may_wait
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._polls.discard(task)
         self._room.release()
         failed = None if task.cancelled() else task.exception()
         if failed is not None and not self._broken.done():
             self._broken.set_exception(failed)
 
     async def _serve(self, identity: Identity, frame: wire.Connect | wire.Req) -> None:
+        if self._cut.is_set():  # as the frame came in: nobody is there who may ask
+            return
         trace_id = secrets.token_hex(16)
         if isinstance(frame, wire.Connect):
             problem = Problem(Code.INVALID_REQUEST, "connected already")
@@ -272,8 +283,8 @@ class _Connection:
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
-    async def _push(self, cut: asyncio.Event, since: int) -> None:
-        async for events in self.door.events.follow(cut, since):
+    async def _push(self, since: int) -> None:
+        async for events in self.door.events.follow(self._cut, since):
             for event in events:
                 pushed = wire.Pushed(event=wire.GATEWAY_EVENT, data=event, cursor=event.id)
                 try:
@@ -281,12 +292,14 @@ class _Connection:
                         await self._out.put(wire.encode(pushed))
                 except TimeoutError:
                     raise _Closed(wire.CloseCode.SLOW_CONSUMER) from None
-        if not cut.is_set():  # it is told elsewhere that it was cut
+        if not self._cut.is_set():  # it is told elsewhere that it was cut
             raise _Closed(wire.CloseCode.GOING_AWAY)
 
     async def _write(self) -> None:
         while True:
             frame = await self._out.get()
+            if self._cut.is_set():
+                raise _Closed(wire.CloseCode.UNAUTHENTICATED)
             try:
                 async with asyncio.timeout(WRITE_S):
                     await self.send({"type": "websocket.send", "text": frame.decode()})

@@ -392,7 +392,7 @@ class Connection(WSListener):
                 self._write(snapshot_frame(delivery, now=now))
         if self._channel is None or self._closing:
             return  # it has left meanwhile
-        new = opening.last_seq == opening.after == 0  # there is nothing to catch up with
+        new = not opening.resumed and not opening.snapshot  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
 
@@ -436,11 +436,19 @@ class Connection(WSListener):
             events = await self._parts.journal.read(stream, after=self._cursor, limit=PAGE)
             if not events and self._writable.is_set() and self._go_live():
                 return
+            if await self._was_forgotten(stream, events):
+                self._too_slow()
+                return
             frames = joined(events) if lagging else single(events)
             for number, data in frames:
                 await self._writable.wait()
                 self._cursor = number
                 self._write(data)
+
+    async def _was_forgotten(self, stream: str, events: Sequence[Event]) -> bool:
+        """Whether what comes after the cursor is not kept any more: a snapshot is needed."""
+        first = events[0].seq if events else (await self._parts.journal.head(stream)).first
+        return first > self._cursor + 1
 
     def _go_live(self) -> bool:
         assert self._channel is not None

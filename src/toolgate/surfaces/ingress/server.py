@@ -31,7 +31,7 @@ from toolgate.ports.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
-from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,9 @@ class Ingress:
             backlog=BACKLOG,
         )
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
-        for _, session_id in await self.orchestrator.open_runs():
-            self.hub.expect(session_id)
+        for session_id in {owner for _, owner in await self.orchestrator.open_runs()}:
+            if await self.sessions.knows(session_id):
+                self.hub.expect(session_id)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -166,9 +167,18 @@ class Ingress:
         with contextlib.suppress(Conflict, NotFound):  # someone else was first
             await self.orchestrator.client_offline(event.subject, request.tool_call_id)
 
+    async def forget_sessions(self, before: int) -> int:
+        """Those that were not in use since then; how many."""
+        return await self.sessions.forget(before, is_in_use=self._is_in_use)
+
+    async def _is_in_use(self, session_id: str) -> bool:
+        if self.hub.is_online(session_id):
+            return True
+        told = await self.journal.read_back(stream_of(session_id), limit=1)
+        return bool(told or await self.orchestrator.open_runs(session_id))
+
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""
-        session_id = session_id or await self.orchestrator.session_of(event.run_id)
         if not self.hub.is_online(session_id):
             return False
         await self.orchestrator.hear(session_id, delivery_of(event))
@@ -201,15 +211,17 @@ class Ingress:
             return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, why)
         if not asked.session_id and not asked.event.run_id:
             return _refusal(400, wire.ErrorCode.INVALID_MESSAGE, "$.session_id: missing")
+        session_id = asked.session_id
         try:
-            taken = await self.push(asked.session_id, asked.event)
+            session_id = session_id or await self.orchestrator.session_of(asked.event.run_id)
+            taken = await self.push(session_id, asked.event)
         except NotFound as missing:
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, str(missing))
         except ToolgateError:
-            log.exception("push_failed session_id=%s", asked.session_id)
+            log.exception("push_failed session_id=%s", session_id)
             return _refusal(500, wire.ErrorCode.INTERNAL_ERROR, "the event cannot be taken now")
         if not taken:
-            why = f"session {asked.session_id} has no active connections"
+            why = f"session {session_id} has no active connections"
             return _refusal(409, wire.ErrorCode.CLIENT_OFFLINE, why)
         return asgi.Json(wire.SendAnswer(ok=True))
 

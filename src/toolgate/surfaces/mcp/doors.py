@@ -53,8 +53,7 @@ class McpDoors:
         self._toolset = toolset
         self._hosts = hosts
         self._extend = extend
-        self._opening = asyncio.Lock()
-        self._open: _Open | None = None
+        self._open: asyncio.Future[_Open] | None = None
         self._life: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -75,12 +74,10 @@ class McpDoors:
             await self._life
 
     async def _opened(self) -> "_Open":
-        async with self._opening:
-            if self._open is None:
-                ready: asyncio.Future[_Open] = asyncio.get_running_loop().create_future()
-                self._life = asyncio.ensure_future(self._live(ready))
-                self._open = await ready
-            return self._open
+        if self._open is None:
+            self._open = asyncio.get_running_loop().create_future()
+            self._life = asyncio.ensure_future(self._live(self._open))
+        return await asyncio.shield(self._open)  # who came first may go before they are open
 
     async def _live(self, ready: "asyncio.Future[_Open]") -> None:
         """The manager's task group must be left by the task that entered it: this one."""
@@ -89,7 +86,9 @@ class McpDoors:
                 _import_and_build, self._toolset, self._hosts, self._extend
             )
         except ImportError as missing:
+            self._open = None  # it may be installed meanwhile
             ready.set_exception(missing)
+            ready.exception()  # nobody may wait for it any more
             return
         async with opened.manager.run():
             ready.set_result(opened)

@@ -39,8 +39,10 @@ from toolgate.ports.orchestrator import Invocation
 
 log = logging.getLogger(__name__)
 
+SILENCE_S: Final = 15.0  # after which a stream says that it is still there, or a proxy would cut it
+STILL_HERE: Final = b": \n\n"
 DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
-AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id}"
+AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id:path}"  # a name may hold a slash
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     Invalid: wire.ErrorCode.INVALID_REQUEST,
@@ -61,6 +63,7 @@ class OrchestratorApi:
     push: Callable[[str, str], Awaitable[None]] | None = (
         None  # tell a remote ingress of a run's events
     )
+    silence_s: float = SILENCE_S
     _started: float = 0.0
 
     def app(self) -> Starlette:
@@ -127,6 +130,8 @@ class OrchestratorApi:
                 )
             except Conflict:  # someone else was first: what is stored stands
                 call, run = await self.runs.find_call(call_id)
+                if not call.ended:  # a person is still asked whether it may run at all
+                    raise
         return asgi.Json(_call_view(call, run))
 
     async def _decide(self, request: Request) -> Response:
@@ -182,9 +187,11 @@ class OrchestratorApi:
             after = first[0].seq - 1
         elif (await self.runs.state(run_id)).ended:
             return
-        batches = follow(self.runs.journal, self.bus, stream, after=after)
+        batches = follow(self.runs.journal, self.bus, stream, after=after, recheck=self.silence_s)
         async with aclosing(batches):
             async for batch in batches:
+                if not batch:
+                    yield STILL_HERE
                 for event in batch:
                     if event.subject != run_id:
                         continue

@@ -25,7 +25,9 @@ from toolgate.ports.engine import Engine, Update, no_update
 log = logging.getLogger(__name__)
 
 BODY_LIMIT: Final = 8 * 1024 * 1024
+BODY_SECONDS: Final = 180.0  # no gateway waits longer for the whole call
 MOST_UPDATES: Final = 64  # of an answer that is not streamed; more are joined
+OF_BROWSERS: Final = ("origin", "sec-fetch-site")  # whatever page they show could reach loopback
 SETTLE_SECONDS: Final = 10.0  # for a command to be killed once its caller has gone
 
 
@@ -35,14 +37,16 @@ class Options:
     isolation: str
     token: str = ""
     body_limit: int = BODY_LIMIT
+    body_seconds: float = BODY_SECONDS
 
 
 class Refused(Exception):
     """The request ends here, with one of the contract's codes."""
 
-    def __init__(self, code: wire.ErrorCode, message: str) -> None:
+    def __init__(self, code: wire.ErrorCode, message: str, *, hang_up: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.headers = {"connection": "close"} if hang_up else {}
 
 
 class RunnerApp:
@@ -70,7 +74,9 @@ class RunnerApp:
         except Refused as refused:
             error = wire.ToolError(code=refused.code, message=str(refused))
             status = wire.ERROR_CODES[refused.code].status
-            answer = asgi.Json(wire.Refusal(error=error), status_code=status or 500)
+            answer = asgi.Json(
+                wire.Refusal(error=error), status_code=status or 500, headers=refused.headers
+            )
             await answer(scope, receive, send)
 
     async def _route(
@@ -98,11 +104,18 @@ class RunnerApp:
         expected = self._options.token
         if expected and not asgi.same_secret(asgi.bearer(request), expected):
             raise Refused(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
+        if not expected and any(name in request.headers for name in OF_BROWSERS):
+            message = "a web page may not use a runner that has no token"
+            raise Refused(wire.ErrorCode.UNAUTHORIZED, message)
 
     async def _read(self, request: Request) -> wire.ExecuteRequest:
         try:
-            body = await asgi.read_body(request, limit=self._options.body_limit)
+            async with asyncio.timeout(self._options.body_seconds):
+                body = await asgi.read_body(request, limit=self._options.body_limit)
             return wire.decode_request(body)
+        except TimeoutError as late:
+            message = "the body took too long"
+            raise Refused(wire.ErrorCode.INVALID_REQUEST, message, hang_up=True) from late
         except (asgi.BodyTooLarge, *UNREADABLE) as malformed:
             raise Refused(wire.ErrorCode.INVALID_REQUEST, str(malformed)) from malformed
 

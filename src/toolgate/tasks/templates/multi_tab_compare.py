@@ -1,5 +1,6 @@
 """Read up to ten pages and say where they differ."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,8 +49,19 @@ def compare(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> list[dic
         wire.CompareField.ELEMENT_COUNT: _element_counts,
         wire.CompareField.TOP_SECTIONS: _top_sections,
     }
-    found = [differences[name](pages, how) for name in dict.fromkeys(how.fields)]
+    numbered = _numbered(pages)
+    found = [differences[name](numbered, how) for name in dict.fromkeys(how.fields)]
     return [difference for difference in found if difference is not None]
+
+
+def _numbered(pages: Sequence[tuple[str, Extract]]) -> list[tuple[str, Extract]]:
+    """Values go by the URL: the second look at one has a number after it."""
+    times: Counter[str] = Counter()
+    named: list[tuple[str, Extract]] = []
+    for url, looked in pages:
+        times[url] += 1
+        named.append((f"{url} ({times[url]})" if times[url] > 1 else url, looked))
+    return named
 
 
 def _titles(pages: Sequence[tuple[str, Extract]], _: wire.Compare) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ class ScreenshotResult(CamelWire):
     artifact_id: str
     mime_type: str
     size: int
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET  # where the page is too tall for one
 
 
 async def run(inputs: ScreenshotPage, work: Work) -> Outcome:
@@ -30,14 +31,17 @@ async def run(inputs: ScreenshotPage, work: Work) -> Outcome:
         await tab.visit(inputs.url)
         await tab.wait_stable(timeout_ms=3_000)
         work.step = "take the picture"
-        image = await tab.screenshot(full_page=inputs.full_page)
+        picture = await tab.screenshot(full_page=inputs.full_page)
         result: dict[str, Any] = {
             "url": without_password(inputs.url),
             "finalUrl": without_password(tab.url),
             "title": await tab.title(),
         }
+    image = picture.content
     artifact_id = await work.keep(image, name="screenshot.png", mime_type="image/png")
     result |= {"artifactId": artifact_id, "mimeType": "image/png", "size": len(image)}
+    if picture.truncated:
+        result["truncated"] = True
     return Outcome(msgspec.json.encode(result))
 
 

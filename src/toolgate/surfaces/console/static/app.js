@@ -71,7 +71,7 @@ function showWaiting() {
 }
 
 async function countWaiting() {
-  try { waiting = (await get("/approvals")).pending.length; showWaiting(); } catch { /* the page says so itself */ }
+  try { waiting = (await get("/approvals")).total; showWaiting(); } catch { /* the page says so itself */ }
 }
 
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
@@ -145,6 +145,7 @@ onSignedOut(() => { if (me) { me = null; live.close(); signIn(); } });
 async function signIn(problem = "") {
   leave.forEach((act) => act());
   leave = [];
+  for (const box of document.querySelectorAll("dialog")) box.close(); // nobody could reach what is behind
   const view = await import("./views/sign_in.js");
   root.classList.remove("open");
   put(root, view.show(start, problem));

@@ -25,9 +25,17 @@ export function add(node, children) {
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
+// News are drawn over what is there: whoever is on a control with the keyboard stays on it, as long
+// as there is one that says the same in the row of the same thing.
+const FOCUSABLE = "a[href],button,input,select,textarea,summary,[tabindex]";
+const nameOf = (one) => JSON.stringify([one.closest("tr")?.cells[0].textContent, one.closest("[data-call]")?.dataset.call, one.tagName, one.getAttribute("href"), one.getAttribute("aria-label"), one.firstChild?.textContent]);
+
 export function put(node, ...children) {
+  const focused = node.contains(document.activeElement) && node !== document.activeElement ? nameOf(document.activeElement) : null;
   node.replaceChildren();
-  return add(node, children);
+  add(node, children);
+  if (focused) [...node.querySelectorAll(FOCUSABLE)].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+  return node;
 }
 
 // What a stranger wrote, made harmless to the eye: escape sequences of terminals go, other control

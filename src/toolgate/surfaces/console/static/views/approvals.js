@@ -6,7 +6,7 @@ import { ago, badge, button, card, empty, everySecond, json, link, later, mono, 
 const SETTLE_MS = 400; // a key pressed for one approval must not decide the next
 
 function countdown(approval) {
-  const left = h("span", { class: "left" });
+  const left = h("span", { class: "left", role: "timer" }); // or else it is read out at every second
   const fuse = h("i");
   const whole = Math.max(1, approval.expires_at - approval.asked_at);
   everySecond(left, () => {
@@ -20,6 +20,7 @@ function countdown(approval) {
 
 export async function show(context) {
   const waiting = h("div", { class: "stack", "aria-live": "polite" });
+  const more = h("p", { class: "hint", hidden: true });
   const recent = h("div");
   const cards = new Map();
   let selected = "", since = 0;
@@ -75,6 +76,8 @@ export async function show(context) {
     for (const one of data.pending) if (!cards.has(one.id)) { const made = make(one); cards.set(one.id, made); waiting.append(made.node); }
     if (!selected && !isHeld && cards.size) select(cards.keys().next().value);
     blank();
+    more.hidden = data.total <= data.pending.length;
+    more.textContent = t("{n} more wait; they come up as these are decided.", { n: data.total - data.pending.length });
     put(recent, data.recent.length ? card(t("Decided lately"), table([
       { name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Decision"), show: (one) => badge(one.status) },
       { name: t("By"), show: (one) => plain(one.decided_by) || "–" }, { name: t("Reason"), class: "clip wide", show: (one) => plain(one.note) || "–" },
@@ -94,5 +97,5 @@ export async function show(context) {
     else if (event.key === "k" && at > 0) select(ids[at - 1]);
     else if ((event.key === "a" || event.key === "x") && !event.repeat && selected && performance.now() - since > SETTLE_MS) decide(selected, event.key === "a");
   });
-  return page(t("Approvals"), null, waiting, recent);
+  return page(t("Approvals"), null, waiting, more, recent);
 }

@@ -21,7 +21,7 @@ function grant(title, scope, { yes, make, done, isNew = false }) {
       const { token, words } = await make(wanted, name.value);
       box.close();
       done();
-      const copy = button(t("Copy"), async () => { await navigator.clipboard.writeText(token); toast(t("Copied")); }, { tone: "quiet" });
+      const copy = navigator.clipboard && button(t("Copy"), async () => { await navigator.clipboard.writeText(token); toast(t("Copied")); }, { tone: "quiet" });
       const shown = dialog(words, [h("p", null, t("Its token, shown this once:")), block(token)], [copy, button(t("Done"), () => shown.close())]);
     }),
   ]);

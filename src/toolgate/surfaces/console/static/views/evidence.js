@@ -13,6 +13,7 @@ async function look(item, key) {
   try {
     const answer = await fetch(`/console/api/evidence/${item.index}/proof`, { credentials: "same-origin" });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+    if (!crypto.subtle) { put(verdict, t("A browser checks nothing on a page that came over plain HTTP from another machine. Download the proof; toolgate evidence verify checks it.")); return; }
     const found = await checkProof(await answer.json(), key);
     verdict.className = "notice good";
     put(verdict, t("Checked in this browser: record {n} is in the signed log of {size}, with {artifacts} artifacts.", { n: found.index, size: found.size, artifacts: found.artifacts }), found.signed ? "" : ` ${t("This browser cannot check the signature itself.")}`);
@@ -29,8 +30,9 @@ export async function show(context) {
     const found = await get("/evidence", query);
     if (mine !== asked || !context.isHere()) return; // another search is in force by now
     data = found;
+    const isOpen = head.querySelector("details")?.open;
     put(head, h("dl", { class: "facts" }, h("dt", null, t("Records")), h("dd", null, data.size.toLocaleString()), h("dt", null, t("Key")), h("dd", null, mono(data.key))),
-      h("details", null, h("summary", { class: "hint" }, t("The signed checkpoint")), block(data.checkpoint)));
+      h("details", { open: isOpen }, h("summary", { class: "hint" }, t("The signed checkpoint")), block(data.checkpoint)));
     put(box, data.items.length ? table([
       { name: "#", class: "num", show: (one) => String(one.index) }, { name: t("When"), class: "num", show: (one) => moment(one.record.at) }, { name: t("Kind"), show: (one) => plain(one.record.kind) },
       { name: t("Tool"), show: (one) => (one.record.fields.tool ? mono(one.record.fields.tool) : "–") },

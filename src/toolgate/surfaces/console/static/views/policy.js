@@ -3,10 +3,19 @@ import { get, post, put as send } from "../api.js";
 import { t } from "../lang.js";
 import { badge, button, card, confirm, mono, page, table, toast } from "../ui.js";
 
+const DRAFT = "toolgate.policy";
+
 export async function show(context) {
   let data = await get("/policy");
   const text = h("textarea", { class: "code-text", rows: 30, spellcheck: "false", "aria-label": t("The policy"), value: data.text });
   const found = h("div", { "aria-live": "polite" });
+  // What is being written outlives the page, and the session that it was begun in.
+  const draft = sessionStorage.getItem(DRAFT);
+  const restored = h("div", { class: "notice", role: "status", hidden: !draft || draft === data.text }, t("This is your draft; another text is in force."), " ",
+    button(t("Discard it"), () => { text.value = data.text; drop(); }, { tone: "quiet", small: true }));
+  const drop = () => { sessionStorage.removeItem(DRAFT); restored.hidden = true; };
+  if (!restored.hidden) text.value = draft;
+  text.addEventListener("input", () => { try { sessionStorage.setItem(DRAFT, text.value); } catch { /* there is no room: it is on the page */ } });
   const rules = h("div", { class: "rules", tabindex: "0", role: "region", "aria-label": t("Rules in force") });
   const about = h("p", { class: "hint" });
   const draw = () => {
@@ -30,6 +39,7 @@ export async function show(context) {
     if (!(await check())) return;
     confirm(t("Put this policy in force?"), t("It decides every call from now on. What waits for approval was asked under the old one and must be asked again."), t("Activate"), async () => {
       try { await send("/policy", { text: text.value, over: data.version }); } catch (failed) { if (failed.problems.length) refused(failed.problems); throw failed; }
+      drop();
       data = await get("/policy");
       draw();
       toast(t("The policy is in force."));
@@ -37,5 +47,5 @@ export async function show(context) {
   };
   draw();
   return page(t("Policy"), [button(t("Check"), check, { tone: "quiet" }), button(t("Simulate"), simulate, { tone: "quiet" }), button(t("Activate…"), activate)],
-    data.error ? h("div", { class: "notice bad" }, plain(data.error)) : null, about, found, h("div", { class: "two" }, text, card(t("Rules in force"), rules)));
+    data.error ? h("div", { class: "notice bad" }, plain(data.error)) : null, about, restored, found, h("div", { class: "two" }, text, card(t("Rules in force"), rules)));
 }

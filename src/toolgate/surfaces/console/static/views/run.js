@@ -1,7 +1,7 @@
 import { h, plain, put } from "../dom.js";
 import { get, post } from "../api.js";
 import { t } from "../lang.js";
-import { badge, block, button, card, clock, confirm, json, later, link, mono, moment, page, timer, took } from "../ui.js";
+import { badge, block, button, card, clock, confirm, json, later, link, mono, moment, now, page, timer, took } from "../ui.js";
 
 const TONE = { SUCCEEDED: "good", BLOCKED: "bad", REJECTED: "bad", FAILED: "bad", TIMEOUT: "bad", WAITING_APPROVAL: "ask" };
 
@@ -61,7 +61,7 @@ export async function show(context, id) {
     const text = plain(words.map((one) => one.text).join(""));
     const last = list.querySelector(".said.partial");
     if (last) last.append(text);
-    else list.append(step(Date.now(), data.timeline[0].at, "busy", h("div", { class: "who" }, plain(data.run.agent_id)), h("div", { class: "said partial" }, text)));
+    else list.append(step(now(), data.timeline[0].at, "busy", h("div", { class: "who" }, plain(data.run.agent_id)), h("div", { class: "said partial" }, text)));
   };
   const load = async () => {
     const fresh = await get(`/runs/${encodeURIComponent(id)}`);

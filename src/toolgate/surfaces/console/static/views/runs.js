@@ -26,10 +26,12 @@ export async function show(context) {
     { name: t("Took"), class: "end num", show: (run) => (run.ended_at ? took(run.ended_at - run.started_at) : timer(run.started_at)) },
     { name: t("Started"), class: "end num", show: (run) => ago(run.started_at) },
   ];
-  const draw = () => put(box,
+  const pager = h("div", { class: "pager" });
+  const drawPager = () => put(pager, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
+    next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null);
+  const draw = () => { drawPager(); put(box,
     items.length ? table(columns, items, { label: t("Runs"), onRow: open }) : (query.q || query.agent || query.status ? empty(t("No runs match."), next ? t("Older runs have not been searched yet.") : "") : empty(t("Nothing has run yet."), link("/console/chat", t("Talk to an agent in the chat, or connect a client.")))),
-    h("div", { class: "pager" }, trail.length ? button(t("Newer"), () => { query.cursor = trail.pop(); return load(); }, { tone: "quiet" }) : null,
-      next ? button(t("Older"), () => { trail.push(query.cursor || ""); query.cursor = next; return load(); }, { tone: "quiet" }) : null));
+    pager); };
   const load = async () => {
     const mine = ++asked;
     const found = await get("/runs", query);
@@ -59,7 +61,7 @@ export async function show(context) {
     const place = older < 0 ? items.length : older;
     items.splice(place, 0, run);
     body.insertBefore(tableRow(columns, run, open), body.children[place] || null);
-    if (items.length > PAGE * 2) { items.pop(); body.lastElementChild.remove(); }
+    if (items.length > PAGE * 2) { items.pop(); body.lastElementChild.remove(); next = items.at(-1).run_id; drawPager(); }
   };
   context.onTold((told) => {
     if (!told.runs) return;

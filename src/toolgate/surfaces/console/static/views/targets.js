@@ -40,7 +40,7 @@ export async function show(context) {
     if (!context.isHere()) return;
     put(box, table([
       { name: t("Target"), class: "clip", show: (one) => [mono(one.targetId), one.isDefault ? [" ", h("span", { class: "badge good" }, t("default"))] : null] },
-      { name: t("Kind"), class: "num", show: (one) => plain(one.kind) }, { name: t("Address"), class: "clip", show: (one) => (one.endpoint ? mono(one.endpoint) : t("this machine")) },
+      { name: t("Kind"), class: "num", show: (one) => plain(one.kind) }, { name: t("Address"), class: "clip", show: (one) => (one.endpoint ? mono(one.endpoint) : one.kind === "local-host" ? t("this machine") : "–") },
       { name: t("Tenant"), show: (one) => plain(one.tenantId) || t("everyone") }, { name: t("Token"), show: (one) => (one.hasAuthToken ? "••••••" : "–") },
       { name: t("State"), show: (one) => badge(one.enabled ? "enabled" : "disabled") }, { name: t("Changed"), class: "num", show: (one) => ago(one.updatedAt) },
       { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.targetId === LOCAL ? null : button(t("Delete"), () => confirm(t("Delete {name}?", { name: one.targetId }), t("Calls that name it will be refused."), t("Delete"), async () => { await remove(`/targets/${encodeURIComponent(one.targetId)}`); await load(); }), { tone: "danger", small: true })) },

@@ -1,0 +1,85 @@
+"""The terms of capabilities for whoever calls by another way than the gateway's commands.
+
+An agent, a schedule, another's executor: what is offline, has expired or was called too often is so
+for them too. A device's command has met its terms, and paid, when the gateway let it in.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from toolgate.admission.admit import Bucket, RateLimits
+from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.refusals import RateLimited
+from toolgate.domain.tools import ToolOutput, ToolRequest
+from toolgate.execution.builtin import failed
+from toolgate.execution.routing import Route
+from toolgate.ports.clock import Clock
+from toolgate.ports.engine import Engine, Update, no_update
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedByTerms:
+    reason: str
+    ref: str
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return failed(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """An engine whose calls are counted."""
+
+    engine: Engine
+    limits: RateLimits
+    buckets: Sequence[Bucket]
+
+    @property
+    def ref(self) -> str:
+        return self.engine.ref
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        try:
+            paid = self.limits.take(*self.buckets)
+        except RateLimited as too_soon:
+            return failed(str(too_soon))
+        try:
+            await self.limits.journal.commit(*self.limits.writes(paid))
+        except BaseException:
+            self.limits.give_back(paid)
+            raise
+        return await self.engine.run(request, update=update)
+
+
+@dataclass(slots=True)
+class Terms:
+    """There are none until the gateway has said what is registered."""
+
+    clock: Clock
+    capability_of: Callable[[str], str]  # the server that a tool is of; empty: none
+    registered: tuple[Capabilities, RateLimits] | None = None
+
+    def bind(self, route: Route) -> Route:
+        """The same route, on its capabilities' terms."""
+
+        def find(request: ToolRequest) -> Engine | None:
+            engine = route.find(request)
+            return None if engine is None else self._on_terms(engine, request)
+
+        return replace(route, find=find)
+
+    def _on_terms(self, engine: Engine, request: ToolRequest) -> Engine:
+        if self.registered is None or request.caller.device:
+            return engine
+        capabilities, limits = self.registered
+        names = dict.fromkeys((self.capability_of(request.tool), request.tool))
+        known = [found for name in names if (found := capabilities.get(name)) is not None]
+        now = self.clock.now_ms()
+        if refusal := next(filter(None, (one.refusal(now) for one in known)), ""):
+            return RefusedByTerms(refusal, engine.ref)
+        buckets = [
+            Bucket(f"capability/{one.capability_id}", one.rate, f"capability {one.capability_id}")
+            for one in known
+            if one.rate is not None
+        ]
+        return Metered(engine, limits, buckets) if buckets else engine

@@ -1,0 +1,168 @@
+"""A console that an operator lives in all day, on a busy server and wherever they sit."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.console.conftest import Ask, api
+from tests.e2e.console.test_left_open import TELL
+from tests.e2e.harness import Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def run_line(number: int) -> dict[str, Any]:
+    """A run that is younger than any real one."""
+    return {
+        "run_id": f"run_z{number:025}",
+        "status": "DONE",
+        "agent_id": "script",
+        "user_id": "amara",
+        "session_id": "sess_1",
+        "preview": f"run {number}",
+        "code": "",
+        "message": "",
+        "started_at": 1,
+        "ended_at": 2,
+    }
+
+
+async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await (await ask("the first of all")).hear_until("done")
+    await page.goto(f"{program.urls['console']}/runs")
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await page.evaluate(TELL, {"runs": [run_line(number) for number in range(120)]})
+    await expect(page.locator("tbody tr")).to_have_count(100)
+    async with page.expect_request("**/console/api/runs?*cursor=*") as asked:
+        await page.get_by_role("button", name="Older").click()
+    assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
+    await expect(page.get_by_text("the first of all")).to_be_visible()
+
+
+# As a browser is on a page that came over plain HTTP from another machine.
+INSECURE = """
+delete Crypto.prototype.randomUUID;
+Object.defineProperty(Crypto.prototype, "subtle", { get: () => undefined });
+Object.defineProperty(Navigator.prototype, "clipboard", { get: () => undefined });
+"""
+
+
+async def test_chat_and_evidence_work_on_a_page_from_another_machine_without_tls(
+    page: Page, program: Program
+) -> None:
+    await page.add_init_script(INSECURE)
+    await page.goto(f"{program.urls['console']}/chat")
+    await expect(page.locator(".chat .linked.on")).to_be_visible()
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill('[[tool:math.add {"a": 2, "b": 40}]]')
+    await box.press("Enter")
+    await expect(page.locator(".bubble").last).to_contain_text("math.add: 42")
+    await page.goto(f"{program.urls['console']}/evidence")
+    await page.get_by_role("button", name="Verify", exact=True).first.click()
+    verdict = page.get_by_role("dialog").get_by_role("status")
+    await expect(verdict).to_contain_text("toolgate evidence verify")
+    await expect(verdict).not_to_contain_text("does not fit")
+
+
+async def test_whoever_uses_the_keyboard_stays_where_they_are_when_news_come(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await (await ask('a sum [[tool:math.add {"a": 2, "b": 40}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/audit")
+    row = page.locator("tbody tr").nth(1)
+    number = await row.locator("td").first.text_content()
+    await row.get_by_role("button", name="Details").focus()
+    before = await page.locator("tbody tr").count()
+    await (await ask('another [[tool:math.add {"a": 3, "b": 4}]]')).hear_until("done")
+    await expect(page.locator("tbody tr")).not_to_have_count(before)
+    focused = page.locator("tr", has=page.locator("button:focus"))
+    await expect(focused.locator("td").first).to_have_text(number or "")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_contain_text(f"#{number}")
+
+
+async def test_an_opened_checkpoint_stays_open_when_records_come(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    await page.goto(f"{program.urls['console']}/evidence")
+    await page.get_by_text("The signed checkpoint").click()
+    checkpoint = page.locator("details pre")
+    await expect(checkpoint).to_be_visible()
+    async with page.expect_response("**/console/api/evidence?*"):
+        await page.evaluate(TELL, {"touched": ["evidence"]})
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    await expect(checkpoint).to_be_visible()
+
+
+async def test_words_are_timed_by_the_servers_clock(page: Page, program: Program, ask: Ask) -> None:
+    await (await ask("hello")).hear_until("done")
+    await page.add_init_script("const then = Date.now; Date.now = () => then() + 86_400_000;")
+    await page.goto(f"{program.urls['console']}/runs")
+    await page.locator("tbody a").first.click()
+    await expect(page.locator(".timeline li").first).to_be_visible()
+    await page.evaluate(TELL, {"said": [{"position": 10**9, "text": "streaming"}]})
+    step = page.locator(".timeline li", has_text="streaming")
+    await expect(step).to_be_visible()
+    assert " h " not in (await step.locator("time").text_content() or "")
+
+
+async def test_a_policy_that_is_being_written_outlives_a_session_that_ends(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    text = page.get_by_role("textbox", name="The policy")
+    inside = await text.input_value()
+    await text.press_sequentially("# mine ")
+    written = await text.input_value()
+    await page.get_by_role("button", name="Keys").click()  # a dialog that would cover the way in
+    cookies = await page.context.cookies()
+    await page.context.clear_cookies()
+    await page.evaluate(
+        "import('/console/static/api.js').then(({ get }) => get('/me').catch(() => {}))"
+    )
+    await expect(page.get_by_label("The operator's token")).to_be_visible()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.context.add_cookies(
+        [
+            {"name": one["name"], "value": one["value"], "url": program.urls["console"]}
+            for one in cookies
+        ]
+    )
+    await page.reload()
+    await expect(text).to_have_value(written)
+    await page.get_by_role("button", name="Discard it").click()
+    await expect(text).to_have_value(inside)
+    await page.reload()
+    await expect(text).to_have_value(inside)
+
+
+async def test_a_runner_without_an_address_is_not_said_to_be_this_machine(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    wanted = {"tenantId": "t_default", "kind": "docker-runner"}
+    async with session.put(f"{api(program)}/targets/lab", json=wanted) as answer:
+        assert answer.status == 200
+    await page.goto(f"{program.urls['console']}/targets")
+    row = page.get_by_role("row").filter(has_text="docker-runner")
+    await expect(row).to_be_visible()
+    await expect(row).not_to_contain_text("this machine")
+
+
+async def test_what_ticks_is_not_read_out_at_every_second(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    client = await ask('[[tool:kv.set {"key": "a", "value": "b"}]]')
+    await client.hear_until("approval_required")
+    await page.goto(f"{program.urls['console']}/approvals")
+    await expect(page.get_by_text("expires in")).to_be_visible()
+    live = """(node) => {
+        const region = node.closest("[aria-live],[role=timer],[role=status],[role=log],[role=alert]");
+        return !region || region.role === "timer";
+    }"""
+    assert await page.get_by_text("expires in").evaluate(live)
+    await page.get_by_role("button", name="Reject").click()
+    await client.hear_until("done", "error")

@@ -1,0 +1,51 @@
+"""The approvals that wait: all are counted, the oldest are shown, and none is said to be decided."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from starlette.requests import Request
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.domain.errors import NotFound
+from toolgate.domain.policy.model import Decision, Effect
+from toolgate.domain.tools import ToolRequest
+from toolgate.execution.approvals import Approvals
+from toolgate.ports.evidence import Evidence
+from toolgate.ports.journal import Operation
+from toolgate.surfaces.console.approvals import SHOWN, ApprovalPages
+from toolgate.surfaces.console.parts import Parts
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+ASKS = Decision(Effect.ASK, "asks", "A person decides", "sha256:1", "policy")
+
+
+class NoEvidence:
+    def prepare(self, *_: object, **__: object) -> list[Operation]:
+        return []
+
+    async def fetch(self, ref: str) -> bytes:
+        raise NotFound("artifact", ref)
+
+
+async def asking(count: int) -> Parts:
+    clock, evidence = FakeClock(), NoEvidence()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    approvals = Approvals(journal, cast(Evidence, evidence), clock)
+    for number in range(count):
+        clock.advance(1)
+        request = ToolRequest(f"req_{number:05}", "kv.set", {})
+        _, operations = approvals.new(request, ASKS, summary="kv.set")
+        await journal.commit(*operations)
+    await approvals.decide("apr_req_00000", approve=True, decided_by="operator")
+    parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
+    return cast(Parts, parts)
+
+
+async def test_more_than_a_page_of_approvals_are_counted_and_none_is_called_decided() -> None:
+    pages = ApprovalPages(await asking(SHOWN + 101))
+    told: dict[str, Any] = await pages.listed(Request({"type": "http"}))
+    assert told["total"] == SHOWN + 100
+    assert [one["request_id"] for one in told["pending"][:2]] == ["req_00001", "req_00002"]
+    assert len(told["pending"]) == SHOWN
+    assert [one["status"] for one in told["recent"]] == ["APPROVED"]

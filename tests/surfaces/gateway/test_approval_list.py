@@ -1,0 +1,110 @@
+"""`GET /approvals`: those that wait are found without reading all that ever was."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.approvals import Approval, ApprovalStatus
+from toolgate.domain.devices import OPERATOR
+from toolgate.execution import approvals as kept
+from toolgate.ports.journal import Operation, Put, Row
+from toolgate.surfaces.gateway.answers import Problem
+from toolgate.surfaces.gateway.operator import ApprovalRoutes
+from toolgate.surfaces.gateway.routes import Call
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+DECIDED = 450
+
+
+class Counting(MemoryJournal):
+    rows_read = 0
+
+    async def scan(
+        self, collection: str, *, after: str = "", limit: int = 1000, newest_first: bool = False
+    ) -> list[Row]:
+        rows = await super().scan(collection, after=after, limit=limit, newest_first=newest_first)
+        self.rows_read += len(rows)
+        return rows
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def journal(clock: FakeClock) -> Counting:
+    """Two that wait and one whose time is over, and after those many that were decided."""
+    journal, now = Counting(clock=clock, bus=LocalBus()), clock.now_ms()
+    waits = [_approval(number, asked_at=now, expires_at=now + 600_000) for number in (0, 1)]
+    late = _approval(2, asked_at=now - 600_000, expires_at=now)
+    decided = [
+        replace(_approval(number, now, now + 600_000), status=ApprovalStatus.APPROVED)
+        for number in range(3, 3 + DECIDED)
+    ]
+    await journal.commit(*_rows([*waits, late, *decided]))
+    return journal
+
+
+def _approval(number: int, asked_at: int, expires_at: int) -> Approval:
+    return Approval(
+        approval_id=f"apr_{number:04}",
+        request_id=f"{number:04}",
+        binding="b",
+        tool="pay",
+        summary="",
+        reason="",
+        rule_id="r",
+        policy_version="v",
+        asked_by=("agent",),
+        asked_at=asked_at,
+        expires_at=expires_at,
+    )
+
+
+def _rows(approvals: Sequence[Approval]) -> list[Operation]:
+    rows: list[Operation] = []
+    for one in approvals:
+        rows.append(Put(kept.COLLECTION, one.approval_id, kept.encode(one)))
+        if one.status is ApprovalStatus.PENDING:
+            rows.append(Put(kept.OPEN, one.approval_id, kept.encode(one)))
+    return rows
+
+
+async def listed(journal: Counting, clock: FakeClock, **query: str) -> wire.ApprovalPage:
+    nobody = cast(Any, None)  # listing asks neither the pipeline nor the runs
+    routes = ApprovalRoutes(nobody, nobody, nobody, journal, clock, nobody).routes()
+    (handle,) = [route.handle for route in routes if route.method == "GET"]
+    page: wire.ApprovalPage = (await handle(Call(OPERATOR, "trace", query=query))).data
+    return page
+
+
+@pytest.mark.parametrize("status", ["PENDING", "pending"])
+async def test_those_that_wait_are_listed_without_reading_those_that_were_decided(
+    journal: Counting, clock: FakeClock, status: str
+) -> None:
+    first = await listed(journal, clock, status=status, limit="1")
+    assert [one.approval_id for one in first.items] == ["apr_0001"]
+    rest = await listed(journal, clock, status=status, limit="1", cursor=str(first.next_cursor))
+    assert [one.approval_id for one in rest.items] == ["apr_0000"]
+    assert not rest.next_cursor
+    assert journal.rows_read < 20
+
+
+async def test_the_others_are_found_by_their_status_too(
+    journal: Counting, clock: FakeClock
+) -> None:
+    assert len((await listed(journal, clock, status="APPROVED", limit="500")).items) == DECIDED
+    expired = await listed(journal, clock, status="EXPIRED")
+    assert [one.approval_id for one in expired.items] == ["apr_0002"]
+
+
+async def test_a_status_that_there_is_not_is_invalid(journal: Counting, clock: FakeClock) -> None:
+    with pytest.raises(Problem):
+        await listed(journal, clock, status="OPEN")
+    assert journal.rows_read == 0
