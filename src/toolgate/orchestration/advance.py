@@ -146,8 +146,7 @@ class Advance:
             await self._fail(run_id, "internal_error", "the run could not go on")
 
     async def _fail(self, run_id: str, code: str, message: str) -> None:
-        said = self.runs.redact(message)
-        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=said)
+        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
 
     async def _advance(self, run_id: str) -> None:
         state = await records.load(self.runs.journal, run_id)
@@ -220,8 +219,7 @@ class Advance:
                     case Say():
                         await voice.say(step)
                     case Note():
-                        detail = self.runs.redact_fields(step.detail)
-                        await voice.note(Note(step.state, detail))
+                        await voice.note(step)
                     case agents.EndTurn():
                         return step
                     case _:
