@@ -70,6 +70,8 @@ def test_the_defaults_are_the_contract_s() -> None:
         ("WS_PORT", "1.5"),
         ("LOG_LEVEL", "loud"),
         ("ORCHESTRATOR_URL", "example.org"),
+        ("ORCHESTRATOR_URL", "http://127.0.0.1:99999"),
+        ("INGRESS_URL", "http://:8091"),
         ("DATABASE_URL", "mysql://x"),
         ("ON_DISCONNECT", "maybe"),
         ("RESUME_WINDOW_MS", "-5"),

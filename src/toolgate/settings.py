@@ -107,8 +107,13 @@ def _one_of(*words: str) -> Parse:
 
 def _url(*schemes: str) -> Parse:
     def parse(value: str) -> str:
-        if value and (urlsplit(value).scheme not in schemes or not urlsplit(value).netloc):
+        parts = urlsplit(value)
+        if value and (parts.scheme not in schemes or not parts.hostname):
             raise ValueError(f"must be a URL that begins with {' or '.join(schemes)}://")
+        try:
+            parts.port  # noqa: B018 - it is only looked at then
+        except ValueError as wrong:
+            raise ValueError(f"has no such port: {wrong}") from wrong
         return value.rstrip("/")
 
     return parse

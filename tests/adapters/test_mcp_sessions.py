@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.adapters import mcp_session, mcp_upstream
+from toolgate.adapters import mcp_session, mcp_stdio, mcp_upstream
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Health, Server
@@ -282,6 +282,32 @@ async def test_a_server_that_works_on_one_call_is_not_given_up_for_its_silence(
     assert (await plain.call("say")).stdout == "said"
     assert (await working).stdout == "worked"
     assert len(messages(kept, "initialize")) == 1
+
+
+async def test_servers_that_hang_do_not_keep_another_from_coming_back(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
+    servers = {f"mcp.hangs{n}": Server(command="sleep", args=("60",)) for n in range(3)}
+    servers["mcp.test"] = Server(command="/nowhere/at/all")
+    health: dict[str, Health] = {}
+    sessions = McpUpstreams(servers.get, clock=SystemClock(), report=health.__setitem__)
+    with monkeypatch.context() as hurry:
+        hurry.setattr(mcp_session, "OPEN_S", 0.1)
+        for name in servers:
+            assert not await sessions.check(name)
+    servers["mcp.test"] = Server(
+        command=sys.executable, args=(str(SERVERS / "plain.py"), str(kept))
+    )
+    watching = asyncio.create_task(sessions.watch(every_s=0.01))
+    try:
+        async with asyncio.timeout(mcp_session.OPEN_S / 2):
+            while health["mcp.test"] is not Health.HEALTHY:
+                await asyncio.sleep(0.01)
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+        await sessions.close()
 
 
 @pytest.mark.parametrize("session", ["", "mine"])

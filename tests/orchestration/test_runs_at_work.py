@@ -23,7 +23,7 @@ from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.orchestration import records
-from toolgate.orchestration.advance import MAX_CALLS, Advance
+from toolgate.orchestration.advance import MAX_CALLS, TEXT_LIMIT, Advance
 from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
@@ -894,3 +894,52 @@ async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() ->
     await house.until(run_id, RunStatus.DONE)
     assert [request.tool for request in house.pipeline.ran] == ["here", "pay"]
     await house.dispatcher.drain(seconds=0)
+
+
+class Flood:
+    """Says more and more."""
+
+    repeats_itself = False
+    remembers = False
+    said = 0
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        while self.said < 8 * TEXT_LIMIT:
+            self.said += TEXT_LIMIT // 8
+            yield Say("x" * (TEXT_LIMIT // 8))
+
+
+async def test_an_agent_that_says_more_than_anyone_reads_is_stopped() -> None:
+    flood = Flood()
+    house = House(agents={"flood": flood})
+    run_id = await house.invoke("", "flood")
+    await house.at_rest()
+    state = await house.runs.state(run_id)
+    assert (state.status, state.code) == (RunStatus.FAILED, "too_much_text")
+    assert flood.said < 2 * TEXT_LIMIT
+    await house.dispatcher.drain(seconds=0)
+
+
+class FailingOnce(MemoryJournal):
+    """Cannot be pruned the first time, for a reason that nobody thought of."""
+
+    pruned = 0
+
+    async def prune(self, prefix: str, *, before: int, keep: int) -> int:
+        self.pruned += 1
+        if self.pruned == 1:
+            raise ValueError("a row that cannot be read")
+        return 0
+
+
+async def test_what_goes_wrong_once_does_not_end_retention_for_good() -> None:
+    clock = FakeClock()
+    journal = FailingOnce(clock=clock, bus=LocalBus())
+    retention = Retention(journal, clock, every_s=0.001)
+    retention.start()
+    try:
+        async with asyncio.timeout(5):
+            while journal.pruned < 2:
+                await asyncio.sleep(0.001)
+    finally:
+        await retention.stop()

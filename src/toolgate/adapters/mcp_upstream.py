@@ -156,9 +156,9 @@ class McpUpstreams:
             await asyncio.sleep(every_s)
             await self.end_idle()
             used = {key.capability_id for key in self._sessions}
-            for capability_id in [*used, *(self._failures.keys() - used)]:
-                if self.knows(capability_id):
-                    await self.check(capability_id)
+            looked_after = filter(self.knows, used | self._failures.keys())
+            # All at once: one that hangs must not keep the others from being found well.
+            await asyncio.gather(*map(self.check, looked_after))
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:
         """End the sessions that callers named and have left alone for so long.

@@ -297,6 +297,10 @@ async def _search(settings: Settings, installation: Installation) -> list[ToolRo
     """`web.search`, where the operator has named a provider; its own host may be private."""
     if not settings.search_provider:
         return []
+    if settings.search_provider == "searxng" and not settings.search_url:
+        raise Misconfigured("SEARCH_PROVIDER is searxng; set SEARCH_URL to where it is")
+    if settings.search_provider == "brave" and not settings.search_key:
+        raise Misconfigured("SEARCH_PROVIDER is brave; set SEARCH_KEY to the key for it")
     opened = frozenset({parse_url(settings.search_url).endpoint} if settings.search_url else ())
     web = await installation.enter(GuardedWeb(Guard(allow_private=opened)))
     engine = WebSearch(

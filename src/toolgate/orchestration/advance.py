@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
 MAX_CALLS: Final = 128  # of one turn: they all begin at once
+TEXT_LIMIT: Final = (
+    4 * 1024 * 1024
+)  # characters of one turn: more is a loop, and would fill the disk
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
@@ -56,6 +59,7 @@ class Voice:
     skip: int  # characters of this turn that were delivered before an interruption
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _said: list[str] = field(default_factory=list)
+    _length: int = 0
     _unsaid: list[str] = field(default_factory=list)
     _waiting: int = 0
     _writing: asyncio.Task[None] | None = None
@@ -66,6 +70,9 @@ class Voice:
 
     async def say(self, step: Say) -> None:
         self._said.append(step.text)
+        self._length += len(step.text)
+        if self._length > TEXT_LIMIT:
+            raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
         for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
@@ -139,8 +146,7 @@ class Advance:
             await self._fail(run_id, "internal_error", "the run could not go on")
 
     async def _fail(self, run_id: str, code: str, message: str) -> None:
-        said = self.runs.redact(message)
-        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=said)
+        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
 
     async def _advance(self, run_id: str) -> None:
         state = await records.load(self.runs.journal, run_id)
@@ -213,8 +219,7 @@ class Advance:
                     case Say():
                         await voice.say(step)
                     case Note():
-                        detail = self.runs.redact_fields(step.detail)
-                        await voice.note(Note(step.state, detail))
+                        await voice.note(step)
                     case agents.EndTurn():
                         return step
                     case _:

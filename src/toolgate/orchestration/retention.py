@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import HISTORY_RUNS
 from toolgate.orchestration.records import Owner
@@ -132,6 +131,6 @@ class Retention:
                 forgotten = await self.once()
                 if forgotten:
                     log.info("events_forgotten count=%d", forgotten)
-            except ToolgateError:
+            except Exception:  # what is wrong with one run must not let all others pile up
                 log.exception("retention_failed")
             await asyncio.sleep(self.every_s)
