@@ -173,6 +173,8 @@ class Site:
             _send(request, "<title>Came late</title>")
         elif path == "/leaves-by-header":
             _send(request, "<title>Leaves</title>", headers={"Refresh": "1; url=/n/elsewhere"})
+        elif path == "/file-of":
+            _send(request, b"x" * int(query["bytes"][0]), kind="application/octet-stream")
         elif path == "/slow-file":
             self._slow_file(request)
         elif path == "/huge":

@@ -339,18 +339,17 @@ class PlaywrightTab:
 
     async def _downloaded(self) -> Extract:
         """The file that came instead of a page, unless it is too large or too slow."""
-        path = None
+        limit, content = self._options.download_limit, None
         with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
             async with asyncio.timeout(self._options.navigation_ms / 1000):
                 download = await self._download
                 path = await download.path()
-        if path is None:
-            raise DownloadTooLarge(
-                f"the file is larger than {self._options.download_limit} bytes, or incomplete"
-            )
+            if _size_of(path) <= limit:  # it may have come before anybody looked
+                content = await asyncio.to_thread(path.read_bytes)
+            await within(1, download.delete())
+        if content is None:
+            raise DownloadTooLarge(f"the file is larger than {limit} bytes, or incomplete")
         download = self._download.result()
-        content = await asyncio.to_thread(path.read_bytes)
-        await within(1, download.delete())
         file = Download(download.suggested_filename, "application/octet-stream", content)
         return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
 
