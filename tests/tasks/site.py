@@ -93,6 +93,9 @@ PAGES = {
     "/results-elsewhere": "<title>Results</title><a class=hit target=_blank href=/n/hit>Hit</a>",
     "/says-who": "<title>Who</title><style>*{caret-color:transparent}</style><input "
     "autocomplete=username oninput=\"said.textContent='Hello, <'+value.toUpperCase()+'>'\"><p id=said>",
+    "/login-by-fetch": '<title>Sign in</title><form onsubmit="event.preventDefault();'
+    "fetch('/page-after?s=0.6').then(()=>{document.body.innerHTML='<p>Welcome'})\"><input name=username>"
+    "<input type=password name=password><button>Sign in</button></form>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "

@@ -78,6 +78,9 @@ BLANK: Final = """(secrets) => {
   };
   blank(document);
 }"""
+# How many answers it waits for, and what a page at rest shows again.
+SEEN: Final = """[(window[Symbol.for("toolgate.pending")] || {}).pending || 0,
+  location.href, document.title, document.body ? document.body.innerText.length : 0]"""
 # Where it leads is opened here: another tab would be a pop-up, and closed.
 HERE: Final = """element => {
   element.removeAttribute("formtarget");
@@ -286,6 +289,8 @@ class PlaywrightTab:
     async def wait_stable(self, *, timeout_ms: int) -> bool:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
+        # A request that never ends is not waited for.
+        patience = loop.time() + self._options.quiet_ms / 1000
         before = None
         while loop.time() < end:
             with contextlib.suppress(PageError, TimeoutError):  # it may navigate meanwhile
@@ -295,12 +300,8 @@ class PlaywrightTab:
                     )
                 )
                 async with asyncio.timeout(max(0.1, end - loop.time())):
-                    looked = await self._ask(
-                        self._page.evaluate(
-                            "[location.href, document.title, document.body ? document.body.innerText.length : 0]"
-                        )
-                    )
-                if looked == before:
+                    pending, *looked = await self._ask(self._page.evaluate(SEEN))
+                if looked == before and not (pending and loop.time() < patience):
                     return True
                 before = looked
             self._check_crash()
