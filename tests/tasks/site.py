@@ -93,6 +93,9 @@ PAGES = {
     "/results-elsewhere": "<title>Results</title><a class=hit target=_blank href=/n/hit>Hit</a>",
     "/says-who": "<title>Who</title><style>*{caret-color:transparent}</style><input "
     "autocomplete=username oninput=\"said.textContent='Hello, <'+value.toUpperCase()+'>'\"><p id=said>",
+    "/login-by-fetch": '<title>Sign in</title><form onsubmit="event.preventDefault();'
+    "fetch('/page-after?s=0.6').then(()=>{document.body.innerHTML='<p>Welcome'})\"><input name=username>"
+    "<input type=password name=password><button>Sign in</button></form>",
     "/half-letters": "<title>Half</title><p>Text<div id=r>Role</div><script>"
     "document.documentElement.lang='en\\ud800';r.setAttribute('role','\\ud800')</script>",
     "/hidden": "<title>Hidden</title><p>Shown<p style='display:none'>Not shown<span hidden>Nor "
@@ -173,6 +176,8 @@ class Site:
             _send(request, "<title>Came late</title>")
         elif path == "/leaves-by-header":
             _send(request, "<title>Leaves</title>", headers={"Refresh": "1; url=/n/elsewhere"})
+        elif path == "/file-of":
+            _send(request, b"x" * int(query["bytes"][0]), kind="application/octet-stream")
         elif path == "/slow-file":
             self._slow_file(request)
         elif path == "/huge":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.ids import RandomIds
 from toolgate.bootstrap.browser import browser_tasks
-from toolgate.domain.errors import Unavailable
+from toolgate.domain.errors import Damaged, Unavailable
 from toolgate.domain.task_runs import ARTIFACT_TTL_MS, TaskCode, TaskFailed
 from toolgate.ports.journal import Event, Operation
 from toolgate.tasks.artifacts import Artifacts
@@ -92,6 +93,21 @@ async def test_an_artifact_whose_bytes_are_lost_is_no_longer_kept(tmp_path: Path
     with pytest.raises(TaskFailed) as failed:
         await artifacts.read(kept.artifact_id)
     assert failed.value.code is TaskCode.ARTIFACT_EXPIRED
+
+
+@pytest.mark.parametrize("mime_type", ["text/plain", "application/octet-stream"])
+@pytest.mark.parametrize("offset", [0, 3, 9])
+async def test_an_artifact_that_lost_some_of_its_bytes_is_said_to_be_damaged(
+    tmp_path: Path, mime_type: str, offset: int
+) -> None:
+    clock, blobs = FakeClock(), DiskBlobs(tmp_path)
+    journal = memory_journal(clock)
+    artifacts = Artifacts(journal=journal, blobs=blobs, clock=clock, new_id=RandomIds(clock))
+    kept = await artifacts.keep(b"0123456789", run_id="run_1", name="a", mime_type=mime_type)
+    (file,) = [each for each in tmp_path.rglob("*") if each.is_file()]
+    os.truncate(file, 4)
+    with pytest.raises(Damaged):
+        await artifacts.chunk(kept.artifact_id, offset=offset, length=100)
 
 
 class StuckBlobs(DiskBlobs):

@@ -235,6 +235,21 @@ async def test_a_download_bomb_is_cut_off_while_its_session_goes_on(
     await session.close()
 
 
+@pytest.mark.parametrize("only_reads", [True, False])
+async def test_a_file_that_comes_at_once_is_bounded_too(
+    browser: SystemBrowser, site: Site, only_reads: bool
+) -> None:
+    limit = browser.working.options.download_limit
+    session = await browser.open(trust=Trust.LOCAL, only_reads=only_reads)
+    async with session.reader(run_id="run_1") as reader:
+        looked = await reader.read(site.url(f"/file-of?bytes={limit}"), ExtractOptions())
+        assert looked.download is not None
+    async with session.reader(run_id="run_1") as reader:
+        with pytest.raises(DownloadTooLarge):
+            await reader.read(site.url(f"/file-of?bytes={limit + 1}"), ExtractOptions())
+    await session.close()
+
+
 async def test_a_file_of_a_page_that_was_left_does_not_lie_there_for_ever(
     browser: SystemBrowser, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -587,6 +587,17 @@ async def test_a_run_canceled_in_the_queue_and_forgotten_there_holds_up_nobody(
         await until(lambda: "next" in gate.started)
 
 
+async def test_a_run_that_has_ended_keeps_nothing_of_what_it_was_given(tmp_path: Path) -> None:
+    clock = SystemClock()
+    journal = memory_journal(clock)
+    async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
+        large = {"name": "a", "more": "x" * 100_000}  # which is in memory as long as the run is
+        answer = await run(toolset, "instant", large, mode="sync")
+        assert toolset.runtime.view(answer["runId"]).inputs is None
+        (row,) = await journal.scan(records.RUNS)
+        assert len(row.value) < 10_000
+
+
 async def test_runs_that_were_canceled_in_the_queue_take_no_place_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

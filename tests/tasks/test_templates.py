@@ -277,6 +277,20 @@ async def test_a_login_that_fails_is_a_failed_run_and_its_secrets_are_nowhere(
         assert form.encode() not in kept
 
 
+async def test_a_login_that_a_script_sends_is_waited_for(toolset: Toolset, site: Site) -> None:
+    answer = await run(
+        toolset,
+        "login_keep_session",
+        {
+            "startUrl": site.url("/login-by-fetch"),
+            "credentials": {"username": USER, "password": PASSWORD},
+            "fields": {"mode": "semantic"},
+        },
+        mode="sync",
+    )
+    assert answer["result"]["loginState"] == "logged_in"
+
+
 @pytest.mark.requirement("004/templates/login-field-absent")
 async def test_a_login_field_that_is_absent_is_named_and_pictured(
     toolset: Toolset, site: Site

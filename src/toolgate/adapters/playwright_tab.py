@@ -78,6 +78,9 @@ BLANK: Final = """(secrets) => {
   };
   blank(document);
 }"""
+# How many answers it waits for, and what a page at rest shows again.
+SEEN: Final = """[(window[Symbol.for("toolgate.pending")] || {}).pending || 0,
+  location.href, document.title, document.body ? document.body.innerText.length : 0]"""
 # Where it leads is opened here: another tab would be a pop-up, and closed.
 HERE: Final = """element => {
   element.removeAttribute("formtarget");
@@ -286,6 +289,8 @@ class PlaywrightTab:
     async def wait_stable(self, *, timeout_ms: int) -> bool:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
+        # A request that never ends is not waited for.
+        patience = loop.time() + self._options.quiet_ms / 1000
         before = None
         while loop.time() < end:
             with contextlib.suppress(PageError, TimeoutError):  # it may navigate meanwhile
@@ -295,12 +300,8 @@ class PlaywrightTab:
                     )
                 )
                 async with asyncio.timeout(max(0.1, end - loop.time())):
-                    looked = await self._ask(
-                        self._page.evaluate(
-                            "[location.href, document.title, document.body ? document.body.innerText.length : 0]"
-                        )
-                    )
-                if looked == before:
+                    pending, *looked = await self._ask(self._page.evaluate(SEEN))
+                if looked == before and not (pending and loop.time() < patience):
                     return True
                 before = looked
             self._check_crash()
@@ -339,18 +340,17 @@ class PlaywrightTab:
 
     async def _downloaded(self) -> Extract:
         """The file that came instead of a page, unless it is too large or too slow."""
-        path = None
+        limit, content = self._options.download_limit, None
         with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
             async with asyncio.timeout(self._options.navigation_ms / 1000):
                 download = await self._download
                 path = await download.path()
-        if path is None:
-            raise DownloadTooLarge(
-                f"the file is larger than {self._options.download_limit} bytes, or incomplete"
-            )
+            if _size_of(path) <= limit:  # it may have come before anybody looked
+                content = await asyncio.to_thread(path.read_bytes)
+            await within(1, download.delete())
+        if content is None:
+            raise DownloadTooLarge(f"the file is larger than {limit} bytes, or incomplete")
         download = self._download.result()
-        content = await asyncio.to_thread(path.read_bytes)
-        await within(1, download.delete())
         file = Download(download.suggested_filename, "application/octet-stream", content)
         return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
 

@@ -170,7 +170,7 @@ class TaskRun:
     trust: Trust
     mode: Mode  # sync or async: what it really started as
     timeout_ms: int
-    inputs: Any  # as given, without secrets; None where they cannot be kept
+    inputs: Any  # as given, without secrets; None where they cannot be kept, and once it is over
     created_at: int
     updated_at: int
     status: TaskStatus = TaskStatus.QUEUED
@@ -365,6 +365,7 @@ def reduce(run: TaskRun, event: TaskEvent) -> TaskRun:
             return replace(
                 run,
                 status=event.status,
+                inputs=None,  # nobody runs it again, and they may be large
                 ended_at=event.at,
                 updated_at=event.at,
                 error=event.error,

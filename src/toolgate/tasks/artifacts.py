@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.errors import NotFound, Unavailable
+from toolgate.domain.errors import Damaged, NotFound, Unavailable
 from toolgate.domain.task_runs import (
     ARTIFACT_TTL_MS,
     CHUNK_LIMIT,
@@ -124,6 +124,8 @@ class Artifacts:
             )
         except NotFound as gone:
             raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is gone") from gone
+        if len(window) < min(before + length + 4, artifact.size - offset + before):
+            raise Damaged(f"{artifact_id} has lost some of its bytes on disk")
         cut = cut_chunk(
             window,
             window_at=offset - before,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
+from mcp.shared.exceptions import MCPError
 
-from tests.tasks.runtimes import RefusingJournal, a_toolset, instant
+from tests.tasks.runtimes import RefusingJournal, a_toolset, instant, run
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.domain.task_runs import Trust
@@ -29,3 +30,16 @@ async def test_a_run_that_cannot_be_written_down_is_an_error_answer_with_its_cod
             assert (refused.structured_content or {})["recoverHint"]
             again = await client.call_tool("run_task_template", arguments)
             assert not again.is_error
+
+
+async def test_a_resource_whose_bytes_are_lost_is_an_error_with_its_code(tmp_path: Path) -> None:
+    async with a_toolset(tmp_path, instant()) as toolset:
+        answer = await run(toolset, "instant", mode="sync")
+        for file in (tmp_path / "blobs").rglob("*"):
+            if file.is_file():
+                file.unlink()
+        server = BrowserTools(toolset, trust=Trust.LOCAL, stdio=True).server()
+        async with Client(server) as client:
+            with pytest.raises(MCPError) as failed:
+                await client.read_resource(f"artifact://{answer['artifactIds'][0]}")
+        assert failed.value.error.data["errorCode"] == "ARTIFACT_EXPIRED"

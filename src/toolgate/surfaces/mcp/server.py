@@ -25,6 +25,7 @@ from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
 from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
+from toolgate.tasks.template import error_of
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
 
 log = logging.getLogger(__name__)
@@ -150,19 +151,21 @@ class BrowserTools:
         artifacts = self._toolset.runtime.artifacts
         try:
             artifact = await artifacts.get(artifact_id)
-        except TaskFailed as failed:
+            fits = artifact.size <= MAX_RESOURCE
+            content = await artifacts.read(artifact_id) if fits else b""
+        except ToolgateError as failed:
+            error = error_of(failed)
             raise MCPError(
                 code=types.INVALID_PARAMS,
-                message=failed.error.message,
-                data={**error_answer(failed.error), "uri": uri},
+                message=error.message,
+                data={**error_answer(error), "uri": uri},
             ) from failed
-        if artifact.size > MAX_RESOURCE:
+        if not fits:
             raise MCPError(
                 code=types.INVALID_PARAMS,
                 message=f"{artifact.size} bytes are too many for one answer: use get_artifact",
                 data={"uri": uri},
             )
-        content = await artifacts.read(artifact_id)
         return types.ReadResourceResult(contents=[_contents(uri, artifact.mime_type, content)])
 
     def _client(self, ctx: Context) -> str:
