@@ -30,11 +30,9 @@ from toolgate.domain.task_runs import (
     Trust,
     cut_chunk,
     decide,
-    passwords_in,
     reduce,
     starts_sync,
     status_of,
-    without_password,
 )
 
 ERROR = TaskError(TaskCode.EXECUTION_ERROR, "it broke")
@@ -209,33 +207,6 @@ def _cut(content: bytes, offset: int, limit: int, *, text: bool) -> tasks.Cut:
         limit=limit,
         text=text,
     )
-
-
-def test_a_password_in_an_address_is_not_shown() -> None:
-    assert without_password("http://u:secret@host/x?y#z") == "http://[redacted]@host/x?y#z"
-    assert without_password("http://host/a@b") == "http://host/a@b"
-    assert without_password("http://[broken") == "http://[broken"
-
-
-@pytest.mark.requirement("004/sessions/credentials-nowhere")
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http:/u:secret@host/x",  # a browser goes there all the same
-        "http:\\\\u:secret@host/x",
-        " ht\ttp://u:secret@host/x",
-        "http://u:secret@[broken/x",
-        "http://u:secret@host:port/x",
-        "u:secret@host/x",
-    ],
-)
-def test_a_password_in_an_address_that_is_none_is_not_shown_either(address: str) -> None:
-    assert "secret" not in without_password(address)
-    assert without_password(address).endswith("/x")
-
-
-def test_what_is_no_address_has_no_password() -> None:
-    assert list(passwords_in({"a": ["ada@example.org", "data:,a:b@c", "to: me@there"]})) == []
 
 
 @pytest.mark.requirement("004/errors/every-code-has-hint")

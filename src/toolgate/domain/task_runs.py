@@ -4,12 +4,10 @@ Pure: commands and times come in, events and new states go out. How a page is re
 templates' business; how a run is kept is the runtime's.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never
-from urllib.parse import unquote
 
 from toolgate.domain.errors import Conflict, ToolgateError
 
@@ -421,38 +419,3 @@ def cut_chunk(
 
 def _continues(byte: int) -> bool:
     return byte & 0xC0 == 0x80
-
-
-# As a browser reads an address, which takes any slashes, and as many as there are.
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*:[/\\]+)([^/\\?#]*)@", re.IGNORECASE)
-_NO_ADDRESS: Final = re.compile(r"(?!data:)()([^/\\?#]*)@", re.IGNORECASE)
-_UNSEEN: Final = re.compile(r"[\x00-\x20]")
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be kept and shown: a password in it is a credential."""
-    if "@" not in url:
-        return url
-    seen = _UNSEEN.sub("", url)
-    found = _ADDRESS.match(seen) or _NO_ADDRESS.match(seen)
-    return f"{found[1]}[redacted]@{seen[found.end() :]}" if found else url
-
-
-def passwords_in(given: Any) -> Iterator[str]:
-    """Of every address with one in these inputs: with its name, as the address has it, and alone.
-
-    A name without a password is one: tokens are given so.
-    """
-    left = [given]  # not by recursion: unknown members may be nested without end
-    while left:
-        value = left.pop()
-        if isinstance(value, Mapping):
-            left.extend(value.values())
-        elif isinstance(value, list):
-            left.extend(value)
-        elif isinstance(value, str) and (found := _ADDRESS.match(_UNSEEN.sub("", value))):
-            name, _, password = map(unquote, found[2].partition(":"))
-            if password:
-                yield from (f"{name}:{password}", password)
-            elif name:
-                yield name

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from toolgate.domain.address_secrets import without_password
 from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import TaskFailed, without_password
+from toolgate.domain.task_runs import TaskFailed
 from toolgate.ports.browser import (
     Extract,
     ExtractOptions,

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from toolgate.domain.address_secrets import secrets_in
 from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
-from toolgate.domain.query_tokens import query_tokens
 from toolgate.domain.task_runs import (
     TIMEOUT_DEFAULT_MS,
     Cancel,
@@ -32,7 +32,6 @@ from toolgate.domain.task_runs import (
     TaskStatus,
     Trust,
     decide,
-    passwords_in,
     reduce,
     status_of,
 )
@@ -282,7 +281,7 @@ class TaskRuntime:
 
     def _new(self, submission: Submission) -> _Live:
         template, now = submission.template, self._clock.now_ms()
-        in_addresses = (*passwords_in(submission.given), *query_tokens(submission.given))
+        in_addresses = tuple(secrets_in(submission.given))
         keeps_inputs = template.keeps_inputs and not in_addresses
         run = TaskRun(
             run_id=self._new_id("run"),

@@ -6,9 +6,10 @@ What a name resolves to, and where a page goes by itself, is for the guarded pro
 from typing import Final
 from urllib.parse import urlsplit
 
+from toolgate.domain.address_secrets import without_password
 from toolgate.domain.addresses import parse_host, refusal, refused_name
 from toolgate.domain.errors import Invalid
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust, without_password
+from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 
 SCHEMES: Final = {
     Trust.LOCAL: frozenset({"http", "https", "file", "data", "about", "chrome"}),

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import Summary, without_password
+from toolgate.domain.address_secrets import without_password
+from toolgate.domain.task_runs import Summary
 from toolgate.ports.browser import Extract
 from toolgate.tasks.template import (
     NOTICE,
