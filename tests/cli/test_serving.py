@@ -2,16 +2,16 @@
 
 import asyncio
 import io
-import logging
 import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from toolgate.bootstrap.installation import Installation, check_exposure
+from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
 from toolgate.domain.errors import Misconfigured, Unavailable
@@ -83,7 +83,7 @@ async def test_what_was_being_stored_when_the_process_died_is_gone_after_the_nex
 
 HANGING = """
 import asyncio
-from toolgate.bootstrap.installation import Installation, check_exposure
+from toolgate.bootstrap.installation import Installation
 from toolgate.cli.serving import serve
 from toolgate.settings import Settings
 
@@ -129,13 +129,33 @@ async def test_a_file_of_the_home_that_cannot_be_used_is_named_in_one_line(
         await start(load(given, environment={}))
 
 
-def test_doors_that_are_open_to_the_network_without_a_token_are_named(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("start", [start_ingress, start_orchestrator])
+async def test_roles_apart_do_not_listen_to_the_network_without_a_token(
+    start: Callable[[Settings], Awaitable[Installation]], tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.WARNING)  # a server in this process may have set another
-    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients"}
-    check_exposure(load({**beyond, "INTERNAL_TOKEN": "a-token-of-roles"}, environment={}))
-    check_exposure(load({**beyond, "HOST": "127.0.0.1"}, environment={}))
-    assert caplog.text == ""
-    check_exposure(load(beyond, environment={}))
-    assert "ORCHESTRATOR_PORT needs no key: set INTERNAL_TOKEN" in caplog.text
+    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients", "TOOLGATE_HOME": str(tmp_path)}
+    given = load({**beyond, "ORCHESTRATOR_URL": "http://127.0.0.1:1"}, environment={})
+    with pytest.raises(Misconfigured, match="INTERNAL_TOKEN is not set and HOST is 0"):
+        await start(given)
+
+
+async def test_all_roles_in_one_make_the_token_of_their_internal_doors(tmp_path: Path) -> None:
+    ports = ("HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "WS_PORT")
+    beyond = {"HOST": "0.0.0.0", "API_KEY": "a-key-of-clients", "TOOLGATE_HOME": str(tmp_path)}
+    given = {**beyond, "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
+    installation = await start_everything(load(given, environment={}))
+    doors = (
+        installation.urls["orchestrator"] + "/internal/agents",
+        installation.urls["ingress_internal"] + "/internal/sessions/s/status",
+    )
+    made = (tmp_path / "internal.token").read_text().strip()
+    try:
+        async with aiohttp.ClientSession() as http:
+            for url in doors:
+                here = url.replace("0.0.0.0", "127.0.0.1")
+                async with http.get(here) as refused:
+                    assert refused.status == 401
+                async with http.get(here, headers={"Authorization": f"Bearer {made}"}) as let_in:
+                    assert let_in.status == 200
+    finally:
+        await installation.stop()

@@ -193,17 +193,28 @@ def address(name: Sequence[object]) -> str:
 def check_exposure(settings: Settings) -> None:
     """Without a key anyone may talk to us: only on loopback, and not silently."""
     if settings.api_key:
-        if not settings.on_loopback and not settings.internal_token:
-            log.warning(
-                "internal_token_unset whoever reaches HTTP_PORT or ORCHESTRATOR_PORT needs no key:"
-                " set INTERNAL_TOKEN, or let nobody reach them"
-            )
         return
     if not settings.on_loopback:
         raise Misconfigured(
             f"API_KEY is not set and HOST is {settings.host}; set API_KEY, or HOST to 127.0.0.1"
         )
     log.warning("api_key_unset any client on this machine may connect")
+
+
+def check_roles_token(settings: Settings) -> None:
+    """Roles that run apart know each other by it: none of them can make it for the other."""
+    if not settings.on_loopback and not settings.internal_token:
+        raise Misconfigured(
+            f"INTERNAL_TOKEN is not set and HOST is {settings.host}: whoever reaches this role could"
+            " decide for people; set it, the same for ingress and orchestrator"
+        )
+
+
+def internal_token(settings: Settings, patterns: SecretPatterns) -> str:
+    """Of the internal ports, where all roles are here: none is needed on loopback, if none is set."""
+    if settings.on_loopback:
+        return settings.internal_token.reveal()
+    return token(settings, "internal", patterns)
 
 
 def check_stores(settings: Settings) -> None:

@@ -20,8 +20,10 @@ from toolgate.bootstrap.installation import (
     address,
     bind,
     check_exposure,
+    check_roles_token,
     check_stores,
     configure_logs,
+    internal_token,
     make_home,
     open_core,
     raise_file_limit,
@@ -55,11 +57,13 @@ async def start_ingress(settings: Settings) -> Installation:
     """`toolgate ingress`: clients' WebSockets here, the orchestrator at ORCHESTRATOR_URL."""
     if not settings.orchestrator_url:
         raise Misconfigured("ORCHESTRATOR_URL is not set; name the orchestrator, or use `up`")
+    check_roles_token(settings)
     return await _start_role(settings, _start_ingress_alone)
 
 
 async def start_orchestrator(settings: Settings) -> Installation:
     """`toolgate orchestrator`: runs and tools here, clients at an ingress elsewhere."""
+    check_roles_token(settings)
     return await _start_role(settings, _start_orchestrator_alone)
 
 
@@ -103,7 +107,8 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
             "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
         }
     )
-    ingress = _ingress(settings, core, hub, runs, metrics)
+    internal = internal_token(settings, core.patterns)
+    ingress = _ingress(settings, core, hub, runs, metrics, internal)
     executor = ExecutorApi(
         execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
     )
@@ -120,7 +125,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
     )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
-    orchestrator = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
+    orchestrator = OrchestratorApi(runs, core.bus, core.clock, internal)
     await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     await ingress.start(sockets["clients"])
@@ -181,7 +186,8 @@ async def _start_ingress_alone(
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
         }
     )
-    ingress = _ingress(settings, core, hub, orchestrator, metrics)
+    internal = settings.internal_token.reveal()
+    ingress = _ingress(settings, core, hub, orchestrator, metrics, internal)
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -228,7 +234,12 @@ async def _start_orchestrator_alone(
 
 
 def _ingress(
-    settings: Settings, core: Core, hub: Hub, orchestrator: Orchestrator, metrics: Metrics
+    settings: Settings,
+    core: Core,
+    hub: Hub,
+    orchestrator: Orchestrator,
+    metrics: Metrics,
+    internal_token: str,
 ) -> Ingress:
     return Ingress(
         options=Options(
@@ -245,5 +256,5 @@ def _ingress(
         pong_wait_ms=settings.ws_pong_wait_ms,
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
-        internal_token=settings.internal_token.reveal(),
+        internal_token=internal_token,
     )
