@@ -24,6 +24,9 @@ class NoEvidence:
     def prepare(self, *_: object, **__: object) -> list[Operation]:
         return []
 
+    def commitment(self, content: bytes) -> str:
+        return content.decode()
+
     async def fetch(self, ref: str) -> bytes:
         raise NotFound("artifact", ref)
 

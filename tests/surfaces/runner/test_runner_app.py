@@ -255,6 +255,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for_without_end(serve: Se
     writer.close()
 
 
+@pytest.mark.requirement("000/server/not-found")
 async def test_other_paths_and_methods_are_404(serve: Serve) -> None:
     runner = await serve(Scripted())
     assert (await runner.get("/"))[0] == 404
