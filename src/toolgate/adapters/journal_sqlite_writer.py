@@ -30,10 +30,9 @@ from toolgate.ports.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 
-# Seconds before the writer gets ready for the next batch: after one of many commits the callers
-# need the core first; after a single one nobody does, and the next may come soon.
+# Seconds before the writer gets ready for the next batch, after one of many commits: their callers
+# need the core first.
 PAUSE: Final = 0.001
-PAUSE_ALONE: Final = 0.000_05
 ROWS_AT_ONCE: Final = 64  # in one statement; there is one for each number up to it
 NOTHING: Final = (0, b"", None)  # a row that isn't there
 UNKNOWN: Final = -1  # the version of a row that was put whatever it was, and not looked for
@@ -215,23 +214,23 @@ class Writer(threading.Thread):
         self._waiting.put(None)
 
     def run(self) -> None:
-        pause = PAUSE
+        pause = 0.0
         while (batch := self._take(pause)) is not None:
             self._commit(batch)
             self._settle(batch)
-            pause = PAUSE if len(batch) > 1 else PAUSE_ALONE
+            # After a single commit at once: it takes as long as its caller takes to wake.
+            pause = PAUSE if len(batch) > 1 else 0.0
         self._close()
 
     def _take(self, pause: float) -> list[Commit] | None:
         """The next batch; while there is none, get ready for it."""
-        try:
-            # Not at once: the callers of the last batch are being woken, and go first.
-            return self._waiting.get(timeout=pause)
-        except Empty:
-            self._remember()
-            with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
-                self._begin()
-            return self._waiting.get()
+        if pause:
+            with contextlib.suppress(Empty):
+                return self._waiting.get(timeout=pause)
+        self._remember()
+        with contextlib.suppress(sqlite3.Error):  # the next batch will meet it, and say so
+            self._begin()
+        return self._waiting.get()
 
     def _close(self) -> None:
         self._remember()
