@@ -1,6 +1,10 @@
-"""Measuring side by side: what is compared takes turns, and medians are compared."""
+"""Measuring side by side: what is compared takes turns, and medians are compared.
+
+Who is next is drawn by lot in each round: whoever ran before leaves the cores warm, or cold.
+"""
 
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -58,9 +62,10 @@ def median(costs: Sequence[Cost]) -> Cost:
 def interleave(cases: Mapping[str, Callable[[], Cost]], *, rounds: int) -> dict[str, Cost]:
     """The median of each case, all of them measured once in every round; the first is warming up."""
     measured: dict[str, list[Cost]] = {name: [] for name in cases}
+    chance = random.Random(1)
     for turn in range(rounds + 1):
-        for name, case in cases.items():
-            cost = case()
+        for name in chance.sample(list(cases), len(cases)):
+            cost = cases[name]()
             if turn > 0:
                 measured[name].append(cost)
     return {name: median(costs) for name, costs in measured.items()}
@@ -71,9 +76,10 @@ async def interleave_async(
 ) -> dict[str, Cost]:
     """As `interleave`, for cases that are awaited."""
     measured: dict[str, list[Cost]] = {name: [] for name in cases}
+    chance = random.Random(1)
     for turn in range(rounds + 1):
-        for name, case in cases.items():
-            cost = await case()
+        for name in chance.sample(list(cases), len(cases)):
+            cost = await cases[name]()
             if turn > 0:
                 measured[name].append(cost)
     return {name: median(costs) for name, costs in measured.items()}
