@@ -239,7 +239,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         *await _search(settings, installation),
         named_tools(built_in, built_in.tools()),
     ]
-    routing = Routing([terms.bind(route) for route in routes])
+    routing = Routing(routes, on_terms=terms.hold)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     pipeline = Pipeline(
         policies=policies,

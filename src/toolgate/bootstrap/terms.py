@@ -5,14 +5,13 @@ for them too. A device's command has met its terms, and paid, when the gateway l
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolgate.admission.admit import Bucket, RateLimits
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.refusals import RateLimited
 from toolgate.domain.tools import ToolOutput, ToolRequest
 from toolgate.execution.builtin import failed
-from toolgate.execution.routing import Route
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Engine, Update, no_update
 
@@ -59,16 +58,8 @@ class Terms:
     capability_of: Callable[[str], str]  # the server that a tool is of; empty: none
     registered: tuple[Capabilities, RateLimits] | None = None
 
-    def bind(self, route: Route) -> Route:
-        """The same route, on its capabilities' terms."""
-
-        def find(request: ToolRequest) -> Engine | None:
-            engine = route.find(request)
-            return None if engine is None else self._on_terms(engine, request)
-
-        return replace(route, find=find)
-
-    def _on_terms(self, engine: Engine, request: ToolRequest) -> Engine:
+    def hold(self, engine: Engine, request: ToolRequest) -> Engine:
+        """The engine, on the terms of the call's capabilities."""
         if self.registered is None or request.caller.device:
             return engine
         capabilities, limits = self.registered

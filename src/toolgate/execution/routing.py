@@ -20,6 +20,7 @@ TARGET_FILES: Final = "file."
 Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
 Describe = Callable[[str, Caller], Tool | None]
+OnTerms = Callable[[Engine, ToolRequest], Engine]  # the engine as this call may use it
 
 
 def offers_nothing(_: Caller) -> Sequence[Tool]:
@@ -48,16 +49,25 @@ class UnknownTool:
         return failed(f"Unknown tool: {request.tool}")
 
 
+def on_any_terms(engine: Engine, _: ToolRequest) -> Engine:
+    return engine
+
+
 class Routing:
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], *, on_terms: OnTerms = on_any_terms) -> None:
         self._routes = tuple(routes)
+        self._on_terms = on_terms
         self._unknown = UnknownTool()
 
     def engine_for(self, request: ToolRequest) -> Engine:
+        engine = self._find(request)
+        return self._unknown if engine is None else self._on_terms(engine, request)
+
+    def _find(self, request: ToolRequest) -> Engine | None:
         for route in self._routes:
             if (engine := route.find(request)) is not None:
                 return engine
-        return self._unknown
+        return None
 
     def tools(self, caller: Caller) -> list[Tool]:
         """What there is for this caller; where two routes offer a name, the first has it."""
@@ -81,7 +91,7 @@ class Routing:
     def known_level(self, tool: str) -> Level | None:
         """The level of a tool that somebody here runs; None for one that nobody does."""
         request = ToolRequest("", tool, {})
-        if self.engine_for(request) is self._unknown:
+        if self._find(request) is None:
             return None
         return self.level_of(request)
 
