@@ -51,7 +51,7 @@ async def open_gateway(
     entries = _schedules(settings, runs, execution.pipeline, core.bus)
     scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
     operator: Sequence[Route] = (
-        *TargetRoutes(execution.targets, trail, journal, core.patterns.learn).routes(),
+        *TargetRoutes(execution.targets, trail, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal).routes(),
         *ApprovalRoutes(

@@ -21,7 +21,7 @@ from toolgate.domain.targets import (
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Engine, Update, no_update
-from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.ports.journal import Delete, Journal, Operation, Put
 from toolgate.ports.seal import Seal
 
 COLLECTION: Final = "execution_targets"
@@ -59,12 +59,14 @@ class Targets:
         self._seal = seal
         self._one_at_a_time = asyncio.Lock()
 
-    async def upsert(self, target_id: str, change: Change) -> Target:
+    async def upsert(
+        self, target_id: str, change: Change, *, also: Sequence[Operation] = ()
+    ) -> Target:
         """Raises Invalid, Refused, or Conflict where others change it all the time."""
         async with self._one_at_a_time:
-            return await self._upsert(target_id, change)
+            return await self._upsert(target_id, change, also)
 
-    async def _upsert(self, target_id: str, change: Change) -> Target:
+    async def _upsert(self, target_id: str, change: Change, also: Sequence[Operation]) -> Target:
         for attempt in range(ATTEMPTS):
             row = await self._journal.get(COLLECTION, target_id)
             before = None if row is None else self._opened(row.value)
@@ -82,6 +84,7 @@ class Targets:
                         Put(COLLECTION, other.id, self._closed(self._no_default(other)))
                         for other in others
                     ),
+                    *also,
                 )
             except Conflict:
                 if attempt == ATTEMPTS - 1:
@@ -124,13 +127,13 @@ class Targets:
             if tenant is None or each.tenant == tenant or each.id == LOCAL_DEFAULT
         ]
 
-    async def delete(self, target_id: str) -> None:
+    async def delete(self, target_id: str, *, also: Sequence[Operation] = ()) -> None:
         """Raises NotFound; Refused for the built-in one, which can only be disabled."""
         if target_id == LOCAL_DEFAULT:
             raise Refused(f"{LOCAL_DEFAULT} cannot be deleted; disable it instead")
         if await self._journal.get(COLLECTION, target_id) is None:
             raise NotFound("execution target", target_id)
-        await self._journal.commit(Delete(COLLECTION, target_id))
+        await self._journal.commit(Delete(COLLECTION, target_id), *also)
 
     async def choose(
         self, *, tenant: str, workspace: str, explicit: str = "", of_agent: str = ""

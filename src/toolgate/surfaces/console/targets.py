@@ -52,12 +52,12 @@ class TargetPages:
                 enabled=wanted.enabled,
                 config=wanted.config,
             ),
+            also=self.parts.row("target.upserted", ("target", target_id)),
         )
-        await self.parts.note("target.upserted", ("target", target_id))
         return public(target)
 
     async def delete(self, request: Request) -> Answer:
         target_id = request.path_params["id"]
-        await self.parts.targets.delete(target_id)
-        await self.parts.note("target.deleted", ("target", target_id))
+        row = self.parts.row("target.deleted", ("target", target_id))
+        await self.parts.targets.delete(target_id, also=row)
         return {}

@@ -26,7 +26,7 @@ from toolgate.execution.targets import Targets
 from toolgate.orchestration import records
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
+from toolgate.ports.journal import Journal, Operation
 from toolgate.ports.pipeline import ToolPipeline
 from toolgate.surfaces.gateway.answers import Code, Problem, Result
 from toolgate.surfaces.gateway.bodies import check_id
@@ -52,7 +52,6 @@ class PolicyInForce(Protocol):
 class TargetRoutes:
     targets: Targets
     trail: Trail
-    journal: Journal
     learn: Callable[[str], None]  # a secret that must not be written down anywhere
 
     def routes(self) -> Sequence[Route]:
@@ -122,20 +121,18 @@ class TargetRoutes:
             enabled=None if isinstance(wanted.enabled, UnsetType) else wanted.enabled,
             config=None if isinstance(wanted.config, UnsetType) else wanted.config,
         )
-        target = await self.targets.upsert(target_id, change)
-        await self._note("target.upserted", call, target_id)
+        note = self._note("target.upserted", call, target_id)
+        target = await self.targets.upsert(target_id, change, also=note)
         return Result(_target(target))
 
     async def _delete(self, call: Call) -> Result:
         target_id = _target_id(call)
         target = await self.targets.get(target_id)
-        await self.targets.delete(target_id)
-        await self._note("target.deleted", call, target_id)
+        await self.targets.delete(target_id, also=self._note("target.deleted", call, target_id))
         return Result(_target(target))
 
-    async def _note(self, action: str, call: Call, target_id: str) -> None:
-        note = self.trail.note(action, actor=call.caller.name, resource=("target", target_id))
-        await self.journal.commit(*note)
+    def _note(self, action: str, call: Call, target_id: str) -> Sequence[Operation]:
+        return self.trail.note(action, actor=call.caller.name, resource=("target", target_id))
 
 
 def _target_id(call: Call) -> str:

@@ -1,0 +1,84 @@
+"""What the operator changes and its row of the audit: both are there or neither, also on a disk
+that gives up."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission.registry import Registry
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.domain.devices import OPERATOR
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.redaction import Redactor
+from toolgate.execution.audit import AuditLog, AuditQuery
+from toolgate.execution.targets import Targets
+from toolgate.ports.journal import Event, Operation
+from toolgate.surfaces.gateway.operator import TargetRoutes
+from toolgate.surfaces.gateway.pairing import TokenRoutes
+from toolgate.surfaces.gateway.routes import Call, Route
+from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
+
+RoutesOf = Callable[[MemoryJournal, AuditTrail], Sequence[Route]]
+
+
+class GivesUp(MemoryJournal):
+    """A disk that takes so many commits more, and then none."""
+
+    left = 1
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if not self.left:
+            raise Unavailable("the disk is full")
+        self.left -= 1
+        return await super().commit(*operations, durable=durable)
+
+
+class Office:
+    """Some routes, on a disk that takes one commit for each of their calls."""
+
+    def __init__(self, routes_of: RoutesOf) -> None:
+        self.journal = GivesUp(clock=FakeClock(), bus=LocalBus())
+        self.audit = AuditLog(self.journal, redactor=Redactor(lambda _text: []))
+        routes = routes_of(self.journal, AuditTrail(self.audit))
+        self.handle = {route.method: route.handle for route in routes}
+
+    async def call(self, method: str, **members: Any) -> None:
+        self.journal.left = 1
+        await self.handle[method](Call(OPERATOR, "trace", **members))
+
+    async def actions(self) -> list[str]:
+        rows = (await self.audit.query(AuditQuery())).items
+        return [row.action for row in reversed(rows)]
+
+
+def of_tokens(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+    return TokenRoutes(Registry(journal, FakeClock(), operator_token="op"), trail).routes()
+
+
+def of_targets(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+    targets = Targets(journal, clock=FakeClock(), seal=PlainSeal())
+    return TargetRoutes(targets, trail, lambda _secret: None).routes()
+
+
+async def test_a_token_is_made_and_ended_in_one_commit_with_its_row() -> None:
+    office = Office(of_tokens)
+    await office.call("POST", body=wire.ServiceTokenMake(name="ci"))
+    assert await office.actions() == ["token.made"]
+    await office.call("DELETE", path={"name": "ci"})
+    assert await office.actions() == ["token.made", "token.ended"]
+
+
+async def test_a_target_is_changed_and_deleted_in_one_commit_with_its_row() -> None:
+    office = Office(of_targets)
+    wanted = wire.TargetUpsert(
+        tenant_id="t_default",
+        kind=wire.TargetKind.DOCKER_RUNNER,
+        endpoint="http://127.0.0.1:18081",
+    )
+    await office.call("PUT", path={"targetId": "box"}, body=wanted)
+    assert await office.actions() == ["target.upserted"]
+    await office.call("DELETE", path={"targetId": "box"})
+    assert await office.actions() == ["target.upserted", "target.deleted"]
