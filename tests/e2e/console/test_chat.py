@@ -77,6 +77,30 @@ async def test_words_that_were_taken_back_are_gone(page: Page, program: Program)
     await expect(page.locator(".bubble").last).to_have_text("So it is right")
 
 
+async def test_a_message_that_is_sent_while_there_is_no_connection_is_said_over_the_next(
+    page: Page, program: Program
+) -> None:
+    ingress, is_shut, refused = Ingress(), True, asyncio.Event()
+
+    async def accept(socket: WebSocketRoute) -> None:
+        if is_shut:
+            await socket.close(code=1013)
+            refused.set()
+        else:
+            ingress.accept(socket)
+
+    await page.route_web_socket("**/ws", accept)
+    await page.goto(f"{program.urls['console']}/chat")
+    await asyncio.wait_for(refused.wait(), PATIENCE)
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("hello")
+    await box.press("Enter")
+    await expect(page.locator(".bubble.mine")).to_have_text("hello")
+    is_shut = False
+    await ingress.hello()
+    assert (await ingress.hear("agent_invoke"))["message"]["content"] == "hello"
+
+
 async def test_a_message_is_not_lost_with_the_connection_that_carried_it(
     page: Page, program: Program
 ) -> None:

@@ -28,7 +28,7 @@ export async function show(context) {
   const runs = new Map();
   // Not known to have arrived: said again by the next connection, and by the page that comes after this one.
   const unheard = new Map(Object.entries(kept.unheard || {}));
-  let socket = null, session = kept.session || "", seq = 0, epoch = kept.epoch || "", tries = 0, left = false;
+  let socket = null, isIn = false, session = kept.session || "", seq = 0, epoch = kept.epoch || "", tries = 0, left = false;
 
   const keep = () => {
     const all = () => JSON.stringify({ session, epoch, agent: agent.value, said: kept.said, unheard: Object.fromEntries(unheard) });
@@ -41,7 +41,7 @@ export async function show(context) {
   const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
   const show = (node) => { log.querySelector(".welcome")?.remove(); log.append(node); bottom(); return node; };
   const aside = (...words) => show(h("div", { class: "aside" }, words));
-  const say = (type, members) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
+  const say = (type, members) => isIn && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
   const saySurely = (name, type, members) => { unheard.set(name, { type, members }); keep(); say(type, members); };
   const heard = (name) => { if (unheard.delete(name)) keep(); };
   const settled = (id, types) => { for (const [name, one] of unheard) if (one.members.run_id === id && types.includes(one.type)) heard(name); };
@@ -64,6 +64,7 @@ export async function show(context) {
       }
       ({ session_id: session, epoch = "" } = message);
       tries = 0;
+      isIn = true;
       state.className = "linked on";
       state.textContent = t("Connected");
       keep();
@@ -149,7 +150,7 @@ export async function show(context) {
       if (message.type === "error" && message.code === "session_not_found" && !message.seq) { session = ""; seq = 0; }
       hear[message.type]?.(message);
     };
-    socket.onclose = (event) => { if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
+    socket.onclose = (event) => { isIn = false; if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
   };
 
   // The ingress has closed over it: it never came to be a run, and whoever wrote it may shorten it.
@@ -164,15 +165,13 @@ export async function show(context) {
     aside(t("This message is longer than the ingress takes, and was not sent.")).classList.add("notice", "bad");
   };
   const send = (words) => {
-    if (socket?.readyState !== WebSocket.OPEN) return false;
     const request = `c_${newName()}`;
     kept.said = { ...kept.said, [request]: words };
     mine(words, request);
     log.scrollTop = log.scrollHeight;
     saySurely(request, "agent_invoke", { request_id: request, agent_id: agent.value, message: { role: "user", content: words } });
-    return true;
   };
-  const form = h("form", { on: { submit: (event) => { event.preventDefault(); if (input.value.trim() && send(input.value)) input.value = ""; } } }, input, h("button", { type: "submit" }, t("Send")));
+  const form = h("form", { on: { submit: (event) => { event.preventDefault(); if (input.value.trim()) { send(input.value); input.value = ""; } } } }, input, h("button", { type: "submit" }, t("Send")));
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
   const welcome = () => put(log, h("div", { class: "welcome" }, h("p", null, t("Say something to an agent. The script agent needs no model: it calls the tools that its message spells out.")), h("div", { class: "chips" }, EXAMPLES.map(([words, text]) => button(t(words), () => { agent.value = "script"; input.value = text; input.focus(); }, { tone: "quiet", small: true })))));
   welcome();
