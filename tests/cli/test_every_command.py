@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import pty
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.cli.terminals import in_a_terminal
 from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment, running
 from toolgate.cli.doctor import check_disk, check_policy
 from toolgate.cli.main import COMMANDS, EXIT_CODES, main
@@ -216,29 +215,6 @@ def test_the_policy_in_force_is_meant_where_none_is_named(tmp_path: Path) -> Non
     other.write_text(ours.replace("ours", "other"))
     given = json.loads(toolgate(*asked, TOOLGATE_HOME=str(home), POLICY_FILE=str(other)).stdout)
     assert given["rule_id"] == "other"
-
-
-def in_a_terminal(*arguments: str) -> str:
-    """What a command writes where all its outputs are a terminal."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [PROGRAM, *arguments],
-        env=environment({"TERM": "xterm", "COLUMNS": "100"}),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:  # how Linux says that the other side is closed
-        pass
-    finally:
-        os.close(ours)
-        process.wait(timeout=PATIENCE)
-    return written.decode()
 
 
 def test_long_work_shows_a_bar_in_a_terminal_and_nowhere_else(tmp_path: Path) -> None:

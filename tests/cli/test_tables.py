@@ -1,19 +1,13 @@
 """Tables: whole ids on whole lines in a pipe, whole words in a narrow terminal."""
 
 import asyncio
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.e2e.harness import PATIENCE, PROGRAM, environment
+from tests.cli.terminals import in_a_terminal
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
@@ -57,31 +51,8 @@ def test_the_tests_of_a_policy_are_a_line_each_in_a_pipe() -> None:
     assert "…" not in "".join(lines)
 
 
-def in_a_terminal_of(columns: int, *arguments: str) -> str:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(
-        [PROGRAM, *arguments],
-        env=environment({"TERM": "xterm"}),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        written = b""
-        try:
-            while chunk := os.read(ours, 65536):
-                written += chunk
-        except OSError:  # how Linux says that the other side is closed
-            pass
-        finally:
-            os.close(ours)
-        process.wait(timeout=PATIENCE)
-    return re.sub(r"\x1b\[[0-9;]*m", "", written.decode())
-
-
 def test_a_narrow_terminal_breaks_no_word() -> None:
-    shown = in_a_terminal_of(30, "settings")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", in_a_terminal("settings", columns=30))
     assert all(one.name in shown for one in table())
     assert "How long a session may be away" not in shown  # sentences are broken, between words
     assert all(word in shown.split() for one in table() for word in one.meaning.split())

@@ -1,0 +1,34 @@
+"""A command as it writes to a terminal."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+
+from tests.e2e.harness import PATIENCE, PROGRAM, environment
+
+
+def in_a_terminal(*arguments: str, columns: int = 100) -> str:
+    """What a command writes where all its outputs are a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(
+        [PROGRAM, *arguments],
+        env=environment({"TERM": "xterm"}),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                written += chunk
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        finally:
+            os.close(ours)
+        process.wait(timeout=PATIENCE)
+    return written.decode()
