@@ -60,6 +60,7 @@ class Arena:
             env={"VICTIM": self.secret, "PATH": "/usr/bin:/bin"},
             start_new_session=True,
         )  # fmt: skip
+        await self._until_the_victim_sleeps()
         self.listen("loopback", socket.AF_INET, ("127.0.0.1", 0))
         self.listen("anywhere", socket.AF_INET, ("0.0.0.0", 0))
         with contextlib.suppress(OSError):
@@ -68,6 +69,13 @@ class Arena:
         self.listen("docker", socket.AF_UNIX, str(self.folder / "docker.sock"))
         self.listen("abstract", socket.AF_UNIX, f"\0hostile-{self.token}")
         self.listen("dns", socket.AF_INET, ("127.0.0.1", 0), kind=socket.SOCK_DGRAM)
+
+    async def _until_the_victim_sleeps(self) -> None:
+        """Before that it is setpriv, then bash: another user's, or with another memory map."""
+        assert self.victim is not None
+        async with asyncio.timeout(10):
+            while host_text(f"/proc/{self.victim.pid}/comm") != "sleep\n":
+                await asyncio.sleep(0.002)
 
     def listen(
         self,
