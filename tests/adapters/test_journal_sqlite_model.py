@@ -18,6 +18,7 @@ from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
 STREAMS = ["a", "b", "ab", "é"]
+COLLECTIONS = ["c", "d"]
 KEYS = ["k", "l", "kk"]
 SUBJECTS = ["", "s", "t"]
 
@@ -37,7 +38,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     ),
     st.builds(
         Put,
-        collection=st.sampled_from(["c", "d"]),
+        collection=st.sampled_from(COLLECTIONS),
         key=st.sampled_from(KEYS),
         value=st.binary(max_size=4),
         due=st.one_of(st.none(), st.integers(0, 9)),
@@ -45,7 +46,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     ),
     st.builds(
         Delete,
-        collection=st.sampled_from(["c", "d"]),
+        collection=st.sampled_from(COLLECTIONS),
         key=st.sampled_from(KEYS),
         expected=expectations,
     ),
@@ -73,7 +74,7 @@ async def contents(journal: Journal) -> list[object]:
         for subject in SUBJECTS:
             found.append(await journal.read(stream, after=1, limit=2, subject=subject))
             found.append(await journal.read_back(stream, before=5, limit=2, subject=subject))
-    for collection in ["c", "d"]:
+    for collection in COLLECTIONS:
         found.append(await journal.scan(collection))
         found.append(await journal.scan(collection, newest_first=True, after="kk", limit=1))
     found += [await journal.epoch(name) for name in ["f", "g"]]
@@ -108,6 +109,25 @@ class TwoJournals(RuleBasedStateMachine):
 
         self.clock.advance(1)
         assert self.runner.run(on(self.sqlite)) == self.runner.run(on(self.memory))
+
+    @rule(
+        puts=st.lists(
+            st.tuples(
+                st.sampled_from(COLLECTIONS), st.sampled_from(KEYS), st.sampled_from([1, 1, 2])
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+    )
+    def put_whatever_was_there(self, puts: list[tuple[str, str, int]]) -> None:
+        """Each row alone, so that the writer has forgotten most when it puts them again."""
+
+        async def on(journal: Journal) -> None:
+            for collection, key, times in puts:
+                await journal.commit(*[Put(collection, key, b"over")] * times, durable=False)
+
+        self.runner.run(on(self.sqlite))
+        self.runner.run(on(self.memory))
 
     @rule(stream=st.sampled_from(STREAMS), through=st.integers(0, 8))
     def forget(self, stream: str, through: int) -> None:
