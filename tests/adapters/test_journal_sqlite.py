@@ -325,6 +325,18 @@ class TestRetention:
             assert await journal.head("audit") == Head(first=1, last=3)
             assert await journal.prune("session:", before=1500, keep=2) == 0
 
+    async def test_pruning_keeps_what_is_young_before_an_event_that_met_a_wrong_clock(
+        self, path: Path
+    ) -> None:
+        clock = FakeClock(1000)
+        async with opened(path, clock=clock) as journal:
+            await journal.commit(Append("session:1", [said("old")]))
+            for ms in (1000, -1500, 1500):
+                clock.advance(ms)
+                await journal.commit(Append("session:1", [said("young")]))
+            assert await journal.prune("session:", before=1500, keep=10) == 1
+            assert await journal.head("session:1") == Head(first=2, last=4)
+
     async def test_pruning_walks_every_stream_and_every_page_of_a_long_one(
         self, path: Path
     ) -> None:

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -227,7 +228,8 @@ class SqliteJournal:
                 " WHERE stream = ? AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
                 (stream, through - self._limits.segment, through, self._limits.forgotten_at_once),
             )
-            old = [seq for seq, at in page if at < before]
+            # Up to the first that is young: one after it may only have met a clock that was wrong.
+            old = [seq for seq, _ in takewhile(lambda event: event[1] < before, page)]
             through = old[-1] if old else through
             if len(old) < self._limits.forgotten_at_once:
                 break
