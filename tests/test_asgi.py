@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 
 from toolgate import asgi
 from toolgate.bootstrap.installation import bind
@@ -205,3 +206,38 @@ async def test_who_asks_and_never_reads_the_answer_is_hung_up_on(
                     await asyncio.sleep(0.01)
     finally:
         await listener.stop()
+
+
+async def fails(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    raise ZeroDivisionError("unforeseen")
+
+
+async def test_what_an_app_did_not_foresee_is_answered_with_500_and_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with listening(fails) as (reader, writer):
+        writer.write(b"GET /some/path?token=secret HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"500" in await reader.readline()
+    (line,) = [one for one in caplog.records if one.name == asgi.__name__]
+    assert line.getMessage() == "request_failed method=GET path=/some/path"
+    assert line.exc_info is not None
+    assert line.exc_info[0] is ZeroDivisionError
+
+
+async def test_who_goes_away_in_the_middle_of_a_body_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def reads(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        began.set()
+        try:
+            await asgi.read_body(Request(scope, receive))
+        finally:
+            ended.set()
+
+    began, ended = asyncio.Event(), asyncio.Event()
+    async with listening(reads) as (_, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+        await began.wait()
+        writer.close()
+        await ended.wait()
+    assert not [one for one in caplog.records if one.name == asgi.__name__]

@@ -7,17 +7,20 @@ import asyncio
 import contextlib
 import errno
 import hmac
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final
 
 import msgspec
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolgate.domain.errors import Misconfigured
+
+log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -159,6 +162,23 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
 
+def _telling_failures(app: App) -> App:
+    """The app, and a line in the log for what it did not foresee; the server answers 500."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except ClientDisconnect:
+            raise  # whoever went away in the middle of a body
+        except Exception:
+            log.exception(
+                "request_failed method=%s path=%s", scope.get("method", "-"), scope.get("path")
+            )
+            raise
+
+    return told
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -171,7 +191,7 @@ class Listener:
 
     def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
         config = uvicorn.Config(
-            app,
+            _telling_failures(app),
             loop="none",
             http=_Connection,
             ws="websockets-sansio" if websockets else "none",

@@ -1,5 +1,6 @@
 """Log lines: one per thing that happened, whatever it is about."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ def root() -> Iterator[logging.Logger]:
     yield found
     found.handlers[:] = handlers
     found.setLevel(level)
+    for name in ("picows", "uvicorn", "uvicorn.error", "aiohttp", "asyncio"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -34,3 +37,38 @@ def test_what_a_stranger_sent_makes_no_line_of_its_own_and_steers_no_terminal(
     assert said.endswith("\n")
     assert said.removesuffix("\n").isprintable()
     assert "forged" in said
+
+
+@pytest.mark.parametrize("where", ["picows.server", "asyncio", "aiohttp.client", "uvicorn"])
+def test_a_failure_that_only_a_library_caught_is_in_the_log_without_its_secrets(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    secret = "kept-from-every-log-line"
+    logs.configure(level="info", as_json=False, redactor=SecretPatterns([secret]).redactor())
+    logging.getLogger(where).error("bad frame from 10.0.0.1")  # as of each stranger
+    logging.getLogger(where).warning("slow")
+    assert capsys.readouterr().err == ""
+    try:
+        raise ZeroDivisionError(f"unforeseen {secret}")
+    except ZeroDivisionError:
+        logging.getLogger(where).exception("listener failed")
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError" in said
+    assert "unforeseen" in said
+    assert secret not in said
+
+
+async def test_what_fails_in_a_callback_of_the_loop_is_in_the_log(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(level="info", as_json=False, redactor=SecretPatterns().redactor())
+    done = asyncio.Event()
+
+    def fails() -> None:
+        done.set()
+        raise ZeroDivisionError
+
+    asyncio.get_running_loop().call_soon(fails)
+    await done.wait()
+    await asyncio.sleep(0)
+    assert "ZeroDivisionError" in capsys.readouterr().err

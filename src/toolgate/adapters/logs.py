@@ -24,6 +24,16 @@ LEVELS: Final = {
 _STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+# They log each connection and each bad frame; what matters of that we log ourselves. But what they
+# caught, as nobody else did, is a mistake of ours that must be known.
+_NOISY: Final = ("picows", "uvicorn", "aiohttp", "asyncio")
+
+
+class _NoNoise(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] not in _NOISY or bool(record.exc_info)
+
+
 class _Lines(logging.Formatter):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -44,11 +54,13 @@ class _Lines(logging.Formatter):
 
 def configure(*, level: str, as_json: bool, redactor: Redactor) -> None:
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_NoNoise())  # before the next, which makes text of what failed
     handler.addFilter(RedactingFilter(redactor))
     handler.setFormatter(_Lines(as_json=as_json))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])
-    # They log each connection and each bad frame; what matters of that we log ourselves.
-    for noisy in ("picows", "uvicorn", "uvicorn.error", "aiohttp", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    for noisy in _NOISY:
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    # Its listeners' failures are logged with what was asked for: see `asgi`.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
