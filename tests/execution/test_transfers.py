@@ -300,6 +300,26 @@ async def test_a_runner_that_answers_nonsense_is_a_failure(tmp_path: Path, answe
     assert not (await place.run("file.write", path="f", artifact=kept.ref)).ok
 
 
+async def test_a_file_of_which_a_piece_is_written_is_not_told_as_not_started(
+    tmp_path: Path,
+) -> None:
+    class GoneAfterOne:
+        ref = "gone"
+        pieces = 0
+
+        async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+            self.pieces += 1
+            if self.pieces > 1:
+                return ToolOutput(1, stderr="no answer", outcome=Outcome.NOT_STARTED)
+            return ToolOutput(0, stdout=f'{{"size": {PIECE_BYTES}}}')
+
+    place = Place(GoneAfterOne(), tmp_path)
+    kept = await place.files.keep(os.urandom(2 * PIECE_BYTES), owner=OWNER)
+    cut = await place.run("file.write", path="f", artifact=kept.ref)
+    assert (cut.ok, cut.outcome) == (False, Outcome.EXECUTED)
+    assert "no answer" in cut.stderr
+
+
 async def test_a_runner_that_does_not_know_files_says_so(tmp_path: Path) -> None:
     async with behind_http(MockEngine()) as mock:
         place = Place(mock, tmp_path)

@@ -87,7 +87,12 @@ class Transfers:
             piece = content[start : start + PIECE_BYTES]
             args: dict[str, JsonValue] = {"path": path, "append": start > 0}
             args["content"] = base64.b64encode(piece).decode()
-            output = await self._piece(request, PUT, args)
+            try:
+                output = await self._piece(request, PUT, args)
+            except _Failed as cut:  # the file has what came before, whatever became of this piece
+                if start > 0:
+                    cut.output = cut.output._replace(outcome=Outcome.EXECUTED)
+                raise
             start += len(piece)
             if _told_size(output) != start:
                 message = f"{WRITE}: something else wrote to the file meanwhile"
