@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from toolgate.adapters.directories import sync_directory
 from toolgate.domain import checkpoints
 from toolgate.domain.checkpoints import ENTRIES, TILE_HEIGHT, TILE_WIDTH, Checkpoint, Tile
 from toolgate.domain.errors import Damaged, Invalid, NotFound
@@ -82,6 +83,7 @@ class TileFiles:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+        sync_directory(place.parent)
 
     def drop_partials(self, tile: Tile) -> None:
         """A full tile makes its partial ones superfluous."""
@@ -182,10 +184,11 @@ class TiledLog:
 
 
 def _make_private(directory: Path) -> None:
-    """With its parents; `parents=True` would make those open to others."""
+    """With its parents, on disk; `parents=True` would make those open to others."""
     if not directory.is_dir():
         _make_private(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(directory.parent)
 
 
 def first_of(tile: Tile, whole: bytes) -> bytes:
