@@ -28,6 +28,7 @@ from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.metrics import Metrics
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
 from toolgate.adapters.seal_aesgcm import AesGcmSeal, write_private
+from toolgate.bootstrap.sealing import open_seal
 from toolgate.domain.errors import Misconfigured
 from toolgate.domain.redaction import Redactor
 from toolgate.settings import Settings
@@ -138,7 +139,7 @@ async def open_core(
     clock, bus = SystemClock(), LocalBus()
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
-    seal = AesGcmSeal.in_file(settings.home / "seal.key")
+    seal = await open_seal(settings.home, journal)
     return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor(), seal)
 
 

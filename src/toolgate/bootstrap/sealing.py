@@ -1,0 +1,61 @@
+"""The key that seals what must be sent as it is: made with the first start, missed ever after.
+
+A key that is lost is not replaced behind its owner's back: what it sealed would be gone with it.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from toolgate.adapters.seal_aesgcm import AesGcmSeal
+from toolgate.admission.admit import KEYS
+from toolgate.admission.capabilities import CAPABILITIES
+from toolgate.domain.errors import Damaged
+from toolgate.execution.targets import COLLECTION as TARGETS
+from toolgate.orchestration.agents import AGENTS
+from toolgate.ports.journal import Delete, Journal
+from toolgate.surfaces.gateway.command_states import OPEN, STATES
+
+KEY_FILE: Final = "seal.key"
+LOST: Final = "seal.key.lost"  # the owner's word that there is no copy
+OLD: Final = "seal.key.old"  # that word, once it was taken
+
+_MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN)
+_ALSO_SEALED: Final = (STATES, KEYS)  # answers that would be gone soon anyway
+_FORGOTTEN: Final = (
+    "the next start makes another key, and forgets the targets, agents and MCP servers that were"
+    " registered and the commands that wait"
+)
+
+
+async def open_seal(home: Path, journal: Journal) -> AesGcmSeal:
+    """Raises Damaged where what is sealed cannot be opened, and says how to go on."""
+    path, lost = home / KEY_FILE, home / LOST
+    sealed = [row for name in _MISSED for row in await journal.scan(name, limit=1)]
+    if not await asyncio.to_thread(path.exists):
+        if sealed and not await asyncio.to_thread(lost.exists):
+            raise Damaged(
+                f"{path} is gone, and the journal holds what was sealed with it: restore the file"
+                f" from a copy; where there is none, make an empty file {lost}: {_FORGOTTEN}"
+            )
+        await _forget_sealed(journal)
+        seal = await asyncio.to_thread(AesGcmSeal.in_file, path)
+        if await asyncio.to_thread(lost.exists):
+            await asyncio.to_thread(lost.replace, home / OLD)
+        return seal
+    seal = await asyncio.to_thread(AesGcmSeal.in_file, path)
+    for row in sealed:
+        try:
+            seal.open(row.value)
+        except Damaged as wrong:
+            raise Damaged(
+                f"{path} is not the key of what the journal holds: restore the file, or the journal,"
+                f" from a copy; where there is none, rename it to {lost}: {_FORGOTTEN}"
+            ) from wrong
+    return seal
+
+
+async def _forget_sealed(journal: Journal) -> None:
+    for name in (*_MISSED, *_ALSO_SEALED):
+        while rows := await journal.scan(name):
+            await journal.commit(*(Delete(row.collection, row.key) for row in rows))
