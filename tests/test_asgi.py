@@ -241,3 +241,41 @@ async def test_who_goes_away_in_the_middle_of_a_body_is_no_failure(
         writer.close()
         await ended.wait()
     assert not [one for one in caplog.records if one.name == asgi.__name__]
+
+
+async def test_a_stream_that_owes_something_ends_when_it_has_given_it_and_others_at_once() -> None:
+    streams, due = asgi.Streams(), {"/busy"}
+
+    async def stream(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        path = scope["path"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun\n", "more_body": True})
+        await asked[path].wait()
+        await send({"type": "http.response.body", "body": b"given\n", "more_body": True})
+        due.discard(path)
+
+    async def until_gone(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await receive()  # the request
+        giving = asyncio.ensure_future(stream(scope, receive, send))
+        assert await receive() == {"type": "http.disconnect"}
+        giving.cancel()
+
+    async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await streams.serve(until_gone, scope, receive, send, owes=lambda: scope["path"] in due)
+
+    asked = {"/busy": asyncio.Event(), "/idle": asyncio.Event()}
+    bound = asgi.bind("127.0.0.1", 0, setting="PORT")
+    listener = asgi.Listener(app, bound)
+    await listener.start()
+    base = "http://{}:{}".format(*bound.getsockname())
+    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+        busy, idle = [await http.get(base + path) for path in asked]
+        for one in (busy, idle):
+            assert await one.content.readline() == b"begun\n"
+        streams.end()
+        assert await idle.read() == b""
+        late = await http.get(f"{base}/idle")  # over a connection that was there
+        assert await late.read() in {b"", b"begun\n"}
+        asked["/busy"].set()
+        assert await busy.read() == b"given\n"
+    await listener.stop()

@@ -43,6 +43,11 @@ _HEAD_TOO_LARGE: Final = (
 )
 
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
+LOOK_S: Final = 0.05  # between two looks at what streams owe, when one is about to
+
+
+EVENT_STREAM: Final = "text/event-stream"
+STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class BodyTooLarge(Exception):
@@ -94,11 +99,78 @@ def server_sent_event(data: bytes, *, event: str = "", event_id: str = "") -> by
 
 
 def event_stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(
-        chunks,
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return StreamingResponse(chunks, media_type=EVENT_STREAM, headers=STREAM_HEADERS)
+
+
+class Streams:
+    """Answers without an end of their own: a listener that stops would wait for them in vain.
+
+    Once told to end, each of them does so as soon as it owes its reader nothing more: it hears that
+    the reader has gone, which is what it must cope with anyway, and the reader gets a proper end.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[asyncio.Event, Callable[[], bool]] = {}
+        self._ending = False
+
+    async def serve(
+        self, app: App, scope: Scope, receive: Receive, send: Send, *, owes: Callable[[], bool]
+    ) -> None:
+        over = asyncio.Event()
+        begun = finished = False
+
+        async def hearing() -> Message:
+            heard, ended = asyncio.ensure_future(receive()), asyncio.ensure_future(over.wait())
+            try:
+                await asyncio.wait({heard, ended}, return_when=asyncio.FIRST_COMPLETED)
+                return heard.result() if heard.done() else {"type": "http.disconnect"}
+            finally:
+                heard.cancel()
+                ended.cancel()
+
+        async def noting(message: Message) -> None:
+            nonlocal begun, finished
+            begun, finished = (
+                True,
+                message["type"].endswith("body") and not message.get("more_body"),
+            )
+            await send(message)
+
+        self._open[over] = owes
+        if self._ending:
+            asyncio.get_running_loop().call_soon(self._look)
+        try:
+            await app(scope, hearing, noting)
+        finally:
+            self._open.pop(over, None)
+        if over.is_set() and begun and not finished:
+            await send({"type": "http.response.body", "body": b""})
+
+    def end(self) -> None:
+        self._ending = True
+        self._look()
+
+    def _look(self) -> None:
+        for over, owes in tuple(self._open.items()):
+            if not owes():
+                del self._open[over]
+                over.set()
+        if self._open:
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+
+class EventStream(StreamingResponse):
+    """One of these streams, of server-sent events."""
+
+    def __init__(
+        self, chunks: AsyncIterator[bytes], streams: Streams, owes: Callable[[], bool]
+    ) -> None:
+        super().__init__(chunks, media_type=EVENT_STREAM, headers=STREAM_HEADERS)
+        self._streams = streams
+        self._owes = owes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._streams.serve(super().__call__, scope, receive, send, owes=self._owes)
 
 
 class _Connection(HttpToolsProtocol):
@@ -162,7 +234,7 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def _telling_failures(app: App) -> App:
+def telling_failures(app: App) -> App:
     """The app, and a line in the log for what it did not foresee; the server answers 500."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,7 +263,7 @@ class Listener:
 
     def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
         config = uvicorn.Config(
-            _telling_failures(app),
+            telling_failures(app),
             loop="none",
             http=_Connection,
             ws="websockets-sansio" if websockets else "none",

@@ -1,21 +1,35 @@
 """How a whole installation stops: who still waits at its doors is answered first."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from toolgate import asgi
 from toolgate import settings as table
+from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything
+
+Answer = aiohttp.ClientResponse
 
 OPERATOR = "operator-of-one-that-stops"
 PORTS = ("WS_PORT", "HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT")
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
 
 
-async def test_who_waits_for_events_is_answered_and_does_not_hold_the_stop_up(
-    tmp_path: Path,
-) -> None:
+async def started(tmp_path: Path) -> Installation:
     settings = table.load(
         {
             **dict.fromkeys(PORTS, "0"),
@@ -25,24 +39,101 @@ async def test_who_waits_for_events_is_answered_and_does_not_hold_the_stop_up(
         },
         environment={},
     )
-    installation = await start_everything(settings)
+    return await start_everything(settings)
+
+
+@asynccontextmanager
+async def operator() -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {
+        "Authorization": f"Bearer {OPERATOR}",
+        "Accept": "application/json, text/event-stream",
+    }
+    async with aiohttp.ClientSession(headers=headers) as http, asyncio.timeout(60):
+        yield http
+
+
+async def stopping(installation: Installation) -> float:
+    """Stop it; how long that took."""
+    begun = asyncio.get_running_loop().time()
+    await installation.stop()
+    return asyncio.get_running_loop().time() - begun
+
+
+async def test_who_waits_for_events_is_answered_and_does_not_hold_the_stop_up(
+    tmp_path: Path,
+) -> None:
+    installation = await started(tmp_path)
     gateway = installation.urls["gateway"]
-    headers = {"Authorization": f"Bearer {OPERATOR}"}
-    async with aiohttp.ClientSession(gateway, headers=headers) as http:
+    async with operator() as http:
 
         async def poll() -> int:
-            async with http.get("/events/poll", params={"wait": "30"}) as answer:
+            async with http.get(f"{gateway}/events/poll", params={"wait": "30"}) as answer:
                 await answer.read()
                 return answer.status
 
         try:
             polling = asyncio.create_task(poll())
-            stream = await http.get("/events/stream")
+            stream = await http.get(f"{gateway}/events/stream")
             await stream.content.readline()  # it has begun, and the poll before it
-            begun = asyncio.get_running_loop().time()
         finally:
-            await installation.stop()
-        took = asyncio.get_running_loop().time() - begun
+            took = await stopping(installation)
         assert await polling == 200
+        await stream.read()  # to a proper end: it is not cut off
+    assert took < asgi.DRAIN_S
+
+
+async def listen_to_mcp(installation: Installation, http: aiohttp.ClientSession) -> Answer:
+    """The stream of what the server says unasked."""
+    mcp = installation.urls["mcp"]
+    async with http.post(mcp, json=HELLO) as hello:
+        session = {"mcp-session-id": hello.headers["mcp-session-id"]}
+    told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    await http.post(mcp, json=told, headers=session)
+    return await http.get(mcp, headers={**session, "Accept": "text/event-stream"})
+
+
+async def listen_to_mcp_of_old(installation: Installation, http: aiohttp.ClientSession) -> Answer:
+    """The stream of what the server says, with a call that has been answered on it."""
+    gateway = installation.urls["gateway"]
+    stream = await http.get(f"{gateway}/mcp/sse")
+    await stream.content.readuntil(b"data: ")
+    path = (await stream.content.readline()).decode().strip()
+    assert (await http.post(gateway + path, json=HELLO)).status == 202
+    await stream.content.readuntil(b'"result"')
+    return stream
+
+
+async def listen_to_a_run_that_waits(
+    installation: Installation, http: aiohttp.ClientSession
+) -> Answer:
+    """The events of a run that waits for a device's tool."""
+    orchestrator = installation.urls["orchestrator"]
+    tools = f"{orchestrator}/internal/sessions/s1/tools"
+    assert (await http.put(tools, json={"tools": ["device.look"]})).status == 200
+    asked = {
+        "session_id": "s1",
+        "agent_id": "script",
+        "message": {"role": "user", "content": "[[tool:device.look {}]]"},
+    }
+    stream = await http.post(
+        f"{orchestrator}/internal/invoke", json=asked, headers={"Accept": "text/event-stream"}
+    )
+    await stream.content.readuntil(b"event: tool_request")
+    return stream
+
+
+@pytest.mark.parametrize(
+    "listen", [listen_to_mcp, listen_to_mcp_of_old, listen_to_a_run_that_waits]
+)
+async def test_a_stream_on_which_nothing_is_due_does_not_hold_the_stop_up(
+    tmp_path: Path, listen: Callable[[Installation, aiohttp.ClientSession], Awaitable[Answer]]
+) -> None:
+    installation = await started(tmp_path)
+    async with operator() as http:
+        try:
+            stream = await listen(installation, http)
+            assert stream.status == 200
+        finally:
+            took = await stopping(installation)
         await stream.read()  # to a proper end: it is not cut off
     assert took < asgi.DRAIN_S

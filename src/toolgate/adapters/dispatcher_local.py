@@ -42,6 +42,9 @@ class LocalDispatcher:
     def working_on(self) -> list[str]:
         return list(self._tasks)
 
+    def is_working_on(self, run_id: str) -> bool:
+        return run_id in self._tasks
+
     def start(self, advance: Advance, on_due: Mapping[str, OnDue]) -> None:
         self._advance = advance
         self._on_due = on_due

@@ -125,9 +125,13 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
     )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
-    orchestrator = OrchestratorApi(runs, core.bus, core.clock, internal)
+    orchestrator = OrchestratorApi(
+        runs, core.bus, core.clock, internal, is_at_work=dispatcher.is_working_on
+    )
     await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
+    installation.on_stop_soon(orchestrator.streams.end)
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
+    installation.on_stop_soon(mcp.end_streams)
     await ingress.start(sockets["clients"])
     installation.on_stop(ingress.stop)
     # Before the listeners stop: they would wait for those who wait for events.
@@ -212,7 +216,13 @@ async def _start_orchestrator_alone(
     metrics = Metrics(
         {"runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on))}
     )
-    api = OrchestratorApi(runs, core.bus, core.clock, settings.internal_token.reveal())
+    api = OrchestratorApi(
+        runs,
+        core.bus,
+        core.clock,
+        settings.internal_token.reveal(),
+        is_at_work=dispatcher.is_working_on,
+    )
     if settings.ingress_url:
         push = IngressPush(
             settings.ingress_url,
@@ -227,6 +237,7 @@ async def _start_orchestrator_alone(
         installation.on_stop(push.stop)
         api.push = push
     await serve(installation, metrics, api.app(), sockets["orchestrator"])
+    installation.on_stop_soon(api.streams.end)
     for run_id, _ in await runs.open_runs():
         dispatcher.dispatch(run_id)
     at = address(sockets["orchestrator"].getsockname())

@@ -61,12 +61,18 @@ async def _serve_http(settings: Settings) -> None:
     with contextlib.closing(bound):
         async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
             doors = McpDoors(toolset)
+            app = asgi.telling_failures(doors)
             server = _Announced(
-                uvicorn.Config(doors, log_config=None, lifespan="off", timeout_graceful_shutdown=3)
+                uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=3)
             )
+
+            def stop() -> None:
+                doors.end_streams()
+                server.should_exit = True
+
             loop = asyncio.get_running_loop()
             for name in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(name, setattr, server, "should_exit", True)
+                loop.add_signal_handler(name, stop)
             await server.serve(sockets=[bound])
             await doors.close()
 

@@ -13,11 +13,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.asgi import App, Message, Receive, Scope, Send
+from toolgate.asgi import App, Message, Receive, Scope, Send, Streams
+from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.task_runs import Trust
 from toolgate.tasks.toolset import Toolset
 
@@ -30,6 +33,7 @@ HTTP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/mcp/sse"
 MESSAGE_PATH: Final = "/mcp/message"
 BODY_LIMIT: Final = 4 * 1024 * 1024
+MOST_DUE: Final = 100  # calls of a stream; some are never answered, as they were cancelled
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _SDK_SESSION: Final = re.compile(rb"\?session_id=([0-9a-f]{32})")
@@ -56,6 +60,7 @@ class McpDoors:
         self._open: asyncio.Future[_Open] | None = None
         self._life: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._streams = Streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,6 +72,10 @@ class McpDoors:
             await missing(scope, receive, send)
             return
         await opened.route(scope["path"])(opened.named(scope), receive, send)
+
+    def end_streams(self) -> None:
+        """The process is about to stop: those on which no answer is due end, the others soon."""
+        self._streams.end()
 
     async def close(self) -> None:
         self._closing.set()
@@ -83,7 +92,7 @@ class McpDoors:
         """The manager's task group must be left by the task that entered it: this one."""
         try:
             opened = await asyncio.to_thread(
-                _import_and_build, self._toolset, self._hosts, self._extend
+                _import_and_build, self._toolset, self._hosts, self._extend, self._streams
             )
         except ImportError as missing:
             self._open = None  # it may be installed meanwhile
@@ -103,8 +112,11 @@ class _Open:
         manager: "StreamableHTTPSessionManager",
         sse: "SseServerTransport",
         named: Callable[[Scope], Scope],
+        streams: Streams,
     ) -> None:
         self.named = named
+        self._streams = streams
+        self._due: dict[str, set[int | None]] = {}  # by client, the calls that its stream owes
         self.manager = manager
         self._toolset = toolset
         self._server = server
@@ -129,7 +141,12 @@ class _Open:
             status = message.get("status", status)
             await send(message)
 
-        await self.manager.handle_request({**scope, "headers": trimmed}, receive, answer)
+        scope = {**scope, "headers": trimmed}
+        if scope["method"] == "GET":  # it has only what nobody asked for: answers go with calls
+            handle = self.manager.handle_request
+            await self._streams.serve(handle, scope, receive, answer, owes=lambda: False)
+        else:
+            await self.manager.handle_request(scope, receive, answer)
         if scope["method"] == "DELETE" and status == HTTPStatus.OK:
             name = Request(scope).headers.get("mcp-session-id", "")
             self._toolset.runtime.sessions.client_gone(f"http:{name}")
@@ -138,6 +155,12 @@ class _Open:
         if scope["method"] != "GET":
             await Response(status_code=405, headers={"Allow": "GET"})(scope, receive, send)
             return
+        due: set[int | None] = set()
+        await self._streams.serve(
+            lambda *ends: self._hold(due, *ends), scope, receive, send, owes=lambda: bool(due)
+        )
+
+    async def _hold(self, due: set[int | None], scope: Scope, receive: Receive, send: Send) -> None:
         client = ""
 
         async def rename(message: Message) -> None:
@@ -146,8 +169,11 @@ class _Open:
             body = message.get("body", b"")
             if not client and (found := _SDK_SESSION.search(body)):
                 client = f"sse:{found[1].decode()}"
+                self._due[client] = due
                 message = {**message, "body": body.replace(b"?session_id=", b"?sessionId=")}
             await send(message)
+            if due:
+                due.discard(_call_of(body.partition(b"data: ")[2], is_answer=True))
 
         try:
             async with self._sse.connect_sse(scope, receive, rename) as (incoming, outgoing):
@@ -156,11 +182,50 @@ class _Open:
         except ValueError:
             return  # refused by Host or Origin, and answered
         finally:
+            self._due.pop(client, None)
             self._toolset.runtime.sessions.client_gone(client)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = bytes(scope.get("query_string", b"")).replace(b"sessionId=", b"session_id=")
-        await self._sse.handle_post_message({**scope, "query_string": query}, receive, send)
+        named = parse_qs(query.decode(errors="replace")).get("session_id", [""])[0]
+        due = self._due.get(f"sse:{named}", set())
+        body = b""
+        asked: int | None = None
+
+        async def noting() -> Message:
+            nonlocal body, asked
+            message = await receive()
+            body += message.get("body", b"")
+            is_whole = message["type"] == "http.request" and not message.get("more_body")
+            if is_whole and len(due) < MOST_DUE and (asked := _call_of(body)) is not None:
+                due.add(asked)
+            return message
+
+        async def answer(message: Message) -> None:
+            if message.get("status", HTTPStatus.ACCEPTED) != HTTPStatus.ACCEPTED:
+                due.discard(asked)
+            await send(message)
+
+        await self._sse.handle_post_message({**scope, "query_string": query}, noting, answer)
+
+
+class _Message(msgspec.Struct):
+    id: int | str | None = None
+    method: str = ""
+
+
+_decode: Final = msgspec.json.Decoder(_Message).decode
+
+
+def _call_of(body: bytes, *, is_answer: bool = False) -> int | None:
+    """What tells a call, or the answer to one, by its id; None of anything else."""
+    try:
+        message = _decode(body)
+    except UNREADABLE:
+        return None
+    if message.id is None or is_answer == bool(message.method):
+        return None
+    return hash(message.id)  # it may be a long one
 
 
 async def serve_stdio(toolset: Toolset) -> None:
@@ -208,7 +273,10 @@ def _stdin_that_can_end() -> Iterator[Callable[[], None]]:
 
 
 def _import_and_build(
-    toolset: Toolset, hosts: Sequence[str] | None, extend: "Callable[[Server[Any]], None] | None"
+    toolset: Toolset,
+    hosts: Sequence[str] | None,
+    extend: "Callable[[Server[Any]], None] | None",
+    streams: Streams,
 ) -> _Open:
     # The SDK costs a second of CPU and 45 MB: paid by the first request, in a thread.
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # noqa: PLC0415
@@ -241,4 +309,4 @@ def _import_and_build(
         server, security_settings=security, max_request_body_size=BODY_LIMIT
     )
     sse = SseServerTransport(MESSAGE_PATH, security, max_request_body_size=BODY_LIMIT)
-    return _Open(toolset, server, manager, sse, named)
+    return _Open(toolset, server, manager, sse, named, streams)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -64,6 +64,8 @@ class OrchestratorApi:
         None  # tell a remote ingress of a run's events
     )
     silence_s: float = SILENCE_S
+    is_at_work: Callable[[str], bool] = lambda _: False
+    streams: asgi.Streams = field(default_factory=asgi.Streams)
     _started: float = 0.0
 
     def app(self) -> Starlette:
@@ -107,7 +109,7 @@ class OrchestratorApi:
             )
         )
         if streams:
-            return asgi.event_stream(self._stream(run_id, asked.session_id, after=0))
+            return self._event_stream(run_id, asked.session_id, after=0)
         if self.push is not None:
             await self.push(run_id, asked.session_id)
         return asgi.Json(wire.InvokeAccepted(run_id, asked.session_id, asked.agent_id))
@@ -177,7 +179,12 @@ class OrchestratorApi:
         )
         if not (asked.isascii() and asked.isdigit() and len(asked) <= DIGITS):
             raise Invalid(f"{wire.AFTER_PARAMETER} must be a whole number")
-        return asgi.event_stream(self._stream(state.run_id, state.session_id, after=int(asked)))
+        return self._event_stream(state.run_id, state.session_id, after=int(asked))
+
+    def _event_stream(self, run_id: str, session_id: str, *, after: int) -> Response:
+        """A run that waits is gone on with by the next process, to which its readers come back."""
+        chunks = self._stream(run_id, session_id, after=after)
+        return asgi.EventStream(chunks, self.streams, lambda: self.is_at_work(run_id))
 
     async def _stream(self, run_id: str, session_id: str, *, after: int) -> AsyncIterator[bytes]:
         """The events of one run, until its last."""
