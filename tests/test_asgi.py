@@ -279,3 +279,25 @@ async def test_a_stream_that_owes_something_ends_when_it_has_given_it_and_others
         asked["/busy"].set()
         assert await busy.read() == b"given\n"
     await listener.stop()
+
+
+async def test_a_request_that_is_cut_off_at_the_end_may_still_write_down_that_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes after the listeners is closed next: the sandboxes, the journal."""
+    monkeypatch.setattr(asgi, "DRAIN_S", 0)
+    begun, written = asyncio.Event(), []
+
+    async def endless(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+            written.append("interrupted")
+            raise
+
+    async with listening(endless) as (_, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await begun.wait()
+    assert written == ["interrupted"]

@@ -43,6 +43,7 @@ _HEAD_TOO_LARGE: Final = (
 )
 
 DRAIN_S: Final = 5  # how long requests under way may take when a listener stops
+ENDING_S: Final = 3.0  # and those that are cut off then, to end what they began
 LOOK_S: Final = 0.05  # between two looks at what streams owe, when one is about to
 
 
@@ -293,6 +294,8 @@ class Listener:
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if cut_off := tuple(self._server.server_state.tasks):  # it does not wait for their end
+            await asyncio.wait(cut_off, timeout=ENDING_S)
 
 
 def bind(host: str, port: int, *, setting: str, listen: bool = False) -> socket.socket:
