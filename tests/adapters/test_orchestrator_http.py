@@ -16,12 +16,14 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.contracts import ingress_v1 as ingress_wire
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.tools import Level, Tool
 from toolgate.ports.journal import Event, Operation, Put, Row
 from toolgate.ports.orchestrator import Invocation
+from toolgate.surfaces.ingress.frames import delivery_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -470,3 +472,44 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
         await orchestrator.cancel("run_1", session_id="s", reason="enough")
         assert await orchestrator.open_runs() == []
         await orchestrator.stop()
+
+
+@pytest.mark.requirement("001/m2/deadline")
+@pytest.mark.parametrize("ahead_ms", [-90_000, 90_000])
+async def test_a_device_has_its_time_though_the_orchestrators_clock_is_another(
+    ahead_ms: int,
+) -> None:
+    orchestrator, journal = an_orchestrator()
+    here = orchestrator.runs.clock.now_ms()
+    there_now = here + ahead_ms
+    asked = {
+        "type": "tool_request",
+        "ts": there_now,
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "tool_name": "desk",
+        "args": {},
+        "deadline_ts": there_now + 60_000,
+    }
+    over = asyncio.Event()
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    stream = stream_of(started, json.dumps(asked).encode(), then=over)
+    async with answering(stream) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        while "tool_request" not in await told(journal):
+            await asyncio.sleep(0.001)
+        pushed = {**asked, "tool_call_id": "tc_2", "run_id": "run_2"}
+        await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+        pushed = {**pushed, "tool_call_id": "tc_3", "deadline_ts": 0}
+        await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+        over.set()
+        await orchestrator.stop()
+    for call_id in ("tc_1", "tc_2"):
+        row, _ = await orchestrator.runs.waiting(rows.CALLS, call_id, session_id="s", run_id="")
+        assert row.due == here + 60_000
+    row, _ = await orchestrator.runs.waiting(rows.CALLS, "tc_3", session_id="s", run_id="")
+    assert row.due is None
+    said = json.loads((await journal.read("session/s"))[1].data)
+    assert said["deadline_ts"] == asked["deadline_ts"], "it is told as it was said"

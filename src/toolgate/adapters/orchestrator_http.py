@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -521,14 +521,14 @@ def _delivery(event: SseEvent) -> Delivery:
         model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
         if model is None:
             raise Garbage(f"an event of no known type: {kind!r}"[:100])
-        run_id = str(msgspec.convert({"run_id": "", **members, "type": kind}, model).run_id)
+        message = msgspec.convert({"run_id": "", **members, "type": kind}, model)
     except (*UNREADABLE, msgspec.ValidationError) as unreadable:
         raise Garbage(str(unreadable)) from unreadable
     for given_here in _NOT_OURS:
         members.pop(given_here, None)
     if kind == deliveries.DONE:
         members.setdefault("usage", {})
-    return Delivery(kind, run_id, members)
+    return Delivery(kind, message.run_id, members, said_at=message.ts)
 
 
 def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
@@ -540,7 +540,7 @@ def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garba
         except Garbage as garbage:
             return told, garbage
         if one.type != deliveries.RUN_STARTED:
-            told.append(Delivery(one.type, run_id, {**one.members, "run_id": run_id}))
+            told.append(replace(one, run_id=run_id, members={**one.members, "run_id": run_id}))
     return told, None
 
 
