@@ -190,6 +190,17 @@ async def test_an_agent_may_be_silent_for_as_long_as_its_run_may_take() -> None:
     await agents.close()
 
 
+@requirement("001/agents/external-events")
+async def test_what_an_agent_says_beyond_its_contract_is_passed_over() -> None:
+    agents = HttpAgents()
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    odd = says({"type": "trace", "span": 1}, *GOOD[:1], {"type": "trace"}, *GOOD[-1:])
+    async with agent(odd) as (url, _), asyncio.timeout(10):
+        steps = [one async for one in agents.agent(External("butler", url)).turn(transcript)]
+    await agents.close()
+    assert [type(one) for one in steps] == [Say, EndTurn]
+
+
 async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
     async with installed(TOGETHER, tmp_path) as running:
         agents = f"{running.orchestrator}/internal/agents"

@@ -16,6 +16,7 @@ from toolgate.ports.agents import AgentFailed, EndTurn, Note, Say, Step, Transcr
 
 CONNECT_S: Final = 5.0
 FAILED: Final = wire.ErrorCode.AGENT_FAILED.value
+EVENTS: Final = frozenset({"delta", "state", "done", "error"})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -76,6 +77,8 @@ class HttpAgent:
                     raise AgentFailed(FAILED, "the agent's answer is not a stream of events")
                 async for event in sse.events(response.content.iter_any()):
                     step = _step(event)
+                    if step is None:
+                        continue
                     yield step
                     if isinstance(step, EndTurn):
                         return
@@ -86,11 +89,14 @@ class HttpAgent:
         raise AgentFailed(FAILED, "the agent broke off before its end")
 
 
-def _step(event: sse.SseEvent) -> Step:
+def _step(event: sse.SseEvent) -> Step | None:
+    """None for what the contract does not know: an agent may say more to others."""
     try:
         members = msgspec.json.decode(event.data)
-        if isinstance(members, dict) and "type" not in members:
-            members["type"] = event.event
+        if isinstance(members, dict):
+            kind = members.setdefault("type", event.event)
+            if isinstance(kind, str) and kind and kind not in EVENTS:
+                return None
         message = msgspec.convert(members, wire.AnyAgentEvent)
     except (*UNREADABLE, msgspec.ValidationError) as unreadable:
         raise AgentFailed(FAILED, "the agent sent what cannot be read") from unreadable

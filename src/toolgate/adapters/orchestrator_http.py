@@ -56,6 +56,7 @@ VERDICTS: Final = {
 CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
 APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
 BROKE_OFF: Final = "the orchestrator's stream broke off"
+NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
@@ -144,8 +145,7 @@ class HttpOrchestrator:
         parser = SseParser()
         try:
             async with asyncio.timeout(self.answer_s):
-                first, more = await _first_events(response, parser)
-            told = _delivery(first)
+                first, told, more = await _first_events(response, parser)
         except (*NETWORK, Garbage, TooLong) as failed:
             response.close()
             raise Unavailable(f"the orchestrator's stream cannot be read: {failed!r}") from failed
@@ -487,15 +487,13 @@ def _refused(status: int, body: bytes, path: str) -> ToolgateError:
 
 async def _first_events(
     response: aiohttp.ClientResponse, parser: SseParser
-) -> tuple[SseEvent, list[SseEvent]]:
-    async for chunk in response.content.iter_any():
-        heard = parser.feed(chunk)
-        if heard:
-            return heard[0], heard[1:]
-    heard = parser.finish()
-    if not heard:
-        raise Garbage("a stream without an event")
-    return heard[0], heard[1:]
+) -> tuple[SseEvent, Delivery, list[SseEvent]]:
+    """The first event that tells something, what it tells, and what came with it."""
+    async for batch in _batches(response, parser, ()):
+        for number, event in enumerate(batch):
+            if (told := _delivery(event)) is not None:
+                return event, told, [*batch[number + 1 :]]
+    raise Garbage("a stream without an event")
 
 
 async def _batches(
@@ -511,18 +509,23 @@ async def _batches(
         yield batch
 
 
-def _delivery(event: SseEvent) -> Delivery:
-    """An event of the stream; its type may stand in the data, or only in the event's name."""
+def _delivery(event: SseEvent) -> Delivery | None:
+    """An event of the stream; its type may stand in the data, or only in the event's name.
+
+    None where it is of a type that no contract knows: another orchestrator may say more than ours.
+    """
+    kind: Any = event.event
     try:
         members = msgspec.json.decode(event.data)
-        if not isinstance(members, dict):
-            raise Garbage("an event that is not an object")
-        kind = members.get("type") or event.event
+        if isinstance(members, dict):
+            kind = members.get("type") or kind
         model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
-        if model is None:
+        if not isinstance(members, dict) or model is None:
             raise Garbage(f"an event of no known type: {kind!r}"[:100])
         message = msgspec.convert({"run_id": "", **members, "type": kind}, model)
-    except (*UNREADABLE, msgspec.ValidationError) as unreadable:
+    except (*UNREADABLE, msgspec.ValidationError, Garbage) as unreadable:
+        if isinstance(kind, str) and kind not in NAMES:
+            return None
         raise Garbage(str(unreadable)) from unreadable
     for given_here in _NOT_OURS:
         members.pop(given_here, None)
@@ -539,7 +542,7 @@ def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garba
             one = _delivery(event)
         except Garbage as garbage:
             return told, garbage
-        if one.type != deliveries.RUN_STARTED:
+        if one is not None and one.type != deliveries.RUN_STARTED:
             told.append(replace(one, run_id=run_id, members={**one.members, "run_id": run_id}))
     return told, None
 
