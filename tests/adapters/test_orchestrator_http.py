@@ -513,3 +513,72 @@ async def test_a_device_has_its_time_though_the_orchestrators_clock_is_another(
     assert row.due is None
     said = json.loads((await journal.read("session/s"))[1].data)
     assert said["deadline_ts"] == asked["deadline_ts"], "it is told as it was said"
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+@pytest.mark.parametrize("way", ["stream", "push", "lost push"])
+async def test_a_run_that_ended_before_its_cancel_came_ends_as_it_did(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = 10.0 if way == "push" else 0.001
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.CANCELLED_S", short)
+    late = asyncio.Event()  # the end is on its way while the cancel is answered
+    started = b'data: {"type": "run_started", "run_id": "run_1"}\n\n'
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/cancel"):
+            return web.json_response({"run_id": "run_1", "status": "DONE", "cancelled": False})
+        if way != "stream":
+            return web.json_response({"run_id": "run_1"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(started)
+        await late.wait()
+        await response.write(b'data: {"type": "done", "usage": {}}\n\n')
+        return response
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        cancel = orchestrator.cancel("run_1", session_id="s", reason="enough")
+        cancelling = asyncio.create_task(cancel)
+        if way == "push":
+            while not orchestrator._cancelling:
+                await asyncio.sleep(0)
+            await orchestrator.hear("s", DONE)
+        await cancelling
+        late.set()
+        while await orchestrator.open_runs():
+            await asyncio.sleep(0.001)
+        await orchestrator.stop()
+    assert await told(journal) == ["run_started", "done"]
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_that_ended_and_whose_stream_broke_under_its_cancel_still_has_an_end() -> None:
+    breaks = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        if request.path.endswith("/cancel"):
+            breaks.set()
+            while orchestrator._reading:
+                await asyncio.sleep(0)
+            return web.json_response({"run_id": "run_1", "status": "FAILED"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "run_started", "run_id": "run_1"}\n\n')
+        await breaks.wait()
+        return response
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await orchestrator.cancel("run_1", session_id="s", reason="enough")
+        assert await told(journal) == ["run_started", "error"]
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()

@@ -44,6 +44,7 @@ RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 LONGEST_PAUSE_S: Final = 30.0
 NO_SUCH_STREAM: Final = frozenset({404, 405, 410, 501})
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
+LOOKS: Final = 20  # meanwhile, whether it has ended otherwise
 MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 # What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
@@ -55,6 +56,7 @@ VERDICTS: Final = {
 }
 CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
 APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
+OTHER_ENDS: Final = frozenset({"DONE", "FAILED"})  # of a run, than that it was cancelled
 BROKE_OFF: Final = "the orchestrator's stream broke off"
 NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
@@ -345,16 +347,20 @@ class HttpOrchestrator:
         if run.ended:
             return
         self._cancelling.add(run_id)
+        answer: Mapping[str, Any] = {}
         try:
             with contextlib.suppress(NotFound):
-                await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+                answer = await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+            status = str(answer.get("status")).upper()
+            if status in OTHER_ENDS:  # that was first, and is on its way to us
+                await self._let_end(run_id, run, status)
+                return
             reading = self._reading.get(run_id)
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
                 reading.cancel()
         except ToolgateError:
-            if not run.pushed and run_id not in self._reading:  # its reader left the end to us
-                await self._broke_off(run_id, run, BROKE_OFF)
+            await self._leave_end(run_id, run)
             raise
         finally:
             self._cancelling.discard(run_id)
@@ -364,6 +370,27 @@ class HttpOrchestrator:
             deliveries.failure(run_id, code="cancelled", message=reason, request_id=run.request_id),
         ]
         await self.runs.tell(run_id, run, cancelled)
+
+    async def _leave_end(self, run_id: str, run: RunRow) -> None:
+        """To whoever tells of the run; where its reader has left it to us, there is nobody else."""
+        if not run.pushed and run_id not in self._reading:
+            await self._broke_off(run_id, run, BROKE_OFF)
+
+    async def _let_end(self, run_id: str, run: RunRow, status: str) -> None:
+        """As its orchestrator says that it has; a push of that may have been given up long ago."""
+        if not run.pushed:
+            await self._leave_end(run_id, run)
+            return
+        for _ in range(LOOKS):
+            run = await self.runs.find(run_id)
+            if run.ended:
+                return
+            await asyncio.sleep(CANCELLED_S / LOOKS)
+        if status == wire.RunStatus.DONE:
+            members = {"run_id": run_id, "usage": {}}
+            await self.runs.tell(run_id, run, [Delivery(deliveries.DONE, run_id, members)])
+        else:
+            await self._broke_off(run_id, run, "the run failed")
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         named: list[wire.ClientTool | str] = [
