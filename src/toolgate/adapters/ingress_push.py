@@ -7,7 +7,7 @@ the orchestrator goes on from there.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -95,12 +95,28 @@ class IngressPush:
             task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
 
     async def _push(self, run_id: str, session_id: str, after: int) -> None:
+        """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
+        patience = _Patience()
+        while True:
+            try:
+                async with aclosing(self._told(run_id, session_id, after, patience)) as told:
+                    async for seq in told:
+                        after = seq
+            except ToolgateError:
+                log.exception("push_interrupted run_id=%s", run_id)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+    async def _told(
+        self, run_id: str, session_id: str, after: int, patience: _Patience
+    ) -> AsyncGenerator[int, None]:
+        """The number of each event, once it is told."""
         stream = records.session_stream(session_id)
         if not after:
             first = await self.journal.read(stream, subject=run_id, limit=1)
             after = first[0].seq - 1 if first else 0
         batches = follow(self.journal, self.bus, stream, after=after)
-        patience = _Patience()
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
@@ -112,6 +128,7 @@ class IngressPush:
                         return
                     row = msgspec.json.encode(PushRow(session_id, event.seq))
                     await self._note(Put(PUSHES, run_id, row))
+                    yield event.seq
 
     async def _note(self, progress: Operation) -> None:
         """How far it came; where that is lost, the next process tells some of it again."""
