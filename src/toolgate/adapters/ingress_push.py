@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from toolgate.domain.deliveries import ENDS, TOOL_REQUEST
+from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST
 from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
@@ -33,6 +33,7 @@ TAKEN: Final = 200
 AWAY: Final = 409
 UNREADABLE: Final = frozenset({400, 413, 422})  # it will not take that later either
 INGRESS_MS: Final = 300_000  # how long an ingress that is away is waited for: it may be restarting
+ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is not there
@@ -116,11 +117,13 @@ class IngressPush:
         if not after:
             first = await self.journal.read(stream, subject=run_id, limit=1)
             after = first[0].seq - 1 if first else 0
+        latest = await self.journal.read_back(stream, subject=run_id, limit=1)
+        moot = ASKS if latest and latest[0].type in ENDS else ()  # nobody waits for an answer
         batches = follow(self.journal, self.bus, stream, after=after)
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
-                    if event.subject != run_id:
+                    if event.subject != run_id or event.type in moot:
                         continue
                     await self._deliver(session_id, event, patience)
                     if event.type in ENDS:
