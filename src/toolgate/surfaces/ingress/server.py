@@ -165,8 +165,11 @@ class Ingress:
         if not self.cancel_when_gone:
             return
         for pause in self.told_again_s:
-            if await self._cancel_runs(session_id):
-                return
+            try:
+                if await self._cancel_runs(session_id):
+                    return
+            except Unavailable:
+                log.exception("runs_unknown session_id=%s", session_id)
             await asyncio.sleep(pause)
 
     async def _cancel_runs(self, session_id: str) -> bool:
@@ -188,8 +191,17 @@ class Ingress:
         request = message_of(event)
         assert isinstance(request, wire.ToolRequest)
         log.info("client_offline session_id=%s call_id=%s", session_id, request.tool_call_id)
-        with contextlib.suppress(Conflict, NotFound):  # someone else was first
-            await self.orchestrator.client_offline(event.subject, request.tool_call_id)
+        for pause in self.told_again_s:
+            if self.hub.is_online(session_id):
+                return  # it has come back meanwhile, and reads what waits for it
+            try:
+                with contextlib.suppress(Conflict, NotFound):  # someone else was first
+                    await self.orchestrator.client_offline(event.subject, request.tool_call_id)
+            except Unavailable:
+                log.exception("offline_untold call_id=%s", request.tool_call_id)
+                await asyncio.sleep(pause)
+            else:
+                return
 
     async def forget_sessions(self, before: int) -> int:
         """Those that were not in use since then; how many."""
