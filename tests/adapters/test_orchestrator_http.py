@@ -582,3 +582,30 @@ async def test_a_run_that_ended_and_whose_stream_broke_under_its_cancel_still_ha
         assert await told(journal) == ["run_started", "error"]
         assert await orchestrator.open_runs() == []
         await orchestrator.stop()
+
+
+async def test_what_is_pushed_of_a_run_does_not_wait_for_the_next_ones_answer() -> None:
+    asked, may = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: web.Request) -> web.StreamResponse:
+        asked.set()
+        await may.wait()
+        return web.json_response({"run_id": "run_2"})
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+        invoking = asyncio.create_task(
+            orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        )
+        await asked.wait()
+        await asyncio.wait_for(orchestrator.hear("s", deliveries.delta("run_1", "b")), 5)
+        assert await told(journal) == ["delta", "delta"]
+        early = asyncio.create_task(orchestrator.hear("s", deliveries.delta("run_2", "c")))
+        await asyncio.sleep(0)
+        may.set()
+        await asyncio.gather(invoking, early)
+        assert await told(journal) == ["delta", "delta", "run_started", "delta"]
+        await orchestrator.stop()

@@ -241,15 +241,11 @@ class HttpOrchestrator:
 
     async def hear(self, session_id: str, delivery: Delivery) -> None:
         """An event that the orchestrator pushed. It may come before its invoke was answered."""
-        asking = [task for key, task in self._asking.items() if key[0] == session_id]
-        if asking:
-            await asyncio.wait(asking, timeout=self.answer_s)
         if not delivery.run_id:
             await self.runs.tell_session(session_id, delivery)
             return
-        try:
-            run = await self.runs.find(delivery.run_id)
-        except NotFound:
+        run = await self._known(session_id, delivery.run_id)
+        if run is None:
             run = RunRow(session_id, pushed=True)
             if delivery.type in deliveries.ENDS:
                 await self.runs.tell(delivery.run_id, run, [delivery])
@@ -266,6 +262,17 @@ class HttpOrchestrator:
         if delivery.type == deliveries.RUN_STARTED or (reads and delivery.type not in BESIDE):
             return  # the client has been told, or will be by the stream
         await self.runs.tell(delivery.run_id, run, [delivery])
+
+    async def _known(self, session_id: str, run_id: str) -> RunRow | None:
+        """A run that we know of, or shall once what is asked for in its session is answered."""
+        with contextlib.suppress(NotFound):
+            return await self.runs.find(run_id)
+        asking = [task for key, task in self._asking.items() if key[0] == session_id]
+        if asking:
+            await asyncio.wait(asking, timeout=self.answer_s)
+            with contextlib.suppress(NotFound):
+                return await self.runs.find(run_id)
+        return None
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
