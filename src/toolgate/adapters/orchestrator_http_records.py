@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from toolgate.contracts.wire import MAX_INT
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, NotFound
@@ -175,7 +176,7 @@ class RemoteRuns:
         ahead = self.clock.now_ms() - told.said_at
         if deadline is None or abs(ahead) > MOST_AHEAD_MS:
             return deadline
-        return deadline + ahead
+        return min(deadline + ahead, MAX_INT)
 
     async def _news(self, run_id: str, told: Sequence[Delivery]) -> list[Delivery]:
         return [one for one in told if not await self._was_asked(run_id, one)]
