@@ -612,3 +612,21 @@ async def test_what_is_pushed_of_a_run_does_not_wait_for_the_next_ones_answer() 
         await asyncio.gather(invoking, early)
         assert await told(journal) == ["delta", "delta", "run_started", "delta"]
         await orchestrator.stop()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 409, 500])
+async def test_a_device_may_connect_whatever_the_orchestrator_says_of_its_tools(
+    status: int,
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/tools"):
+            return web.Response(status=status)
+        return web.json_response({"run_id": "run_1"})
+
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.register_tools("s", [a_tool("desk.look")])
+        assert await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi")) == "run_1"
+        await orchestrator.stop()

@@ -418,7 +418,7 @@ class HttpOrchestrator:
         try:
             async with asyncio.timeout(TOOLS_S):
                 await self._ask(path, tools)
-        except (NotFound, Invalid, Unavailable, TimeoutError) as failed:
+        except (ToolgateError, TimeoutError) as failed:
             log.warning("tools_not_registered session_id=%s error=%r", session_id, failed)
             away = isinstance(failed, Unavailable | TimeoutError)
             if away and len(self._untold) < MAX_UNTOLD:
