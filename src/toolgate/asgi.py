@@ -89,6 +89,14 @@ def bearer(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def is_of_a_page(request: Request) -> bool:
+    """Whether a page in a browser sends it, and not a program or whoever sits there.
+
+    Any page can reach loopback, and needs no answer to have done something.
+    """
+    return "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+
+
 def same_secret(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(), expected.encode())
 

@@ -1,6 +1,7 @@
 """Agents behind a URL: what they are sent, and what their answers become."""
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,8 +14,9 @@ from yarl import URL
 
 from tests.e2e.ways import TOGETHER, installed
 from toolgate.adapters.http_agent import HttpAgents
+from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.orchestration.agents import External
-from toolgate.ports.agents import EndTurn, Said, Say, Step, Transcript
+from toolgate.ports.agents import AgentFailed, EndTurn, Said, Say, Step, Transcript
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -190,6 +192,17 @@ async def test_an_agent_may_be_silent_for_as_long_as_its_run_may_take() -> None:
     await agents.close()
 
 
+@requirement("001/agents/external-events")
+async def test_what_an_agent_says_beyond_its_contract_is_passed_over() -> None:
+    agents = HttpAgents()
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    odd = says({"type": "trace", "span": 1}, *GOOD[:1], {"type": "trace"}, *GOOD[-1:])
+    async with agent(odd) as (url, _), asyncio.timeout(10):
+        steps = [one async for one in agents.agent(External("butler", url)).turn(transcript)]
+    await agents.close()
+    assert [type(one) for one in steps] == [Say, EndTurn]
+
+
 async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
     async with installed(TOGETHER, tmp_path) as running:
         agents = f"{running.orchestrator}/internal/agents"
@@ -245,7 +258,15 @@ async def test_an_agents_token_is_not_written_down_where_the_agent_says_it_back(
     tmp_path: Path,
 ) -> None:
     token = "for the butler and nobody else 7c41a90be2"
+    encoded = base64.b64encode(f"key {token}".encode()).decode()
+    pieces = [
+        f"it came with {token[:20]}",
+        token[20:23],
+        f"{token[23:]} and {encoded}, I thin",
+        "k",
+    ]
     tells = says(
+        *({"type": "delta", "text": piece} for piece in pieces),
         {"type": "state", "state": "CHECKING", "detail": {"given": f"it came with {token}"}},
         {"type": "error", "code": "no_entry", "message": f"{token} is not welcome"},
     )
@@ -255,8 +276,28 @@ async def test_an_agents_token_is_not_written_down_where_the_agent_says_it_back(
         client = await running.connect()
         await client.invoke("x", agent="butler")
         heard = await client.hear_until("done", "error")
-    assert [one["type"] for one in heard] == ["run_started", "state", "error"]
+    types = [one["type"] for one in heard if one["type"] != "delta"]
+    assert types == ["run_started", "state", "error"]
+    assert heard[-2]["type"] == "state", "all that was said before it comes before it"
+    text = "".join(one.get("text", "") for one in heard)
+    assert (text[:14], text[-9:]) == ("it came with [", ", I think")
     assert "is not welcome" in heard[-1]["message"]
-    assert token not in json.dumps(heard)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path for path in written if token.encode() in path.read_bytes()] == []
+    for secret in (token, encoded, encoded[8:40]):
+        assert secret not in json.dumps(heard)
+        assert [path for path in written if secret.encode() in path.read_bytes()] == []
+
+
+@requirement("001/agents/external-events")
+@pytest.mark.parametrize("last", [[], GOOD[-1:]], ids=["breaks off", "done"])
+async def test_what_an_agent_says_is_told_to_its_last_letter(last: list[dict[str, Any]]) -> None:
+    known = SecretPatterns(["thousand suns"])
+    agents = HttpAgents(known.known_stream)
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    said = ""
+    async with agent(says({"type": "delta", "text": "a thousand"}, *last)) as (url, _):
+        with contextlib.suppress(AgentFailed):
+            async for step in agents.agent(External("butler", url)).turn(transcript):
+                said += step.text if isinstance(step, Say) else ""
+    await agents.close()
+    assert said == "a thousand"

@@ -193,3 +193,70 @@ async def test_what_an_ingress_cannot_read_is_not_pushed_again_and_again(
 ) -> None:
     _, tried = await pushed_through([200, 400], window_ms=600_000, monkeypatch=monkeypatch)
     assert tried == ["run_started", "delta", "done"]
+
+
+class Unreadable(MemoryJournal):
+    """A disk whose second and third read of a session fail."""
+
+    reads = 0
+
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
+    ) -> list[Event]:
+        self.reads += 1
+        if self.reads in (2, 3):
+            raise Unavailable("the disk does not answer")
+        return await super().read(stream, after=after, limit=limit, subject=subject)
+
+
+async def test_a_run_is_pushed_on_though_the_journal_could_not_be_read_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.adapters.ingress_push.PAUSE_S", 0.001)
+    clock, bus = FakeClock(), LocalBus()
+    journal = Unreadable(clock=clock, bus=bus)
+    pushed: list[str] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", a_run("a")))
+        await push.start()
+        await push("run_1", "s")
+        await is_over(journal)
+        await push.stop()
+    assert pushed == ["run_started", "delta", "done"]
+
+
+async def test_a_run_that_has_ended_is_told_again_but_asks_for_nothing_any_more() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    pushed: list[str] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    call = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "pay", "args": {}}
+    started, *rest = a_run("paid")
+    asked = Delivery(deliveries.TOOL_REQUEST, "run_1", call)
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await push.start()
+        await push("run_1", "s")
+        await journal.commit(records.delivery_append("s", [started, asked]))
+        async with asyncio.timeout(10):
+            while len(pushed) < 2:
+                await asyncio.sleep(0.001)
+        await journal.commit(records.delivery_append("s", rest))
+        async with asyncio.timeout(10):
+            while push._tasks:
+                await asyncio.sleep(0.001)
+        await push("run_1", "s")  # the request that began it was said a second time
+        await is_over(journal)
+        await push.stop()
+    assert pushed[:4] == ["run_started", "tool_request", "delta", "done"]
+    assert pushed[4:] == ["run_started", "delta", "done"]

@@ -16,12 +16,15 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.orchestrator_http import HttpOrchestrator
 from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.contracts import ingress_v1 as ingress_wire
+from toolgate.contracts.wire import MAX_INT
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.tools import Level, Tool
 from toolgate.ports.journal import Event, Operation, Put, Row
 from toolgate.ports.orchestrator import Invocation
+from toolgate.surfaces.ingress.frames import delivery_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -469,4 +472,161 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
             await orchestrator.decide_approval("ap_1", approve=False, **decision, **of_run)
         await orchestrator.cancel("run_1", session_id="s", reason="enough")
         assert await orchestrator.open_runs() == []
+        await orchestrator.stop()
+
+
+@pytest.mark.requirement("001/m2/deadline")
+@pytest.mark.parametrize("ahead_ms", [-90_000, 90_000])
+async def test_a_device_has_its_time_though_the_orchestrators_clock_is_another(
+    ahead_ms: int,
+) -> None:
+    orchestrator, journal = an_orchestrator()
+    here = orchestrator.runs.clock.now_ms()
+    there_now = here + ahead_ms
+    asked = {
+        "type": "tool_request",
+        "ts": there_now,
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "tool_name": "desk",
+        "args": {},
+        "deadline_ts": there_now + 60_000,
+    }
+    over = asyncio.Event()
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    stream = stream_of(started, json.dumps(asked).encode(), then=over)
+    async with answering(stream) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        while "tool_request" not in await told(journal):
+            await asyncio.sleep(0.001)
+        pushed = {**asked, "tool_call_id": "tc_2", "run_id": "run_2"}
+        await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+        for call_id, deadline in (("tc_3", 0), ("tc_4", MAX_INT)):
+            pushed = {**pushed, "tool_call_id": call_id, "deadline_ts": deadline}
+            await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+        over.set()
+        await orchestrator.stop()
+    for call_id in ("tc_1", "tc_2"):
+        row, _ = await orchestrator.runs.waiting(rows.CALLS, call_id, session_id="s", run_id="")
+        assert row.due == here + 60_000
+    for call_id, due in (("tc_3", None), ("tc_4", MAX_INT)):
+        row, _ = await orchestrator.runs.waiting(rows.CALLS, call_id, session_id="s", run_id="")
+        assert row.due is None if due is None else row.due is not None and row.due <= due
+    said = json.loads((await journal.read("session/s"))[1].data)
+    assert said["deadline_ts"] == asked["deadline_ts"], "it is told as it was said"
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+@pytest.mark.parametrize("way", ["stream", "push", "lost push"])
+async def test_a_run_that_ended_before_its_cancel_came_ends_as_it_did(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = 10.0 if way == "push" else 0.001
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.CANCELLED_S", short)
+    late = asyncio.Event()  # the end is on its way while the cancel is answered
+    started = b'data: {"type": "run_started", "run_id": "run_1"}\n\n'
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/cancel"):
+            return web.json_response({"run_id": "run_1", "status": "DONE", "cancelled": False})
+        if way != "stream":
+            return web.json_response({"run_id": "run_1"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(started)
+        await late.wait()
+        await response.write(b'data: {"type": "done", "usage": {}}\n\n')
+        return response
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        cancel = orchestrator.cancel("run_1", session_id="s", reason="enough")
+        cancelling = asyncio.create_task(cancel)
+        if way == "push":
+            while not orchestrator._cancelling:
+                await asyncio.sleep(0)
+            await orchestrator.hear("s", DONE)
+        await cancelling
+        late.set()
+        while await orchestrator.open_runs():
+            await asyncio.sleep(0.001)
+        await orchestrator.stop()
+    assert await told(journal) == ["run_started", "done"]
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_that_ended_and_whose_stream_broke_under_its_cancel_still_has_an_end() -> None:
+    breaks = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        if request.path.endswith("/cancel"):
+            breaks.set()
+            while orchestrator._reading:
+                await asyncio.sleep(0)
+            return web.json_response({"run_id": "run_1", "status": "FAILED"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"type": "run_started", "run_id": "run_1"}\n\n')
+        await breaks.wait()
+        return response
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        await orchestrator.cancel("run_1", session_id="s", reason="enough")
+        assert await told(journal) == ["run_started", "error"]
+        assert await orchestrator.open_runs() == []
+        await orchestrator.stop()
+
+
+async def test_what_is_pushed_of_a_run_does_not_wait_for_the_next_ones_answer() -> None:
+    asked, may = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: web.Request) -> web.StreamResponse:
+        asked.set()
+        await may.wait()
+        return web.json_response({"run_id": "run_2"})
+
+    orchestrator, journal = an_orchestrator()
+    async with answering(handle) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+        invoking = asyncio.create_task(
+            orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        )
+        await asked.wait()
+        await asyncio.wait_for(orchestrator.hear("s", deliveries.delta("run_1", "b")), 5)
+        assert await told(journal) == ["delta", "delta"]
+        early = asyncio.create_task(orchestrator.hear("s", deliveries.delta("run_2", "c")))
+        await asyncio.sleep(0)
+        may.set()
+        await asyncio.gather(invoking, early)
+        assert await told(journal) == ["delta", "delta", "run_started", "delta"]
+        await orchestrator.stop()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 409, 500])
+async def test_a_device_may_connect_whatever_the_orchestrator_says_of_its_tools(
+    status: int,
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/tools"):
+            return web.Response(status=status)
+        return web.json_response({"run_id": "run_1"})
+
+    orchestrator, _ = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.register_tools("s", [a_tool("desk.look")])
+        assert await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi")) == "run_1"
         await orchestrator.stop()

@@ -668,6 +668,52 @@ async def test_a_person_is_asked_once_and_not_any_more_when_the_run_has_ended_wi
     assert asked == ["a", "b"]
 
 
+async def test_a_tool_is_stopped_here_too_when_its_run_is_cancelled_and_no_other() -> None:
+    tools, at_work = Toolbox(), asyncio.Semaphore(0)
+    go_on = asyncio.Event()
+    ended: list[str] = []
+
+    @tools.tool("desk.record")
+    async def record(args: dict[str, Any]) -> None:
+        at_work.release()
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            ended.append(f"{args['of']} stopped")
+            raise
+        ended.append(f"{args['of']} done")
+
+    said: list[str] = []
+
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket)
+        await started(socket)
+        for seq, run in ((2, "r"), (3, "other")):
+            request = {"tool_call_id": f"c of {run}", "tool_name": "desk.record"}
+            of = {"args": {"of": run}, "run_id": run}
+            await socket.send(told("tool_request", seq, **request, **of))
+        await at_work.acquire()
+        await at_work.acquire()
+        await socket.send(told("state", 4, state="CANCELLED"))
+        await socket.send(told("error", 5, code="cancelled", message="enough"))
+        async for message in socket:
+            said.append(json.loads(message)["tool_call_id"])
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", toolbox=tools) as session,
+    ):
+        with pytest.raises(Refused, match="cancelled"):
+            await session.ask("x", agent_id="echo")
+        while not ended:
+            await asyncio.sleep(0.001)
+        go_on.set()
+        while not said:
+            await asyncio.sleep(0.001)
+    assert (ended, said) == (["r stopped", "other done"], ["c of other"])
+
+
 async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_not_be_taken_is() -> (
     None
 ):
@@ -688,7 +734,6 @@ async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_no
             for seq, call_id in ((2, "late"), (3, "away")):
                 request = {"tool_call_id": call_id, "tool_name": "desk.look", "args": {}}
                 await socket.send(told("tool_request", seq, **request))
-            await socket.send(told("error", 4, code="cancelled", message="enough"))
         async for message in socket:
             result = json.loads(message)
             said[-1].append(result["tool_call_id"])
@@ -702,13 +747,13 @@ async def test_a_result_that_was_refused_is_not_said_again_and_one_that_could_no
         port = next(iter(server.sockets)).getsockname()[1]
         url = f"ws://127.0.0.1:{port}/ws"
         async with connect(url, user_id="u", toolbox=tools, backoff=AT_ONCE) as session:
-            with pytest.raises(Refused, match="cancelled"):
-                await session.ask("x", agent_id="echo")
-            go_on.set()  # the run has ended without them
+            asking = asyncio.create_task(session.ask("x", agent_id="echo"))
+            go_on.set()
             async with asyncio.timeout(10):
                 while len(said) < 2 or not said[1]:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
+            asking.cancel()
     assert said[1] == ["away"]
 
 

@@ -375,10 +375,21 @@ async def hangs(_: web.Request) -> web.StreamResponse:
         sse(b"data: nonsense\n\n"),
         sse(b""),
         sse(b'data: {"type": "cake"}\n\n'),
+        sse(b'data: {"type": ["delta"]}\n\n'),
         sse(b'data: {"type": "error", "code": "no", "message": "not today"}\n\n'),
         hangs,
     ],
-    ids=["500", "garbage", "a list", "garbage in SSE", "no event", "odd event", "error", "slow"],
+    ids=[
+        "500",
+        "garbage",
+        "a list",
+        "garbage in SSE",
+        "no event",
+        "odd event",
+        "odd type",
+        "error",
+        "slow",
+    ],
 )
 async def test_whatever_it_answers_the_client_is_told_orchestrator_error(
     tmp_path: Path, answer: Answer
@@ -396,6 +407,29 @@ async def test_whatever_it_answers_the_client_is_told_orchestrator_error(
         orchestrator.answer = sse(*PLAIN)
         await client.invoke("again", agent="agent_a", request_id="q1")
         assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
+        await client.close()
+
+
+@requirement("001/dispatch/understands-both")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'data: {"type": "reasoning", "text": "hm"}\n\n',
+        b"event: ping\ndata: {}\n\n",
+        b"event: heartbeat\ndata: 12:00\n\n",
+    ],
+    ids=["a type of later", "an empty ping", "no JSON"],
+)
+async def test_events_that_no_contract_knows_are_passed_over(tmp_path: Path, odd: bytes) -> None:
+    chunks = [part for chunk in PLAIN for part in (odd, chunk)]
+    async with (
+        foreign(sse(*chunks)) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path) as urls,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        heard = await client.hear_until("error", "done")
+        assert [one["type"] for one in heard] == ["run_started", "delta", "state", "delta", "done"]
         await client.close()
 
 

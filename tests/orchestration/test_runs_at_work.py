@@ -943,3 +943,46 @@ async def test_what_goes_wrong_once_does_not_end_retention_for_good() -> None:
                 await asyncio.sleep(0.001)
     finally:
         await retention.stop()
+
+
+class Showy:
+    """Tells of its state, and tells."""
+
+    repeats_itself = False
+    remembers = False
+
+    def __init__(self, detail: str, failure: AgentFailed | None = None) -> None:
+        self.noted = 0
+        self._detail, self._failure = detail, failure
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        if self._failure is not None:
+            raise self._failure
+        while self.noted < 2 * TEXT_LIMIT:
+            self.noted += 1 + len(self._detail)
+            yield Note("THINKING", {"of": self._detail} if self._detail else {})
+
+
+@pytest.mark.parametrize("size", [1_000, 60_000, 2_000_000])
+async def test_states_are_as_bounded_as_words_are(size: int) -> None:
+    showy = Showy("x" * size)
+    house = House(agents={"showy": showy})
+    run_id = await house.invoke("", "showy")
+    await house.at_rest()
+    state = await house.runs.state(run_id)
+    assert (state.status, state.code) == (RunStatus.FAILED, "too_much_text")
+    told = await house.journal.read("session/s", subject=run_id, limit=10_000)
+    assert sum(len(event.data) for event in told) < 1.2 * TEXT_LIMIT
+    assert max(len(event.data) for event in told) < 100_000, "no client takes such a message"
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_failure_is_told_in_a_message_that_any_client_takes() -> None:
+    endless = AgentFailed("c" * 2_000_000, "because " * 500_000)
+    house = House(agents={"showy": Showy("", endless)})
+    run_id = await house.invoke("", "showy")
+    await house.until(run_id, RunStatus.FAILED)
+    kind, members = (await house.told(run_id))[-1]
+    assert (kind, members["message"][:16]) == ("error", "because because ")
+    assert len(json.dumps(members)) < 100_000
+    await house.dispatcher.drain(seconds=0)

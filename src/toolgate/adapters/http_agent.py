@@ -1,6 +1,7 @@
 """Agents that someone else runs, reached by `POST {endpoint}/invoke`; they answer with SSE."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,18 +12,22 @@ from toolgate.adapters import sse
 from toolgate.adapters.keepalive import kept_alive
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, given
+from toolgate.domain.redaction import RedactingStream
 from toolgate.orchestration.agents import External
 from toolgate.ports.agents import AgentFailed, EndTurn, Note, Say, Step, Transcript, Usage
 
 CONNECT_S: Final = 5.0
 FAILED: Final = wire.ErrorCode.AGENT_FAILED.value
+EVENTS: Final = frozenset({"delta", "state", "done", "error"})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class HttpAgents:
     """All external agents, over one pool of connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, speech: Callable[[], RedactingStream] | None = None) -> None:
+        """`speech` takes out of an agent's words the secrets that we know, such as its own token."""
+        self._speech = speech or _as_it_is
         self._http: aiohttp.ClientSession | None = None
 
     def agent(self, external: External) -> "HttpAgent":
@@ -32,7 +37,7 @@ class HttpAgents:
             # Each run has a stream of its own: one that waited for another's would look silent.
             connector = aiohttp.TCPConnector(limit=0, socket_factory=kept_alive)
             self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
-        return HttpAgent(external, self._http)
+        return HttpAgent(external, self._http, self._speech)
 
     async def close(self) -> None:
         if self._http is not None:
@@ -43,6 +48,7 @@ class HttpAgents:
 class HttpAgent:
     external: External
     http: aiohttp.ClientSession
+    speech: Callable[[], RedactingStream]
 
     @property
     def repeats_itself(self) -> bool:
@@ -53,6 +59,22 @@ class HttpAgent:
         return True
 
     async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        """What it says, its words without secrets: what may be the beginning of one comes later."""
+        speech = self.speech()
+        try:
+            async with aclosing(self._steps(transcript)) as steps:
+                async for step in steps:
+                    clean = speech.feed(step.text) if isinstance(step, Say) else speech.close()
+                    if clean:
+                        yield Say(clean)
+                    if not isinstance(step, Say):
+                        yield step
+        except AgentFailed:
+            if rest := speech.close():
+                yield Say(rest)
+            raise
+
+    async def _steps(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
         request = wire.AgentRequest(
             run_id=transcript.run_id,
             session_id=transcript.session_id,
@@ -76,6 +98,8 @@ class HttpAgent:
                     raise AgentFailed(FAILED, "the agent's answer is not a stream of events")
                 async for event in sse.events(response.content.iter_any()):
                     step = _step(event)
+                    if step is None:
+                        continue
                     yield step
                     if isinstance(step, EndTurn):
                         return
@@ -86,11 +110,18 @@ class HttpAgent:
         raise AgentFailed(FAILED, "the agent broke off before its end")
 
 
-def _step(event: sse.SseEvent) -> Step:
+def _as_it_is() -> RedactingStream:
+    return RedactingStream(lambda _: (), unfinished=len)
+
+
+def _step(event: sse.SseEvent) -> Step | None:
+    """None for what the contract does not know: an agent may say more to others."""
     try:
         members = msgspec.json.decode(event.data)
-        if isinstance(members, dict) and "type" not in members:
-            members["type"] = event.event
+        if isinstance(members, dict):
+            kind = members.setdefault("type", event.event)
+            if isinstance(kind, str) and kind and kind not in EVENTS:
+                return None
         message = msgspec.convert(members, wire.AnyAgentEvent)
     except (*UNREADABLE, msgspec.ValidationError) as unreadable:
         raise AgentFailed(FAILED, "the agent sent what cannot be read") from unreadable

@@ -7,7 +7,7 @@ the orchestrator goes on from there.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from toolgate.domain.deliveries import ENDS, TOOL_REQUEST
+from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST
 from toolgate.domain.errors import ToolgateError
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
@@ -33,6 +33,7 @@ TAKEN: Final = 200
 AWAY: Final = 409
 UNREADABLE: Final = frozenset({400, 413, 422})  # it will not take that later either
 INGRESS_MS: Final = 300_000  # how long an ingress that is away is waited for: it may be restarting
+ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
 Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is not there
@@ -95,16 +96,34 @@ class IngressPush:
             task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
 
     async def _push(self, run_id: str, session_id: str, after: int) -> None:
+        """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
+        patience = _Patience()
+        while True:
+            try:
+                async with aclosing(self._told(run_id, session_id, after, patience)) as told:
+                    async for seq in told:
+                        after = seq
+            except ToolgateError:
+                log.exception("push_interrupted run_id=%s", run_id)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+    async def _told(
+        self, run_id: str, session_id: str, after: int, patience: _Patience
+    ) -> AsyncGenerator[int, None]:
+        """The number of each event, once it is told."""
         stream = records.session_stream(session_id)
         if not after:
             first = await self.journal.read(stream, subject=run_id, limit=1)
             after = first[0].seq - 1 if first else 0
+        latest = await self.journal.read_back(stream, subject=run_id, limit=1)
+        moot = ASKS if latest and latest[0].type in ENDS else ()  # nobody waits for an answer
         batches = follow(self.journal, self.bus, stream, after=after)
-        patience = _Patience()
         async with aclosing(batches):
             async for batch in batches:
                 for event in batch:
-                    if event.subject != run_id:
+                    if event.subject != run_id or event.type in moot:
                         continue
                     await self._deliver(session_id, event, patience)
                     if event.type in ENDS:
@@ -112,6 +131,7 @@ class IngressPush:
                         return
                     row = msgspec.json.encode(PushRow(session_id, event.seq))
                     await self._note(Put(PUSHES, run_id, row))
+                    yield event.seq
 
     async def _note(self, progress: Operation) -> None:
         """How far it came; where that is lost, the next process tells some of it again."""

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -44,6 +44,7 @@ RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
 LONGEST_PAUSE_S: Final = 30.0
 NO_SUCH_STREAM: Final = frozenset({404, 405, 410, 501})
 CANCELLED_S: Final = 2.0  # how long the orchestrator may take to say that a run is cancelled
+LOOKS: Final = 20  # meanwhile, whether it has ended otherwise
 MAX_UNTOLD: Final = 1000  # sessions whose tools wait for an orchestrator that is away
 RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 # What an orchestrator may push though the run's stream is read (seed 001, M2 and M3).
@@ -55,7 +56,9 @@ VERDICTS: Final = {
 }
 CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
 APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
+OTHER_ENDS: Final = frozenset({"DONE", "FAILED"})  # of a run, than that it was cancelled
 BROKE_OFF: Final = "the orchestrator's stream broke off"
+NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
 _NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
@@ -144,8 +147,7 @@ class HttpOrchestrator:
         parser = SseParser()
         try:
             async with asyncio.timeout(self.answer_s):
-                first, more = await _first_events(response, parser)
-            told = _delivery(first)
+                first, told, more = await _first_events(response, parser)
         except (*NETWORK, Garbage, TooLong) as failed:
             response.close()
             raise Unavailable(f"the orchestrator's stream cannot be read: {failed!r}") from failed
@@ -239,15 +241,11 @@ class HttpOrchestrator:
 
     async def hear(self, session_id: str, delivery: Delivery) -> None:
         """An event that the orchestrator pushed. It may come before its invoke was answered."""
-        asking = [task for key, task in self._asking.items() if key[0] == session_id]
-        if asking:
-            await asyncio.wait(asking, timeout=self.answer_s)
         if not delivery.run_id:
             await self.runs.tell_session(session_id, delivery)
             return
-        try:
-            run = await self.runs.find(delivery.run_id)
-        except NotFound:
+        run = await self._known(session_id, delivery.run_id)
+        if run is None:
             run = RunRow(session_id, pushed=True)
             if delivery.type in deliveries.ENDS:
                 await self.runs.tell(delivery.run_id, run, [delivery])
@@ -264,6 +262,17 @@ class HttpOrchestrator:
         if delivery.type == deliveries.RUN_STARTED or (reads and delivery.type not in BESIDE):
             return  # the client has been told, or will be by the stream
         await self.runs.tell(delivery.run_id, run, [delivery])
+
+    async def _known(self, session_id: str, run_id: str) -> RunRow | None:
+        """A run that we know of, or shall once what is asked for in its session is answered."""
+        with contextlib.suppress(NotFound):
+            return await self.runs.find(run_id)
+        asking = [task for key, task in self._asking.items() if key[0] == session_id]
+        if asking:
+            await asyncio.wait(asking, timeout=self.answer_s)
+            with contextlib.suppress(NotFound):
+                return await self.runs.find(run_id)
+        return None
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
@@ -345,16 +354,20 @@ class HttpOrchestrator:
         if run.ended:
             return
         self._cancelling.add(run_id)
+        answer: Mapping[str, Any] = {}
         try:
             with contextlib.suppress(NotFound):
-                await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+                answer = await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+            status = str(answer.get("status")).upper()
+            if status in OTHER_ENDS:  # that was first, and is on its way to us
+                await self._let_end(run_id, run, status)
+                return
             reading = self._reading.get(run_id)
             if reading is not None:
                 await asyncio.wait([reading], timeout=CANCELLED_S)
                 reading.cancel()
         except ToolgateError:
-            if not run.pushed and run_id not in self._reading:  # its reader left the end to us
-                await self._broke_off(run_id, run, BROKE_OFF)
+            await self._leave_end(run_id, run)
             raise
         finally:
             self._cancelling.discard(run_id)
@@ -364,6 +377,27 @@ class HttpOrchestrator:
             deliveries.failure(run_id, code="cancelled", message=reason, request_id=run.request_id),
         ]
         await self.runs.tell(run_id, run, cancelled)
+
+    async def _leave_end(self, run_id: str, run: RunRow) -> None:
+        """To whoever tells of the run; where its reader has left it to us, there is nobody else."""
+        if not run.pushed and run_id not in self._reading:
+            await self._broke_off(run_id, run, BROKE_OFF)
+
+    async def _let_end(self, run_id: str, run: RunRow, status: str) -> None:
+        """As its orchestrator says that it has; a push of that may have been given up long ago."""
+        if not run.pushed:
+            await self._leave_end(run_id, run)
+            return
+        for _ in range(LOOKS):
+            run = await self.runs.find(run_id)
+            if run.ended:
+                return
+            await asyncio.sleep(CANCELLED_S / LOOKS)
+        if status == wire.RunStatus.DONE:
+            members = {"run_id": run_id, "usage": {}}
+            await self.runs.tell(run_id, run, [Delivery(deliveries.DONE, run_id, members)])
+        else:
+            await self._broke_off(run_id, run, "the run failed")
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         named: list[wire.ClientTool | str] = [
@@ -384,7 +418,7 @@ class HttpOrchestrator:
         try:
             async with asyncio.timeout(TOOLS_S):
                 await self._ask(path, tools)
-        except (NotFound, Invalid, Unavailable, TimeoutError) as failed:
+        except (ToolgateError, TimeoutError) as failed:
             log.warning("tools_not_registered session_id=%s error=%r", session_id, failed)
             away = isinstance(failed, Unavailable | TimeoutError)
             if away and len(self._untold) < MAX_UNTOLD:
@@ -487,15 +521,13 @@ def _refused(status: int, body: bytes, path: str) -> ToolgateError:
 
 async def _first_events(
     response: aiohttp.ClientResponse, parser: SseParser
-) -> tuple[SseEvent, list[SseEvent]]:
-    async for chunk in response.content.iter_any():
-        heard = parser.feed(chunk)
-        if heard:
-            return heard[0], heard[1:]
-    heard = parser.finish()
-    if not heard:
-        raise Garbage("a stream without an event")
-    return heard[0], heard[1:]
+) -> tuple[SseEvent, Delivery, list[SseEvent]]:
+    """The first event that tells something, what it tells, and what came with it."""
+    async for batch in _batches(response, parser, ()):
+        for number, event in enumerate(batch):
+            if (told := _delivery(event)) is not None:
+                return event, told, [*batch[number + 1 :]]
+    raise Garbage("a stream without an event")
 
 
 async def _batches(
@@ -511,24 +543,29 @@ async def _batches(
         yield batch
 
 
-def _delivery(event: SseEvent) -> Delivery:
-    """An event of the stream; its type may stand in the data, or only in the event's name."""
+def _delivery(event: SseEvent) -> Delivery | None:
+    """An event of the stream; its type may stand in the data, or only in the event's name.
+
+    None where it is of a type that no contract knows: another orchestrator may say more than ours.
+    """
+    kind: Any = event.event
     try:
         members = msgspec.json.decode(event.data)
-        if not isinstance(members, dict):
-            raise Garbage("an event that is not an object")
-        kind = members.get("type") or event.event
+        if isinstance(members, dict):
+            kind = members.get("type") or kind
         model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
-        if model is None:
+        if not isinstance(members, dict) or model is None:
             raise Garbage(f"an event of no known type: {kind!r}"[:100])
-        run_id = str(msgspec.convert({"run_id": "", **members, "type": kind}, model).run_id)
-    except (*UNREADABLE, msgspec.ValidationError) as unreadable:
+        message = msgspec.convert({"run_id": "", **members, "type": kind}, model)
+    except (*UNREADABLE, msgspec.ValidationError, Garbage) as unreadable:
+        if isinstance(kind, str) and kind not in NAMES:
+            return None
         raise Garbage(str(unreadable)) from unreadable
     for given_here in _NOT_OURS:
         members.pop(given_here, None)
     if kind == deliveries.DONE:
         members.setdefault("usage", {})
-    return Delivery(kind, run_id, members)
+    return Delivery(kind, message.run_id, members, said_at=message.ts)
 
 
 def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
@@ -539,8 +576,8 @@ def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garba
             one = _delivery(event)
         except Garbage as garbage:
             return told, garbage
-        if one.type != deliveries.RUN_STARTED:
-            told.append(Delivery(one.type, run_id, {**one.members, "run_id": run_id}))
+        if one is not None and one.type != deliveries.RUN_STARTED:
+            told.append(replace(one, run_id=run_id, members={**one.members, "run_id": run_id}))
     return told, None
 
 

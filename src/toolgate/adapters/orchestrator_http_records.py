@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from toolgate.contracts.wire import MAX_INT
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Conflict, NotFound
@@ -31,6 +32,7 @@ ASKS: Final = {
     deliveries.APPROVAL_REQUIRED: (APPROVALS, "approval_id"),
 }
 REQUEST_KEPT_MS: Final = 24 * 3_600_000
+MOST_AHEAD_MS: Final = 300_000  # that two clocks may differ; what says it was said longer ago was
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -165,8 +167,16 @@ class RemoteRuns:
         if not collection:
             return []
         waiting = encode(WaitingRow(run_id, run.session_id))
-        due = told.members.get("deadline_ts") or None if collection == CALLS else None
+        due = self._due(told) if collection == CALLS else None
         return [Put(collection, key, waiting, due=due)]
+
+    def _due(self, told: Delivery) -> int | None:
+        """A call's deadline by our own clock, which its orchestrator's need not agree with."""
+        deadline: int | None = told.members.get("deadline_ts") or None
+        ahead = self.clock.now_ms() - told.said_at
+        if deadline is None or abs(ahead) > MOST_AHEAD_MS:
+            return deadline
+        return min(deadline + ahead, MAX_INT)
 
     async def _news(self, run_id: str, told: Sequence[Delivery]) -> list[Delivery]:
         return [one for one in told if not await self._was_asked(run_id, one)]

@@ -17,7 +17,7 @@ import ahocorasick  # type: ignore[import-not-found]
 import re2  # type: ignore[import-untyped]
 
 from toolgate.domain.errors import Invalid
-from toolgate.domain.redaction import Redactor, Span
+from toolgate.domain.redaction import RedactingStream, Redactor, Span
 
 SHORTEST: Final = 4  # a shorter secret would take half of every text with it
 STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
@@ -29,6 +29,7 @@ SEARCH_MEMORY: Final = (
 )  # bytes; RE2 makes its automaton as texts come, and starts over here
 STEM_MEMORY: Final = 2048  # bytes; with less than half of it, so many would not compile
 CLOSING: Final = "-----END"
+KNOWN: Final = "known"
 REMEMBERED: Final = 512  # clean texts: a policy's reasons are looked through with every call
 REMEMBERED_LENGTH: Final = 256
 
@@ -140,6 +141,13 @@ class SecretPatterns:
     def redactor(self) -> Redactor:
         return Redactor(self.find, unfinished=self.unfinished, is_clean=self.is_clean)
 
+    def known_stream(self) -> RedactingStream:
+        """For words that must stay readable: what merely looks like a secret is left in them."""
+        return RedactingStream(self._find_known, unfinished=self._begun_anywhere)
+
+    def _find_known(self, text: str) -> list[Span]:
+        return [span for span in self.find(text) if span.kind == KNOWN]
+
     def _look_behind(
         self, original: str, text: str, undone: tuple[_Escapes, ...], *, seen: set[str]
     ) -> list[Span]:
@@ -169,7 +177,11 @@ class SecretPatterns:
         if lead is not None:  # from the word it stands in
             cut = min(cut, 1 + max(text.rfind(gap, line, line + lead.start()) for gap in " \t\n\r"))
             cut = max(cut, line)
-        cut = min(cut, self._begun(text))
+        return min(cut, self._begun_anywhere(text))
+
+    def _begun_anywhere(self, text: str) -> int:
+        """Where the end of the text begins that may be a known secret's beginning."""
+        cut = self._begun(text)
         if self._secrets and any(sign in text for sign in "%\\\n"):
             start = max(0, len(text) - HELD_WORD)
             cut = min(cut, start + self._begun_behind(_View(text[start:]), seen=set()))
@@ -240,7 +252,7 @@ class SecretPatterns:
             start = last + 1 - len(stem)
             for form in self._by_stem[stem]:
                 if text.startswith(form, start):
-                    spans.append(Span(start, start + len(form), "known", start))
+                    spans.append(Span(start, start + len(form), KNOWN, start))
         return spans
 
     def _built(self) -> "re2.Set":

@@ -12,7 +12,7 @@ from toolgate.adapters.signatures import verify_ed25519
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.admission.scheduler import Entry as ScheduleEntry
 from toolgate.bootstrap.execution import Execution
-from toolgate.bootstrap.installation import VERSION, Core, Installation, tell, token
+from toolgate.bootstrap.installation import VERSION, Core, Installation, allowed_hosts, tell, token
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.orchestration.runs import Runs
@@ -87,9 +87,7 @@ async def open_gateway(
             gateway_token=settings.gateway_token.reveal(),
             auto_approve=settings.gateway_auto_approve == "on",
             rate=Rate(settings.gateway_rate),
-            hosts=frozenset(
-                name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()
-            ),
+            hosts=allowed_hosts(settings),
         ),
     )
     execution.upstreams.capabilities = door.capabilities

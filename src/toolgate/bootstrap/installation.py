@@ -191,6 +191,11 @@ def address(name: Sequence[object]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    names = (name.strip().lower() for name in settings.allowed_hosts.split(","))
+    return frozenset(name for name in names if name)
+
+
 def check_exposure(settings: Settings) -> None:
     """Without a key anyone may talk to us: only on loopback, and not silently."""
     if settings.api_key:

@@ -96,7 +96,7 @@ async def open_runs(
 
 async def load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
     """The built-in agents, and those registered by their URL."""
-    reach = HttpAgents()
+    reach = HttpAgents(core.patterns.known_stream)
     installation.on_stop(reach.close)
     assistant = LlmAgent(settings.model)
     installation.on_stop(assistant.close)

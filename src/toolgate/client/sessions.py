@@ -103,10 +103,9 @@ class Session:
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
-    _running: set[str] = field(default_factory=set)  # the tool calls at work
-    _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(
-        default_factory=dict
-    )  # to a person, by approval, with their run
+    # The tool calls at work and the questions to a person, by call and approval, with their run.
+    _running: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
+    _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
     _unheard: dict[str, Said] = field(default_factory=dict)  # not known to have arrived, by its id
     _missing: set[str] = field(default_factory=set)  # runs that a snapshot has not named so far
     _mark: str = ""  # what comes after it is no part of the snapshot
@@ -241,6 +240,7 @@ class Session:
             if (run := self._runs.get(run_id)) is not None:
                 gone = Disconnected(f"run {run_id} ended while the connection was gone")
                 run.events.put_nowait(gone)
+                self._stop_work_of(run_id)
 
     def _hello(self) -> wire.Hello:
         tools: list[wire.ClientTool | str] = [*self.toolbox.described]
@@ -336,12 +336,11 @@ class Session:
             self._missing.discard(message.run_id)
             self._forget_heard(message)
         if isinstance(message, wire.ToolRequest) and self._is_ours_to_run(message):
-            self._running.add(message.tool_call_id)
-            self._start(self._run_tool(message))
+            self._run(message)
         if isinstance(message, wire.ApprovalRequired) and self._is_ours_to_decide(message):
             self._ask(message)
         if isinstance(message, wire.Done | wire.Error):
-            self._stop_asking(message.run_id)
+            self._stop_work_of(message.run_id)
         if run is not None:
             run.events.put_nowait(message)
 
@@ -387,18 +386,20 @@ class Session:
         self._questions[key] = asked.run_id, asking
         asking.add_done_callback(lambda _: self._questions.pop(key, None))
 
-    def _stop_asking(self, run_id: str) -> None:
-        """The run has ended: its approvals were decided elsewhere, or nobody needs them any more."""
-        for of_run, asking in tuple(self._questions.values()):
+    def _stop_work_of(self, run_id: str) -> None:
+        """The run has ended: others gave its results and decisions, or nobody needs them any more."""
+        for of_run, work in (*self._questions.values(), *self._running.values()):
             if of_run == run_id:
-                asking.cancel()
+                work.cancel()
+
+    def _run(self, request: wire.ToolRequest) -> None:
+        key, running = request.tool_call_id, self._start(self._run_tool(request))
+        self._running[key] = request.run_id, running
+        running.add_done_callback(lambda _: self._running.pop(key, None))
 
     async def _run_tool(self, request: wire.ToolRequest) -> None:
-        try:
-            result = await self.toolbox.run(request, now=_now())
-            self._say_surely(request.tool_call_id, result)
-        finally:
-            self._running.discard(request.tool_call_id)
+        result = await self.toolbox.run(request, now=_now())
+        self._say_surely(request.tool_call_id, result)
 
     async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
         assert self.decide is not None

@@ -33,6 +33,8 @@ class Delivery:
     type: str
     run_id: str
     members: dict[str, Any] = field(default_factory=dict)
+    # By the clock of whoever else says it; 0 where we do, or nobody knows. No part of what is said.
+    said_at: int = field(default=0, compare=False)
 
 
 def run_started(fact: RunStarted) -> Delivery:

@@ -39,6 +39,7 @@ TEXT_LIMIT: Final = (
     4 * 1024 * 1024
 )  # characters of one turn: more is a loop, and would fill the disk
 UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
+NOTE_LIMIT: Final = 64 * 1024  # bytes of a state: it is one message, and no client takes any size
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
     "rejected": CallStatus.REJECTED,
@@ -70,9 +71,7 @@ class Voice:
 
     async def say(self, step: Say) -> None:
         self._said.append(step.text)
-        self._length += len(step.text)
-        if self._length > TEXT_LIMIT:
-            raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
+        self._count(len(step.text))
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
         for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
@@ -87,10 +86,19 @@ class Voice:
             await self.check()
             self._writing = asyncio.create_task(self._write())
 
+    def _count(self, length: int) -> None:
+        self._length += length
+        if self._length > TEXT_LIMIT:
+            raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
+
     async def note(self, step: Note) -> None:
         await self.flush()
         detail = self.redact_fields(step.detail) if step.detail else {}
         note = deliveries.state(self.state.run_id, step.state, detail)
+        size = len(records.encode(note.members))
+        if size > NOTE_LIMIT:
+            raise AgentFailed("too_much_text", f"a state of more than {NOTE_LIMIT} bytes")
+        self._count(size)
         await self.journal.commit(self._fence(), self._append(note))
 
     async def flush(self) -> None:

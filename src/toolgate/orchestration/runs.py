@@ -46,6 +46,8 @@ REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per s
 FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
 ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
+REASON_LIMIT: Final = 8 * 1024  # characters of why a run failed, as its agent says
+CODE_LIMIT: Final = 128
 PAGE: Final = 50  # runs in a list, unless told otherwise
 PENDING: Final = "PENDING"
 SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
@@ -332,7 +334,8 @@ class Runs:
 
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
-        command = End(status, code, self.redact(message), self.clock.now_ms())
+        told = self.redact(message)[:REASON_LIMIT]
+        command = End(status, code[:CODE_LIMIT], told, self.clock.now_ms())
         ended = False
         while not ended:
             state = await self.state(run_id)

@@ -1,6 +1,7 @@
 """What the ingress does for sessions that nobody is connected to."""
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,56 @@ async def test_an_orchestrator_that_is_away_is_told_later_that_a_session_is_gone
     ingress.told_again_s = (0.0, 0.0, 0.0)
     await asyncio.wait_for(ingress._session_gone("s"), 5)
     assert orchestrator.attempts == ["run_1", "run_2"] * 3
+    ingress.hub.close()
+
+
+@dataclass
+class Silent:
+    """An orchestrator that cannot be told of a call at first, nor asked for its runs."""
+
+    told: list[str] = field(default_factory=list)
+    listed: int = 0
+
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        self.told.append(call_id)
+        if len(self.told) < 3:
+            raise Unavailable("it is just starting")
+
+    async def open_runs(self, _: str) -> list[tuple[str, str]]:
+        self.listed += 1
+        if self.listed < 3:
+            raise Unavailable("the journal cannot be read")
+        return [("run_1", "s")]
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        self.told.append(run_id)
+
+
+@pytest.mark.requirement("001/m2/offline-error")
+@pytest.mark.parametrize("back", [False, True])
+async def test_an_orchestrator_that_is_away_is_told_later_that_nobody_took_a_tool_request(
+    back: bool,
+) -> None:
+    orchestrator = Silent()
+    ingress = an_ingress(orchestrator)
+    ingress.told_again_s = (0.0, 0.0, 0.0)
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
+    asked = NewEvent("tool_request", json.dumps(members).encode(), "run_1")
+    (event,) = await ingress.journal.commit(Append("session/s", [asked]))
+    if back:
+        ingress.hub.join("s", "u", Ear())  # it reads what waits for it
+    await asyncio.wait_for(ingress._tool_request_undelivered("s", event), 5)
+    assert orchestrator.told == ["tc_1"] * (0 if back else 3)
+    ingress.hub.close()
+
+
+@pytest.mark.requirement("001/offline/runs-cancelled")
+async def test_a_journal_that_cannot_be_read_does_not_keep_a_gone_sessions_runs_alive() -> None:
+    orchestrator = Silent()
+    ingress = an_ingress(orchestrator)
+    ingress.told_again_s = (0.0, 0.0, 0.0)
+    await asyncio.wait_for(ingress._session_gone("s"), 5)
+    assert orchestrator.told == ["run_1"]
     ingress.hub.close()
 
 

@@ -63,6 +63,7 @@ class Options:
     max_queued_messages: int = wire.MAX_QUEUED_MESSAGES
     max_queued_bytes: int = wire.MAX_QUEUED_BYTES
     max_connections_of_user: int = 10_000  # ours: one user must not take every socket
+    pages_of: frozenset[str] = frozenset()  # hosts whose pages may connect without a key; * is any
 
 
 class Parts(Protocol):

@@ -7,7 +7,9 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from picows import (
     WSUpgradeRequest,
@@ -39,7 +41,9 @@ READ_BUFFER: Final = 2048  # bytes to begin with; 5,000 idle connections must no
 BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
 STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
 TOLD_AGAIN_S: Final = (1, 2, 4, 8, 16, 32, 60, 60)  # for an orchestrator that is away
+NOT_ALLOWED: Final = "the bearer token is missing or wrong, or a web page asks and there is none"
 SWEEPS: Final = 4  # looks at every connection per ping interval
+PAGE_REFUSED: Final = b"web pages of other hosts need API_KEY to be set\n"
 
 
 @dataclass(slots=True)
@@ -118,12 +122,32 @@ class Ingress:
     ) -> Connection | WSUpgradeResponseWithListener | None:
         path = request.path.split(b"?", 1)[0].decode(errors="replace")
         if path == wire.WS_PATH:
+            origin = request.headers.get("Origin", "")
+            if not self._may_be_opened_by(origin):
+                log.warning("page_refused origin=%r", origin)
+                refusal = WSUpgradeResponse.create_error_response(
+                    HTTPStatus.FORBIDDEN, PAGE_REFUSED
+                )
+                return WSUpgradeResponseWithListener(refusal, None)
             return Connection(self)
         if path == wire.HEALTH_PATH:
             return _plain(wire.encode(self.health()), "application/json")
         if path == "/metrics":
             return _plain(self.metrics(), "text/plain; version=0.0.4")
         return None
+
+    def _may_be_opened_by(self, origin: str) -> bool:
+        """Where there is no key, any page in a browser could speak for whoever looks at it.
+
+        So only those of this machine may; what is no page has no Origin.
+        """
+        if self.options.api_key or not origin:
+            return True
+        try:
+            name = urlsplit(origin).hostname or ""
+        except ValueError:
+            return False
+        return is_local(name) or not self.options.pages_of.isdisjoint({name, "*"})
 
     async def _beat(self) -> None:
         """Ping those whose time has come, and part with those that are silent."""
@@ -141,8 +165,11 @@ class Ingress:
         if not self.cancel_when_gone:
             return
         for pause in self.told_again_s:
-            if await self._cancel_runs(session_id):
-                return
+            try:
+                if await self._cancel_runs(session_id):
+                    return
+            except Unavailable:
+                log.exception("runs_unknown session_id=%s", session_id)
             await asyncio.sleep(pause)
 
     async def _cancel_runs(self, session_id: str) -> bool:
@@ -164,8 +191,17 @@ class Ingress:
         request = message_of(event)
         assert isinstance(request, wire.ToolRequest)
         log.info("client_offline session_id=%s call_id=%s", session_id, request.tool_call_id)
-        with contextlib.suppress(Conflict, NotFound):  # someone else was first
-            await self.orchestrator.client_offline(event.subject, request.tool_call_id)
+        for pause in self.told_again_s:
+            if self.hub.is_online(session_id):
+                return  # it has come back meanwhile, and reads what waits for it
+            try:
+                with contextlib.suppress(Conflict, NotFound):  # someone else was first
+                    await self.orchestrator.client_offline(event.subject, request.tool_call_id)
+            except Unavailable:
+                log.exception("offline_untold call_id=%s", request.tool_call_id)
+                await asyncio.sleep(pause)
+            else:
+                return
 
     async def forget_sessions(self, before: int) -> int:
         """Those that were not in use since then; how many."""
@@ -194,13 +230,13 @@ class Ingress:
         )
 
     def _may(self, request: Request) -> bool:
-        return not self.internal_token or asgi.same_secret(
-            asgi.bearer(request), self.internal_token
-        )
+        if not self.internal_token:
+            return not asgi.is_of_a_page(request)
+        return asgi.same_secret(asgi.bearer(request), self.internal_token)
 
     async def _send(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", "the bearer token is missing or wrong")
+            return _refusal(401, "unauthorized", NOT_ALLOWED)
         try:
             body = await asgi.read_body(request)
             asked = wire.decode_send(body)
@@ -227,7 +263,7 @@ class Ingress:
 
     async def _status(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", "the bearer token is missing or wrong")
+            return _refusal(401, "unauthorized", NOT_ALLOWED)
         session_id = request.path_params["session_id"]
         return asgi.Json(
             wire.SessionStatus(
@@ -243,6 +279,14 @@ class Ingress:
 
     async def _health(self, _: Request) -> Response:
         return asgi.Json(self.health())
+
+
+def is_local(name: str) -> bool:
+    """Whether a host's name can only be this machine's."""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
 
 
 def _plain(body: bytes, content_type: str) -> WSUpgradeResponseWithListener:

@@ -248,12 +248,14 @@ class OrchestratorApi:
         return asgi.Json(wire.Health("healthy", len(await self.runs.open_runs()), uptime))
 
     def _authorize(self, request: Request) -> None:
+        if not self.internal_token and asgi.is_of_a_page(request):
+            raise Unauthorized("a web page may not use an orchestrator that has no INTERNAL_TOKEN")
         if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
-            raise Unauthorized
+            raise Unauthorized("the bearer token is missing or wrong")
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
         if isinstance(failed, Unauthorized):
-            return _refusal(wire.ErrorCode.UNAUTHORIZED, "the bearer token is missing or wrong")
+            return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
         code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
         if code is wire.ErrorCode.INTERNAL_ERROR:
             log.error("request_failed", exc_info=failed)
