@@ -165,12 +165,14 @@ class Registry:
             known = self._devices.get(device_id)
             if before is not None and before.active and known is not None and not known.active:
                 raise NotFound("device", device_id)
+            # A key that came with the old token may be the one's who is to be shut out by the new.
+            keeps = known is not None and known.active and not known.key_by_token
             device = Device(
                 device_id=device_id,
                 token_hash=hash_of(token),
                 scope=scope,
                 paired_at=self._clock.now_ms(),
-                public_key=public_key or (known.public_key if known and known.active else ""),
+                public_key=public_key or (known.public_key if known is not None and keeps else ""),
             )
             await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
@@ -182,7 +184,7 @@ class Registry:
     ) -> None:
         async with self._changing:
             known = self._devices[device_id]
-            device = replace(known, public_key=public_key)
+            device = replace(known, public_key=public_key, key_by_token=True)
             await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
 

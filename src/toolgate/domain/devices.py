@@ -58,6 +58,7 @@ class Device:
     paired_at: int
     revoked_at: int = 0
     public_key: str = ""  # Ed25519, base64
+    key_by_token: bool = False  # it came later, and only its token vouches for it
 
     @property
     def active(self) -> bool:
