@@ -182,8 +182,17 @@ class Registry:
     async def bind_key(
         self, device_id: str, public_key: str, *, also: Sequence[Operation] = ()
     ) -> None:
+        """For a device that has just proven its token; the first key stays.
+
+        Raises InvalidToken where it got another token before its turn came.
+        """
+        before = self._devices[device_id]
         async with self._changing:
             known = self._devices[device_id]
+            if not same(known.token_hash, before.token_hash):
+                raise InvalidToken("the device token was replaced")
+            if known.public_key:
+                return
             device = replace(known, public_key=public_key, key_by_token=True)
             await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
