@@ -1,10 +1,13 @@
 """What a schedule file starts in a whole installation."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
@@ -23,16 +26,15 @@ SCHEDULES = """
 """
 
 
-async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
-    tmp_path: Path,
-) -> None:
-    policy, schedules = tmp_path / "policy.yaml", tmp_path / "schedules.yaml"
+@contextlib.asynccontextmanager
+async def scheduled(home: Path, entries: str) -> AsyncIterator[aiohttp.ClientSession]:
+    policy, schedules = home / "policy.yaml", home / "schedules.yaml"
     policy.write_text(POLICY)
-    schedules.write_text(SCHEDULES)
+    schedules.write_text(entries)
     settings = table.load(
         {
             **dict.fromkeys(PORTS, "0"),
-            "TOOLGATE_HOME": str(tmp_path / "home"),
+            "TOOLGATE_HOME": str(home / "home"),
             "OPERATOR_TOKEN": OPERATOR,
             "POLICY_FILE": str(policy),
             "SCHEDULE_FILE": str(schedules),
@@ -43,15 +45,35 @@ async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved
     installation = await start_everything(settings)
     headers = {"Authorization": f"Bearer {OPERATOR}"}
     try:
-        async with aiohttp.ClientSession(installation.urls["gateway"], headers=headers) as http:
-            async with asyncio.timeout(20):
-                waiting = await _first(http, "/approvals?status=PENDING")
-                decide = f"/approvals/{waiting['approvalId']}/decide"
-                async with http.post(decide, json={"decision": "approve"}) as answer:
-                    assert answer.status == 200, await answer.text()
-                assert await _first_end(http) == "succeeded"
+        async with (
+            aiohttp.ClientSession(installation.urls["gateway"], headers=headers) as http,
+            asyncio.timeout(20),
+        ):
+            yield http
     finally:
         await installation.stop()
+
+
+async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
+    tmp_path: Path,
+) -> None:
+    async with scheduled(tmp_path, SCHEDULES) as http:
+        waiting = await _first(http, "/approvals?status=PENDING")
+        decide = f"/approvals/{waiting['approvalId']}/decide"
+        async with http.post(decide, json={"decision": "approve"}) as answer:
+            assert answer.status == 200, await answer.text()
+        assert await _first_end(http) == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("message", "end"), [("hello", "succeeded"), ("[[tool:echo no-json]]", "failed")]
+)
+async def test_a_scheduled_agent_has_done_as_well_as_its_run(
+    tmp_path: Path, message: str, end: str
+) -> None:
+    entry = f"- {{id: ask, cron: '@every 1s', agent: script, message: '{message}'}}"
+    async with scheduled(tmp_path, entry) as http:
+        assert await _first_end(http) == end
 
 
 async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
