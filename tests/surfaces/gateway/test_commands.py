@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from tests.surfaces.gateway.conftest import ALL, Door, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
+from toolgate.domain.idempotency import request_hash
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.pipeline import Answer
+from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import FakePipeline
 
@@ -403,6 +406,18 @@ async def test_a_command_leaves_one_row_and_a_replay_none(door: Door) -> None:
     assert row.metadata["capabilityId"] == "echo"
     assert row.metadata["idempotencyKey"] == "k-9"
     assert re.fullmatch(r"[0-9a-f]{64}", row.metadata["requestHash"])
+
+
+async def test_nobody_can_try_out_on_the_row_what_a_request_may_have_held(door: Door) -> None:
+    device = await door.pair()
+    bodies = [{"payload": {"name": "echo", "args": {"pin": pin}}} for pin in ("7305", "7305", "1")]
+    for body in bodies:
+        await device.post("/command/tool", body)
+    other, second, first = await door.audit_rows(action="command.tool")
+    assert first.metadata["requestHash"] == second.metadata["requestHash"]
+    assert first.metadata["requestHash"] != other.metadata["requestHash"]
+    told = canonical(json.dumps(bodies[0]).encode())
+    assert first.metadata["requestHash"] != request_hash("POST", "/command/tool", told)
 
 
 @pytest.mark.requirement("002/audit/refused-too")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.audit import Trail
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
@@ -26,6 +27,7 @@ _UNTIMED: Final = frozenset({wire.EventStatus.STARTED, wire.EventStatus.PENDING}
 @dataclass(frozen=True, slots=True)
 class Records:
     trail: Trail
+    evidence: Evidence
     clock: Clock
 
     def event(self, entered: Entered, name: str, status: wire.EventStatus) -> Append:
@@ -47,11 +49,13 @@ class Records:
     def row(
         self, entered: Entered, capabilities: Sequence[str], *, code: str = ""
     ) -> Sequence[Operation]:
+        # Keyed, for it is of the body as it is: a secret in it could be guessed else.
+        keyed = self.evidence.commitment(entered.request_hash.encode())
         metadata: dict[str, JsonValue] = {
             "deviceId": entered.identity.name,
             "capabilityId": ",".join(capabilities) or name_of(entered),
             "idempotencyKey": entered.key or None,
-            "requestHash": entered.request_hash,
+            "requestHash": keyed.rpartition(":")[2],
             "requestId": entered.request_id,
             "traceId": entered.trace_id,
             "decision": "deny" if code else "allow",
