@@ -168,7 +168,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         limits=limits,
         keys=keys,
         capabilities=capabilities,
-        records=Records(trail, on.evidence, on.clock),
+        records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),

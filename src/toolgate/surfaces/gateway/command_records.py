@@ -1,6 +1,6 @@
 """What is written down of a command: its events, and its row in the audit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,16 +29,23 @@ class Records:
     trail: Trail
     evidence: Evidence
     clock: Clock
+    redact: Callable[[str], str]
 
     def event(self, entered: Entered, name: str, status: wire.EventStatus) -> Append:
+        source, request_id, trace_id = entered.identity.name, entered.request_id, entered.trace_id
+        names = "\0".join((source, name, request_id, trace_id))
+        if self.redact(names) != names:  # the caller chose them
+            source, name, request_id, trace_id = map(
+                self.redact, (source, name, request_id, trace_id)
+            )
         body: dict[str, object] = {
             "status": status,
-            "source": entered.identity.name,
+            "source": source,
             "message": f"{name} {status}",
             "metadata": {
-                "requestId": entered.request_id,
+                "requestId": request_id,
                 "command": entered.kind,
-                "traceId": entered.trace_id,
+                "traceId": trace_id,
             },
         }
         if status not in _UNTIMED:
