@@ -15,7 +15,10 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.orchestration import records
+from toolgate.surfaces.gateway.command_agent import AgentPlanner
 from toolgate.testing.clock import FakeClock
 
 
@@ -238,6 +241,28 @@ async def test_keys_pairings_and_limits_survive_a_restart(tmp_path: Path) -> Non
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert device.token.encode() not in written
     assert b"mark-of-the-answer" not in written  # answers are sealed
+
+
+async def test_an_agent_that_was_at_work_when_the_gateway_failed_is_not_set_to_work_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise Unavailable("the disk is gone")
+
+    command = {"payload": {"agentId": "echo", "message": "once"}}
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair(**ALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(AgentPlanner, "_until_it_rests", fails)
+            failed = await device.post("/command/agent", command, key="k")
+        assert (failed.status, failed.code) == (500, ErrorCode.INTERNAL)
+    async with open_door(home=tmp_path) as door:
+        again = Paired(door, "laptop", device.token)
+        answer = await again.post("/command/agent", command, key="k")
+        assert (answer.status, answer.data["output"]) == (200, "once")
+        replay = await again.post("/command/agent", command, key="k")
+        assert (replay.body, replay.headers["Idempotent-Replayed"]) == (answer.body, "true")
+        assert len(await door.journal.scan(records.RUNS)) == 1
 
 
 SERVER = [sys.executable, "-m", "toolgate", "up", "-s", "LOG_LEVEL=error"]

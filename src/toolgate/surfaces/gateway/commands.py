@@ -160,7 +160,8 @@ class Commands:
         claim = None
         if entered.key:
             claim = self._claim(entered)
-            if plan.level is not Level.READ:
+            # A run of an agent goes on without us, and may do what only it knows of.
+            if plan.level is not Level.READ or not plan.rides:
                 begin.append(self.keys.begin(claim))
         ticket = Ticket(entered.command_id, entered.request_id, rider=Rider(begin))
         if not plan.rides:
