@@ -222,6 +222,29 @@ async def test_a_refusal_before_execution_does_not_use_up_the_key(door: Door) ->
     assert counter.count == 1
 
 
+async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: Door) -> None:
+    """A person may be given a week (APPROVAL_TIMEOUT_MS)."""
+    device = await frozen.pair(**ALL)
+    counter = Counter()
+    frozen.pipeline.add("pay", Level.SIGN, counter)
+    asked = await device.tool("pay", key="k", requestId="r")
+    assert asked.status == 202
+    assert isinstance(frozen.clock, FakeClock)
+    frozen.clock.advance(7 * 24 * 3600 * 1000 - 1)
+    for row in await frozen.journal.due(until=frozen.clock.now_ms()):
+        await frozen.parts.on_due[row.collection](row)
+    again = await device.tool("pay", key="k", requestId="r")
+    assert (again.status, again.data["approvalId"]) == (202, asked.data["approvalId"])
+    state = await device.get("/command/r")
+    assert (state.status, state.data["status"]) == (200, "pending")
+    await frozen.pipeline.decide_approval(
+        asked.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    assert (await device.get("/command/r?wait=5")).data["status"] == "done"
+    assert (await device.tool("pay", key="k", requestId="r")).status == 200
+    assert counter.count == 1
+
+
 @pytest.mark.requirement("002/idempotency/survives-restart")
 @pytest.mark.requirement("002/pairing/survives-restart")
 @pytest.mark.requirement("002/pairing/token-hashed")

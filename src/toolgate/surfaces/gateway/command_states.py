@@ -15,6 +15,7 @@ import msgspec
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
 from toolgate.domain.errors import Conflict, NotFound, ToolgateError
+from toolgate.domain.idempotency import UNFINISHED_KEPT_MS
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 OPEN: Final = "open_commands"  # those that wait for a person or for a run
 STATES: Final = "commands"  # what GET /command/{requestId} answers
-STATE_KEPT_MS: Final = 24 * 3600 * 1000
+STATE_KEPT_MS: Final = 24 * 3600 * 1000  # once it has ended
 RETRY_MS: Final = 30_000  # after a command that waits could not be gone on with
 _DONE: Final = wire.CommandStatus.DONE
 _PENDING: Final = wire.CommandStatus.PENDING
@@ -266,7 +267,7 @@ class States:
 
     def _row(self, entered: Entered, state: State) -> Put:
         key = _state_key(entered.identity.name, entered.request_id)
-        due = self.clock.now_ms() + STATE_KEPT_MS
+        due = self.clock.now_ms() + (STATE_KEPT_MS if state.status is _DONE else UNFINISHED_KEPT_MS)
         return Put(STATES, key, self.seal.close(_pack(state)), due=due)
 
 
