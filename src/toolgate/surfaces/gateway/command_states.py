@@ -5,6 +5,7 @@ approval was decided or has expired, its run has moved, somebody asks for it, or
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -241,7 +242,8 @@ class States:
         self.go_on_soon(row.key)
 
     async def on_state_due(self, row: Row) -> None:
-        await self.journal.commit(Delete(row.collection, row.key))
+        with contextlib.suppress(Conflict):  # a later command of that name has been written since
+            await self.journal.commit(Delete(row.collection, row.key, expected=row.version))
 
     def forget(self, command_id: str) -> None:
         """It waits no more."""
