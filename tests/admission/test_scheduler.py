@@ -271,7 +271,8 @@ async def test_an_end_that_the_disk_refused_is_told_once_it_takes_it(
     monkeypatch.setattr(scheduler_module, "RETRY_S", 0.0)
     times = Times()
     scheduler = await times.scheduler()
-    commit, refused = times.journal.commit, []
+    commit = times.journal.commit
+    refused: list[tuple[Operation, ...]] = []
 
     async def full(*operations: Operation, durable: bool = True) -> list[Event]:
         if times.ran and len(refused) < 2:
