@@ -294,6 +294,24 @@ async def test_a_rejected_command_ends_refused(door: Door) -> None:
     assert door.pipeline.ran == []
 
 
+@pytest.mark.parametrize("terms", [{"status": "offline"}, {"expiresAt": 1}])
+async def test_what_may_no_more_be_called_is_not_called_for_a_command_that_waited(
+    door: Door, terms: dict[str, JsonValue]
+) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    first = await device.tool("pay", key="k", requestId="r")
+    body = {"capabilityId": "pay", "scope": "money", "level": "sign", **terms}
+    changed = await door.ask("POST", "/capabilities/register", body=body, operator=True)
+    assert changed.status == 200
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    state = await device.get("/command/r?wait=20")
+    assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+    assert door.pipeline.ran == []
+
+
 @pytest.mark.parametrize("level", [Level.READ, Level.SIGN])
 async def test_a_revoked_devices_waiting_command_does_not_run(door: Door, level: Level) -> None:
     door.pipeline.add("pay", level, writes)
