@@ -253,6 +253,20 @@ async def test_a_fault_of_ours_is_internal_and_tells_nothing(door: Door) -> None
     assert b"secret detail" not in answer.body
 
 
+async def test_a_fault_of_ours_is_told_under_the_callers_own_names(door: Door) -> None:
+    async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
+        raise ValueError("a fault")
+
+    door.pipeline.add("crash", Level.READ, crashes)
+    device = await door.pair()
+    trace = {"traceId": TRACE}
+    answer = await device.tool("crash", requestId="r", trace=trace)
+    assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
+    assert answer.json["traceId"] == TRACE
+    assert answer.headers["X-Request-Id"] == "r"
+    assert answer.headers["X-RateLimit-Remaining"] == "59"
+
+
 @pytest.mark.requirement("002/commands/sign-asks")
 @pytest.mark.requirement("002/commands/pending-202")
 @pytest.mark.requirement("002/commands/pending-state")

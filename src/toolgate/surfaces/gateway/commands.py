@@ -84,7 +84,7 @@ class Commands:
             return await self._refuse_unread(asked, bucket, wrong)
         try:
             return await self._post(entered, bucket)
-        except EXPECTED as wrong:
+        except Exception as wrong:  # noqa: BLE001 -- a fault of ours is logged as such
             problem = problem_with(entered, wrong)
             headers = _headers(entered, self.limits.look(bucket))
             return failure(problem, entered.trace_id, headers=headers)
