@@ -98,6 +98,7 @@ async def open_gateway(
     )
     execution.upstreams.capabilities = door.capabilities
     execution.terms.registered = (door.capabilities, door.limits)
+    execution.terms.own = {tool.name: BROWSER_CAPABILITY for tool in execution.browser_tools}
     await door.load()
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())
