@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
@@ -62,18 +61,19 @@ async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved
         decide = f"/approvals/{waiting['approvalId']}/decide"
         async with http.post(decide, json={"decision": "approve"}) as answer:
             assert answer.status == 200, await answer.text()
-        assert await _first_end(http) == "succeeded"
+        assert await _first_ends(http, 1) == {"tick": "succeeded"}
 
 
-@pytest.mark.parametrize(
-    ("message", "end"), [("hello", "succeeded"), ("[[tool:echo no-json]]", "failed")]
-)
-async def test_a_scheduled_agent_has_done_as_well_as_its_run(
-    tmp_path: Path, message: str, end: str
-) -> None:
-    entry = f"- {{id: ask, cron: '@every 1s', agent: script, message: '{message}'}}"
-    async with scheduled(tmp_path, entry) as http:
-        assert await _first_end(http) == end
+AGENTS = """
+- {id: sound, cron: "@every 1s", agent: script, message: "hello"}
+- {id: broken, cron: "@every 1s", agent: script, message: "[[tool:echo no-json]]"}
+"""
+
+
+async def test_a_scheduled_agent_has_done_as_well_as_its_run(tmp_path: Path) -> None:
+    async with scheduled(tmp_path, AGENTS) as http:
+        ends = await _first_ends(http, 2)
+    assert ends == {"sound": "succeeded", "broken": "failed"}
 
 
 async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
@@ -85,13 +85,15 @@ async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         await asyncio.sleep(0.02)
 
 
-async def _first_end(http: aiohttp.ClientSession) -> str:
-    """How the first job ended that did."""
-    cursor = 0
-    while True:
+async def _first_ends(http: aiohttp.ClientSession, count: int) -> dict[str, str]:
+    """How the first job of each of so many schedules ended."""
+    cursor, ends = 0, dict[str, str]()
+    while len(ends) < count:
         async with http.get("/events/poll", params={"since": cursor, "wait": "1"}) as answer:
             page = await answer.json()
         cursor = page["cursor"]
         for event in page["events"]:
             if event["type"] == "cron" and event["status"] != "started":
-                return str(event["status"])
+                name = event["message"].partition(" ")[0]
+                ends.setdefault(name, event["status"])
+    return ends
