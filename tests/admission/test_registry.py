@@ -180,3 +180,33 @@ async def test_a_new_token_that_waited_its_turn_does_not_bring_back_who_was_revo
     await after_a_restart.load()
     for known in (registry, after_a_restart):
         assert known.devices == []
+
+
+async def test_a_key_that_waited_its_turn_is_not_bound_once_its_token_is_another() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    pairing = asyncio.create_task(registry.pair("d", Scope(), public_key=""))
+    await asyncio.sleep(0)
+    binding = asyncio.create_task(registry.bind_key("d", "k"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    _, refused = await asyncio.gather(pairing, binding, return_exceptions=True)
+    assert isinstance(refused, InvalidToken)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert [one.public_key for one in known.devices] == [""]
+
+
+async def test_of_two_keys_that_come_at_once_the_first_stays() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    both = [asyncio.create_task(registry.bind_key("d", key)) for key in ("first", "second")]
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    await asyncio.gather(*both)
+    assert [one.public_key for one in registry.devices] == ["first"]

@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 
 from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission import scheduler as scheduler_module
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler
 from toolgate.domain.errors import Invalid, Unavailable
-from toolgate.ports.journal import Append, NewEvent, Operation
+from toolgate.ports.journal import Append, Event, NewEvent, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -262,3 +263,28 @@ async def test_of_two_times_that_overlap_each_is_gone_on_with_until_it_ends(
     times.ran.clear()
     scheduler = await started()
     assert not scheduler._tasks
+
+
+async def test_an_end_that_the_disk_refused_is_told_once_it_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_module, "RETRY_S", 0.0)
+    times = Times()
+    scheduler = await times.scheduler()
+    commit = times.journal.commit
+    refused: list[tuple[Operation, ...]] = []
+
+    async def full(*operations: Operation, durable: bool = True) -> list[Event]:
+        if times.ran and len(refused) < 2:
+            refused.append(operations)
+            raise Unavailable("the disk is full")
+        return await commit(*operations, durable=durable)
+
+    monkeypatch.setattr(times.journal, "commit", full)
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert len(refused) == 2
+    assert await times.told() == ["cron tick started", "cron tick succeeded"]
+    after_a_restart = await times.scheduler()
+    await times.until(lambda: not after_a_restart._tasks)
+    assert len(times.ran) == 1

@@ -1,6 +1,8 @@
 """What a schedule file starts in a whole installation."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,15 @@ SCHEDULES = """
 """
 
 
-async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
-    tmp_path: Path,
-) -> None:
-    policy, schedules = tmp_path / "policy.yaml", tmp_path / "schedules.yaml"
+@contextlib.asynccontextmanager
+async def scheduled(home: Path, entries: str) -> AsyncIterator[aiohttp.ClientSession]:
+    policy, schedules = home / "policy.yaml", home / "schedules.yaml"
     policy.write_text(POLICY)
-    schedules.write_text(SCHEDULES)
+    schedules.write_text(entries)
     settings = table.load(
         {
             **dict.fromkeys(PORTS, "0"),
-            "TOOLGATE_HOME": str(tmp_path / "home"),
+            "TOOLGATE_HOME": str(home / "home"),
             "OPERATOR_TOKEN": OPERATOR,
             "POLICY_FILE": str(policy),
             "SCHEDULE_FILE": str(schedules),
@@ -43,15 +44,36 @@ async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved
     installation = await start_everything(settings)
     headers = {"Authorization": f"Bearer {OPERATOR}"}
     try:
-        async with aiohttp.ClientSession(installation.urls["gateway"], headers=headers) as http:
-            async with asyncio.timeout(20):
-                waiting = await _first(http, "/approvals?status=PENDING")
-                decide = f"/approvals/{waiting['approvalId']}/decide"
-                async with http.post(decide, json={"decision": "approve"}) as answer:
-                    assert answer.status == 200, await answer.text()
-                assert await _first_end(http) == "succeeded"
+        async with (
+            aiohttp.ClientSession(installation.urls["gateway"], headers=headers) as http,
+            asyncio.timeout(20),
+        ):
+            yield http
     finally:
         await installation.stop()
+
+
+async def test_a_scheduled_tool_that_waits_for_a_person_runs_once_it_is_approved(
+    tmp_path: Path,
+) -> None:
+    async with scheduled(tmp_path, SCHEDULES) as http:
+        waiting = await _first(http, "/approvals?status=PENDING")
+        decide = f"/approvals/{waiting['approvalId']}/decide"
+        async with http.post(decide, json={"decision": "approve"}) as answer:
+            assert answer.status == 200, await answer.text()
+        assert await _first_ends(http, 1) == {"tick": "succeeded"}
+
+
+AGENTS = """
+- {id: sound, cron: "@every 1s", agent: script, message: "hello"}
+- {id: broken, cron: "@every 1s", agent: script, message: "[[tool:echo no-json]]"}
+"""
+
+
+async def test_a_scheduled_agent_has_done_as_well_as_its_run(tmp_path: Path) -> None:
+    async with scheduled(tmp_path, AGENTS) as http:
+        ends = await _first_ends(http, 2)
+    assert ends == {"sound": "succeeded", "broken": "failed"}
 
 
 async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
@@ -63,13 +85,15 @@ async def _first(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         await asyncio.sleep(0.02)
 
 
-async def _first_end(http: aiohttp.ClientSession) -> str:
-    """How the first job ended that did."""
-    cursor = 0
-    while True:
+async def _first_ends(http: aiohttp.ClientSession, count: int) -> dict[str, str]:
+    """How the first job of each of so many schedules ended."""
+    cursor, ends = 0, dict[str, str]()
+    while len(ends) < count:
         async with http.get("/events/poll", params={"since": cursor, "wait": "1"}) as answer:
             page = await answer.json()
         cursor = page["cursor"]
         for event in page["events"]:
             if event["type"] == "cron" and event["status"] != "started":
-                return str(event["status"])
+                name = event["message"].partition(" ")[0]
+                ends.setdefault(name, event["status"])
+    return ends

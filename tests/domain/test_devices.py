@@ -75,3 +75,12 @@ def test_nobody_from_elsewhere_gets_a_key_of_theirs_under_a_code_that_is_another
         with pytest.raises(Refused):
             ask(Contact("phone", "10.0.0.9", public_key=key), [waits], now=2, chance=3)
     assert ask(Contact("phone", "10.0.0.9"), [plain], now=2, chance=3) is plain
+
+
+def test_two_keys_from_one_address_do_not_share_a_code() -> None:
+    """Behind one proxy all come from one address; on one machine too."""
+    mine = Contact("phone", "10.0.0.1", public_key="mine")
+    waits = ask(mine, [], now=0, chance=1)
+    with pytest.raises(Refused):
+        ask(Contact("phone", "10.0.0.1", public_key="theirs"), [waits], now=1, chance=2)
+    assert ask(mine, [waits], now=2, chance=3) is waits

@@ -183,10 +183,11 @@ class Keys:
         return claim
 
     def begin(self, claim: Claim) -> Operation:
-        """That the key is in use: for what must not be begun twice, or waits."""
-        value = self.seal.close(_encode_known(claim.known))
+        """That the key is in use: for what must not be begun twice, or waits (from now on)."""
+        expires_at = self.clock.now_ms() + UNFINISHED_KEPT_MS
+        value = self.seal.close(_encode_known(claim.known._replace(expires_at=expires_at)))
         self._used.add(claim.slot)
-        return Put(KEYS, claim.slot, value, due=claim.known.expires_at)
+        return Put(KEYS, claim.slot, value, due=expires_at)
 
     def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Operation]:
         expires_at = self.clock.now_ms() + KEPT_MS

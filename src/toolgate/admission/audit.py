@@ -27,3 +27,7 @@ class Records(Protocol):
     ) -> Sequence[Operation]:
         """The operations that write one record, redacted: a leaf of the evidence log."""
         ...
+
+    def commitment(self, content: bytes) -> str:
+        """What stands for a content that must not be written down, keyed: `<how>:<hex>`."""
+        ...

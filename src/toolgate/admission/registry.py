@@ -165,12 +165,14 @@ class Registry:
             known = self._devices.get(device_id)
             if before is not None and before.active and known is not None and not known.active:
                 raise NotFound("device", device_id)
+            # A key that came with the old token may be the one's who is to be shut out by the new.
+            keeps = known is not None and known.active and not known.key_by_token
             device = Device(
                 device_id=device_id,
                 token_hash=hash_of(token),
                 scope=scope,
                 paired_at=self._clock.now_ms(),
-                public_key=public_key or (known.public_key if known and known.active else ""),
+                public_key=public_key or (known.public_key if known is not None and keeps else ""),
             )
             await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
@@ -180,9 +182,18 @@ class Registry:
     async def bind_key(
         self, device_id: str, public_key: str, *, also: Sequence[Operation] = ()
     ) -> None:
+        """For a device that has just proven its token; the first key stays.
+
+        Raises InvalidToken where it got another token before its turn came.
+        """
+        before = self._devices[device_id]
         async with self._changing:
             known = self._devices[device_id]
-            device = replace(known, public_key=public_key)
+            if not same(known.token_hash, before.token_hash):
+                raise InvalidToken("the device token was replaced")
+            if known.public_key:
+                return
+            device = replace(known, public_key=public_key, key_by_token=True)
             await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
             self._keep_unless_revoked(device, known)
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from toolgate.domain.errors import Conflict, ToolgateError
+from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
 from toolgate.domain.schedules import Schedule, parse
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 SCHEDULES: Final = "schedules"
 HEARTBEAT: Final = "heartbeat"
 CRON: Final = "cron"
+RETRY_S: float = 5.0  # before the end of a job is told again that could not be written down
 LOOK_S: Final = 60.0  # between two looks at whether the clock was set back
 
 Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
@@ -175,17 +176,24 @@ class Scheduler:
     async def _ended(self, name: str, taken: int, told: Operation) -> None:
         """Over whatever the row has become meanwhile; the next time may have been taken already."""
         while True:
-            row = await self.journal.get(SCHEDULES, name)
-            if row is None:
-                await self.journal.commit(told)
-                return
-            kept = _decode(row.value)
-            going = tuple(one for one in kept.going if one != taken)
-            ended = kept.ended if going else kept.taken
-            kept = msgspec.structs.replace(kept, ended=ended, going=going)
-            put = Put(SCHEDULES, name, _encode(kept), due=row.due, expected=row.version)
             try:
-                await self.journal.commit(put, told)
+                await self._write_end(name, taken, told)
             except Conflict:
                 continue
+            except Unavailable as full:  # else it would go on at the next start, as if not done
+                log.warning("schedule_end_unwritten name=%s error=%s", name, full)
+                await asyncio.sleep(RETRY_S)
+                continue
             return
+
+    async def _write_end(self, name: str, taken: int, told: Operation) -> None:
+        row = await self.journal.get(SCHEDULES, name)
+        if row is None:
+            await self.journal.commit(told)
+            return
+        kept = _decode(row.value)
+        going = tuple(one for one in kept.going if one != taken)
+        ended = kept.ended if going else kept.taken
+        kept = msgspec.structs.replace(kept, ended=ended, going=going)
+        put = Put(SCHEDULES, name, _encode(kept), due=row.due, expected=row.version)
+        await self.journal.commit(put, told)

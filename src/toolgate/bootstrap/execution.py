@@ -233,6 +233,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     terms = Terms(clock, upstreams.sessions.capability_of)
     routes = [
+        terms.route(),
         on_target(lambda _: on_targets, offers=TARGET_TOOLS),
         named_tools(in_browser, in_browser.tools()),
         upstreams.route(),

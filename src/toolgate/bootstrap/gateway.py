@@ -1,6 +1,7 @@
 """The gateway with its memory loaded, its schedules and its operator."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from toolgate.admission.scheduler import Entry as ScheduleEntry
 from toolgate.bootstrap.execution import Execution
 from toolgate.bootstrap.installation import VERSION, Core, Installation, allowed_hosts, tell, token
 from toolgate.domain.ratelimit import Rate
+from toolgate.domain.runs import RunStatus
 from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.orchestration import records
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.bus import Bus
 from toolgate.ports.journal import Event
+from toolgate.ports.journal_follow import follow
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import APPROVALS, Pending, Ran, ToolPipeline
 from toolgate.settings import Settings
@@ -92,6 +96,7 @@ async def open_gateway(
     )
     execution.upstreams.capabilities = door.capabilities
     execution.terms.registered = (door.capabilities, door.limits)
+    execution.terms.own = {tool.name: BROWSER_CAPABILITY for tool in execution.browser_tools}
     await door.load()
     await scheduler.load()
     installation.keep_running(execution.upstreams.sessions.watch())
@@ -146,8 +151,14 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
             content=entry.message,
             request_id=job_id,
         )
-        await runs.invoke(invocation)
-        return True
+        run_id = await runs.invoke(invocation)
+        moves = follow(runs.journal, bus, records.run_stream(run_id))
+        async with contextlib.aclosing(moves):
+            async for _ in moves:
+                state = await runs.state(run_id)
+                if state.ended:
+                    return state.status is RunStatus.DONE
+        raise AssertionError("a stream that is followed has no end")
 
     return invoke_agent if entry.agent else call_tool
 

@@ -4,14 +4,15 @@ An agent, a schedule, another's executor: what is offline, has expired or was ca
 for them too. A device's command has met its terms, and paid, when the gateway let it in.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from toolgate.admission.admit import Bucket, RateLimits
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.refusals import RateLimited
-from toolgate.domain.tools import ToolOutput, ToolRequest
+from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
 from toolgate.execution.builtin import failed
+from toolgate.execution.routing import Route
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Engine, Update, no_update
 
@@ -56,7 +57,19 @@ class Terms:
 
     clock: Clock
     capability_of: Callable[[str], str]  # the server that a tool is of; empty: none
+    own: Mapping[str, str] = field(default_factory=dict)  # a tool of ours: its capability
     registered: tuple[Capabilities, RateLimits] | None = None
+
+    def route(self) -> Route:
+        """Takes no call; what of ours is registered as signing signs, whatever it says itself."""
+        return Route(find=lambda _request: None, describe=self._describe)
+
+    def _describe(self, tool: str, _caller: Caller) -> Tool | None:
+        if self.registered is None:
+            return None
+        found = self.registered[0].get(self.own.get(tool, tool))
+        signs = found is not None and found.level is Level.SIGN
+        return Tool(tool, "", Level.SIGN, {}, False) if signs else None
 
     def hold(self, engine: Engine, request: ToolRequest) -> Engine:
         """The engine, on the terms of the call's capabilities."""

@@ -58,6 +58,7 @@ class Device:
     paired_at: int
     revoked_at: int = 0
     public_key: str = ""  # Ed25519, base64
+    key_by_token: bool = False  # it came later, and only its token vouches for it
 
     @property
     def active(self) -> bool:
@@ -98,12 +99,14 @@ class TooManyPending(Refused):
 def ask(contact: Contact, waiting: Collection[Pending], *, now: int, chance: int) -> Pending:
     """The request that waits for this device, made where there is none.
 
-    Raises TooManyPending; Refused where someone elsewhere waits under its name with another key.
+    Raises TooManyPending; Refused where someone else waits under its name: with another key, or
+    elsewhere and with a key that this one has not, or has and the other has not.
     """
     live = [one for one in waiting if one.expires_at > now]
     for one in live:
         if one.device_id == contact.device_id:
-            if one.ip != contact.ip and one.public_key != contact.public_key:
+            two_keys = one.public_key and contact.public_key
+            if one.public_key != contact.public_key and (two_keys or one.ip != contact.ip):
                 # The operator compares codes: one code must not let in another's key.
                 raise Refused("someone else waits to be paired under this name")
             better = contact.public_key and not one.public_key

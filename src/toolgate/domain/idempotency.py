@@ -5,7 +5,8 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 KEPT_MS: Final = 600_000  # gateway contract: 600 s after the answer
-UNFINISHED_KEPT_MS: Final = 24 * 3600 * 1000  # a command that waits for a person keeps its key
+# A command that waits for a person keeps its key; they may be given a week (APPROVAL_TIMEOUT_MS).
+UNFINISHED_KEPT_MS: Final = 8 * 24 * 3600 * 1000
 
 
 class Known(NamedTuple):

@@ -26,9 +26,10 @@ from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation,
 COLLECTION: Final = "approvals"
 OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person
 STREAM: Final = "approvals"
+ASKED: Final = "asked"
 
 _HAPPENED: Final = {  # the types of the events; their subject is the run that waits
-    ApprovalStatus.PENDING: "asked",
+    ApprovalStatus.PENDING: ASKED,
     ApprovalStatus.APPROVED: "decided",
     ApprovalStatus.REJECTED: "decided",
     ApprovalStatus.EXPIRED: "expired",

@@ -138,7 +138,10 @@ class AuditLog:
 
     def is_clean(self, text: str) -> bool:
         """Whether there is nothing in it to be masked."""
-        return self._redactor.text(text) == text
+        return self.masked(text) == text
+
+    def masked(self, text: str) -> str:
+        return self._redactor.text(text)
 
     def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
         """The operations that write the row, redacted, unless the caller has done so already."""

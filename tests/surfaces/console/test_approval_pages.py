@@ -6,12 +6,15 @@ from typing import Any, cast
 from starlette.requests import Request
 
 from toolgate.adapters.bus_local import LocalBus
+from toolgate.domain.approvals import ApprovalStatus
 from toolgate.domain.errors import NotFound
 from toolgate.domain.policy.model import Decision, Effect
 from toolgate.domain.tools import ToolRequest
 from toolgate.execution.approvals import Approvals
+from toolgate.orchestration import records
+from toolgate.orchestration.runs import Runs
 from toolgate.ports.evidence import Evidence
-from toolgate.ports.journal import Operation
+from toolgate.ports.journal import Operation, Put
 from toolgate.surfaces.console.approvals import SHOWN, ApprovalPages
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock
@@ -52,3 +55,30 @@ async def test_more_than_a_page_of_approvals_are_counted_and_none_is_called_deci
     assert [one["request_id"] for one in told["pending"][:2]] == ["req_00001", "req_00002"]
     assert len(told["pending"]) == SHOWN
     assert [one["status"] for one in told["recent"]] == ["APPROVED"]
+
+
+async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_be_decided() -> (
+    None
+):
+    parts = cast(Any, await asking(1))
+    nobody = cast(Any, None)  # a run that does not wait for it is not asked either
+    parts.runs = Runs(
+        journal=parts.journal,
+        dispatcher=nobody,
+        pipeline=nobody,
+        clock=parts.clock,
+        new_id=nobody,
+        agents=nobody,
+        session_tools=nobody,
+    )
+    parts.pipeline = SimpleNamespace(decide_approval=parts.approvals.decide)
+    request = ToolRequest("req_elsewhere", "kv.set", {}, run_id="run_1")
+    _, operations = parts.approvals.new(request, ASKS, summary="kv.set")
+    await parts.journal.commit(*operations, Put(records.RUNS, "run_1", b"{}"))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"approve": true}'}
+
+    scope = {"type": "http", "headers": [], "path_params": {"id": "apr_req_elsewhere"}}
+    told = cast(dict[str, Any], await ApprovalPages(parts).decide(Request(scope, receive)))
+    assert told["status"] == ApprovalStatus.APPROVED

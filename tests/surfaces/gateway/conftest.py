@@ -154,6 +154,7 @@ async def open_door(
     clock: Clock | None = None,
     pipeline: FakePipeline | None = None,
     rate: int = 60,
+    redactor: Redactor | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:
     clock = clock or SystemClock()
@@ -180,7 +181,7 @@ async def open_door(
         agents=agents,
         session_tools=tools,
     )
-    audit = AuditLog(journal, redactor=Redactor(lambda _text: []))
+    audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
     parts = assemble(
         Foundations(
             journal=journal,

@@ -11,7 +11,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.devices import OPERATOR
 from toolgate.execution import approvals as kept
-from toolgate.ports.journal import Operation, Put, Row
+from toolgate.ports.journal import Append, NewEvent, Operation, Put, Row
 from toolgate.surfaces.gateway.answers import Problem
 from toolgate.surfaces.gateway.operator import ApprovalRoutes
 from toolgate.surfaces.gateway.routes import Call
@@ -70,9 +70,14 @@ def _approval(number: int, asked_at: int, expires_at: int) -> Approval:
 def _rows(approvals: Sequence[Approval]) -> list[Operation]:
     rows: list[Operation] = []
     for one in approvals:
-        rows.append(Put(kept.COLLECTION, one.approval_id, kept.encode(one)))
+        value = kept.encode(one)
+        asked = kept.encode(replace(one, status=ApprovalStatus.PENDING))
+        rows.append(Put(kept.COLLECTION, one.approval_id, value))
+        rows.append(Append(kept.STREAM, [NewEvent("asked", asked)]))
         if one.status is ApprovalStatus.PENDING:
-            rows.append(Put(kept.OPEN, one.approval_id, kept.encode(one)))
+            rows.append(Put(kept.OPEN, one.approval_id, value))
+        else:
+            rows.append(Append(kept.STREAM, [NewEvent("decided", value)]))
     return rows
 
 
@@ -102,6 +107,41 @@ async def test_the_others_are_found_by_their_status_too(
     assert len((await listed(journal, clock, status="APPROVED", limit="500")).items) == DECIDED
     expired = await listed(journal, clock, status="EXPIRED")
     assert [one.approval_id for one in expired.items] == ["apr_0002"]
+
+
+@pytest.mark.parametrize("status", ["", "PENDING"])
+async def test_they_come_newest_first_whatever_they_are_called(
+    clock: FakeClock, status: str
+) -> None:
+    """A schedule's, a command's and an executor's: their ids are of different making."""
+    journal, now = Counting(clock=clock, bus=LocalBus()), clock.now_ms()
+    for number, name in enumerate(("tool-7", "cmd_1", "a", "run_2", "cron_x_3")):
+        one = replace(_approval(number, now + number, now + 600_000), approval_id=f"apr_{name}")
+        await journal.commit(*_rows([one]))
+    names, cursor = [], ""
+    while True:
+        page = await listed(journal, clock, status=status, limit="2", cursor=cursor)
+        names += [one.approval_id.removeprefix("apr_") for one in page.items]
+        if not page.next_cursor:
+            break
+        cursor = str(page.next_cursor)
+    assert names == ["cron_x_3", "run_2", "a", "cmd_1", "tool-7"]
+
+
+async def test_one_that_is_decided_while_they_are_paged_is_told_as_it_is_now(
+    clock: FakeClock,
+) -> None:
+    journal, now = Counting(clock=clock, bus=LocalBus()), clock.now_ms()
+    both = [_approval(number, now + number, now + 600_000) for number in (0, 1)]
+    await journal.commit(*_rows(both))
+    first = await listed(journal, clock, limit="1")
+    decided = kept.encode(replace(both[0], status=ApprovalStatus.REJECTED))
+    await journal.commit(
+        Put(kept.COLLECTION, both[0].approval_id, decided),
+        Append(kept.STREAM, [NewEvent("decided", decided)]),
+    )
+    rest = await listed(journal, clock, limit="1", cursor=str(first.next_cursor))
+    assert [(one.approval_id, one.status) for one in rest.items] == [("apr_0000", "REJECTED")]
 
 
 async def test_a_status_that_there_is_not_is_invalid(journal: Counting, clock: FakeClock) -> None:

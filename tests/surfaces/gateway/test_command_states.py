@@ -11,7 +11,7 @@ from toolgate.domain.devices import Identity, Kind, Who
 from toolgate.domain.errors import NotFound
 from toolgate.ports.journal import Row
 from toolgate.surfaces.gateway.command_reading import Entered
-from toolgate.surfaces.gateway.command_states import OPEN, STATES, States
+from toolgate.surfaces.gateway.command_states import OPEN, STATE_KEPT_MS, STATES, States
 from toolgate.surfaces.gateway.plans import Waiting
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -92,3 +92,16 @@ async def test_a_command_that_ends_leaves_a_later_one_of_the_same_request_id_run
     states.leave(later)
     with pytest.raises(NotFound):
         await states.state(LAPTOP, "r", wait=0)
+
+
+async def test_a_command_that_ends_as_an_older_one_of_its_name_is_forgotten_is_not() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    states = States(journal, LocalBus(), clock, PlainSeal())
+    await journal.commit(*states.end(ENTERED, ANSWER, waited=False))
+    clock.advance(STATE_KEPT_MS)
+    (due,) = await journal.due(until=clock.now_ms())
+    later = msgspec.structs.replace(ENTERED, command_id="cmd_2")
+    await journal.commit(*states.end(later, ANSWER, waited=False))
+    await states.on_state_due(due)
+    assert (await states.state(LAPTOP, "r", wait=0)).status is CommandStatus.DONE

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from tests.surfaces.gateway.conftest import ALL, Door, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
+from toolgate.domain.idempotency import request_hash
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.pipeline import Answer
+from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import FakePipeline
 
@@ -250,6 +253,20 @@ async def test_a_fault_of_ours_is_internal_and_tells_nothing(door: Door) -> None
     assert b"secret detail" not in answer.body
 
 
+async def test_a_fault_of_ours_is_told_under_the_callers_own_names(door: Door) -> None:
+    async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
+        raise ValueError("a fault")
+
+    door.pipeline.add("crash", Level.READ, crashes)
+    device = await door.pair()
+    trace = {"traceId": TRACE}
+    answer = await device.tool("crash", requestId="r", trace=trace)
+    assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
+    assert answer.json["traceId"] == TRACE
+    assert answer.headers["X-Request-Id"] == "r"
+    assert answer.headers["X-RateLimit-Remaining"] == "59"
+
+
 @pytest.mark.requirement("002/commands/sign-asks")
 @pytest.mark.requirement("002/commands/pending-202")
 @pytest.mark.requirement("002/commands/pending-state")
@@ -285,6 +302,24 @@ async def test_a_rejected_command_ends_refused(door: Door) -> None:
     first = await device.tool("pay", key="k", requestId="r")
     await door.pipeline.decide_approval(
         first.data["approvalId"], approve=False, decided_by="operator", reason="no"
+    )
+    state = await device.get("/command/r?wait=20")
+    assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.parametrize("terms", [{"status": "offline"}, {"expiresAt": 1}])
+async def test_what_may_no_more_be_called_is_not_called_for_a_command_that_waited(
+    door: Door, terms: dict[str, JsonValue]
+) -> None:
+    door.pipeline.add("pay", Level.SIGN, writes)
+    device = await door.pair(**ALL)
+    first = await device.tool("pay", key="k", requestId="r")
+    body = {"capabilityId": "pay", "scope": "money", "level": "sign", **terms}
+    changed = await door.ask("POST", "/capabilities/register", body=body, operator=True)
+    assert changed.status == 200
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     state = await device.get("/command/r?wait=20")
     assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
@@ -403,6 +438,18 @@ async def test_a_command_leaves_one_row_and_a_replay_none(door: Door) -> None:
     assert row.metadata["capabilityId"] == "echo"
     assert row.metadata["idempotencyKey"] == "k-9"
     assert re.fullmatch(r"[0-9a-f]{64}", row.metadata["requestHash"])
+
+
+async def test_nobody_can_try_out_on_the_row_what_a_request_may_have_held(door: Door) -> None:
+    device = await door.pair()
+    bodies = [{"payload": {"name": "echo", "args": {"pin": pin}}} for pin in ("7305", "7305", "1")]
+    for body in bodies:
+        await device.post("/command/tool", body)
+    other, second, first = await door.audit_rows(action="command.tool")
+    assert first.metadata["requestHash"] == second.metadata["requestHash"]
+    assert first.metadata["requestHash"] != other.metadata["requestHash"]
+    told = canonical(json.dumps(bodies[0]).encode())
+    assert first.metadata["requestHash"] != request_hash("POST", "/command/tool", told)
 
 
 @pytest.mark.requirement("002/audit/refused-too")

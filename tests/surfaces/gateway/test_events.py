@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
+from toolgate.adapters.patterns_re2 import SecretPatterns
 from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_WAIT_S, ErrorCode, EventType
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, ToolOutput
 from toolgate.ports.journal import Event
 from toolgate.surfaces.gateway import assembly
+from toolgate.surfaces.gateway.command_records import STREAM
 from toolgate.surfaces.gateway.routes import seconds
 from toolgate.testing.clock import FakeClock
 
@@ -39,6 +41,23 @@ async def test_a_command_makes_a_start_and_an_end_event(door: Door) -> None:
     assert "durationMs" not in start
     assert end["durationMs"] >= 0
     assert page["cursor"] == end["id"]
+
+
+async def test_no_event_tells_a_secret_that_stands_in_a_name_or_an_id() -> None:
+    patterns = SecretPatterns()
+    patterns.learn("plain-words-of-a-secret")
+    async with open_door(redactor=patterns.redactor()) as door:
+        device = await door.pair()
+        trace = {"traceId": "a plain-words-of-a-secret"}
+        await device.tool("echo", requestId="r plain-words-of-a-secret", trace=trace)
+        await device.tool("no plain-words-of-a-secret", requestId="r-2")
+        stored = await door.journal.read(STREAM)
+        assert [event.data for event in stored if b"plain-words" in event.data] == []
+        told = [json.loads(event.data) for event in stored]
+        assert [one["status"] for one in told] == ["started", "succeeded", "started", "refused"]
+        assert told[0]["metadata"]["requestId"].startswith("r ")
+        assert told[3]["message"].startswith("no ")
+        assert told[3]["metadata"]["requestId"] == "r-2"
 
 
 @pytest.mark.requirement("002/events/types")

@@ -15,7 +15,10 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.orchestration import records
+from toolgate.surfaces.gateway.command_agent import AgentPlanner
 from toolgate.testing.clock import FakeClock
 
 
@@ -219,6 +222,29 @@ async def test_a_refusal_before_execution_does_not_use_up_the_key(door: Door) ->
     assert counter.count == 1
 
 
+async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: Door) -> None:
+    """A person may be given a week (APPROVAL_TIMEOUT_MS)."""
+    device = await frozen.pair(**ALL)
+    counter = Counter()
+    frozen.pipeline.add("pay", Level.SIGN, counter)
+    asked = await device.tool("pay", key="k", requestId="r")
+    assert asked.status == 202
+    assert isinstance(frozen.clock, FakeClock)
+    frozen.clock.advance(7 * 24 * 3600 * 1000 - 1)
+    for row in await frozen.journal.due(until=frozen.clock.now_ms()):
+        await frozen.parts.on_due[row.collection](row)
+    again = await device.tool("pay", key="k", requestId="r")
+    assert (again.status, again.data["approvalId"]) == (202, asked.data["approvalId"])
+    state = await device.get("/command/r")
+    assert (state.status, state.data["status"]) == (200, "pending")
+    await frozen.pipeline.decide_approval(
+        asked.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    assert (await device.get("/command/r?wait=5")).data["status"] == "done"
+    assert (await device.tool("pay", key="k", requestId="r")).status == 200
+    assert counter.count == 1
+
+
 @pytest.mark.requirement("002/idempotency/survives-restart")
 @pytest.mark.requirement("002/pairing/survives-restart")
 @pytest.mark.requirement("002/pairing/token-hashed")
@@ -238,6 +264,28 @@ async def test_keys_pairings_and_limits_survive_a_restart(tmp_path: Path) -> Non
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert device.token.encode() not in written
     assert b"mark-of-the-answer" not in written  # answers are sealed
+
+
+async def test_an_agent_that_was_at_work_when_the_gateway_failed_is_not_set_to_work_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise Unavailable("the disk is gone")
+
+    command = {"payload": {"agentId": "echo", "message": "once"}}
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair(**ALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(AgentPlanner, "_until_it_rests", fails)
+            failed = await device.post("/command/agent", command, key="k")
+        assert (failed.status, failed.code) == (500, ErrorCode.INTERNAL)
+    async with open_door(home=tmp_path) as door:
+        again = Paired(door, "laptop", device.token)
+        answer = await again.post("/command/agent", command, key="k")
+        assert (answer.status, answer.data["output"]) == (200, "once")
+        replay = await again.post("/command/agent", command, key="k")
+        assert (replay.body, replay.headers["Idempotent-Replayed"]) == (answer.body, "true")
+        assert len(await door.journal.scan(records.RUNS)) == 1
 
 
 SERVER = [sys.executable, "-m", "toolgate", "up", "-s", "LOG_LEVEL=error"]

@@ -420,6 +420,30 @@ async def test_what_an_executor_was_asked_for_can_be_decided(
     assert decided.data["status"] == "APPROVED"
 
 
+@pytest.mark.parametrize(
+    ("capability", "kind", "payload"),
+    [
+        ("exec", "system", {"action": "exec", "args": {"cmd": "echo hi"}}),
+        ("exec", "tool", {"name": "exec", "args": {"command": "echo", "params": ["hi"]}}),
+        ("mcp.browser", "mcp", {"capabilityId": "mcp.browser", "action": "list_task_runs"}),
+    ],
+)
+async def test_what_is_registered_as_signing_asks_a_person_whoever_does_it(
+    installed: Installed, capability: str, kind: str, payload: dict[str, Any]
+) -> None:
+    terms = {"capabilityId": capability, "scope": "ours"}
+    path = "/capabilities/register"
+    await installed.operator("POST", path, {**terms, "level": "sign"})
+    try:
+        below = await installed.command(kind, payload, security={"level": "write"})
+        asked = await installed.command(kind, payload)
+    finally:
+        await installed.operator("POST", path, {**terms, "level": "write"})
+    assert (below.status, below.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert (asked.status, asked.data["status"]) == (202, "pending")
+    assert (await installed.command(kind, payload)).status == 200
+
+
 async def test_a_device_approves_no_more_than_it_may_do_itself(installed: Installed) -> None:
     tokens = {}
     for name, level in (("reader", "read"), ("writer", "write")):

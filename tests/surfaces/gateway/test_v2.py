@@ -162,6 +162,41 @@ async def test_a_new_token_for_a_paired_device_lets_in_no_stranger_who_knocked_u
     assert (row.actor, row.resource_id) == ("laptop", "laptop")
 
 
+async def test_a_new_token_shuts_out_a_key_that_came_with_the_old_one(door: Door) -> None:
+    device = await door.pair("laptop", **ALL)
+    thiefs, own = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+
+    async def signed(key: Ed25519PrivateKey, **token: str) -> Any:
+        async with opened(door) as (socket, nonce):
+            proof = {
+                "publicKey": base64.b64encode(key.public_key().public_bytes_raw()).decode(),
+                "signature": base64.b64encode(key.sign(nonce.encode())).decode(),
+            }
+            return await connect(socket, "laptop", **token, **proof)
+
+    assert (await signed(thiefs, token=device.token))["ok"] is True
+    assert (await signed(thiefs))["ok"] is True
+    rotated = await door.ask("POST", "/pairing/approve", body={"deviceId": "laptop"}, operator=True)
+    assert (await signed(thiefs))["ok"] is False
+    assert (await signed(own, token=rotated.data["deviceToken"]))["ok"] is True
+    assert (await signed(own))["ok"] is True
+
+
+async def test_a_new_token_keeps_the_key_that_a_device_was_paired_with(door: Door) -> None:
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+    async def signed() -> Any:
+        async with opened(door) as (socket, nonce):
+            signature = base64.b64encode(key.sign(nonce.encode())).decode()
+            return await connect(socket, "robot", publicKey=public, signature=signature)
+
+    await signed()
+    for _ in range(2):
+        await door.ask("POST", "/pairing/approve", body={"deviceId": "robot"}, operator=True)
+        assert (await signed())["ok"] is True
+
+
 @pytest.mark.requirement("002/v2/challenge-wrong")
 async def test_a_wrong_proof_is_refused_and_the_connection_closed(door: Door) -> None:
     device = await door.pair()

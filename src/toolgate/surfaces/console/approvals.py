@@ -74,10 +74,9 @@ class ApprovalPages:
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
         approval = await self.parts.approvals.get(request.path_params["id"])
-        is_run = bool(approval.run_id) and await self.parts.journal.get(
-            records.RUNS, approval.run_id
-        )
-        if is_run:  # a run waits for it: it is the orchestrator that lets the run go on
+        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
+        waits = await self.parts.journal.get(records.RUN_APPROVALS, approval.approval_id)
+        if waits is not None:  # a run: it is the orchestrator that lets the run go on
             await self.parts.runs.decide_approval(
                 approval.approval_id,
                 session_id="",

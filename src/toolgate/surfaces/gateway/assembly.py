@@ -168,13 +168,13 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         limits=limits,
         keys=keys,
         capabilities=capabilities,
-        records=Records(trail, on.clock),
+        records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
             Kind.TOOL: ToolPlanner(on.pipeline, on.level_of, on.upstreams.capability_of),
             Kind.SYSTEM: SystemPlanner(
-                on.pipeline, lambda name: on.level_of(name) is not None, on.clock
+                on.pipeline, lambda name: on.level_of(name) is not None, on.clock, capabilities
             ),
             Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock, on.own_servers),
         },

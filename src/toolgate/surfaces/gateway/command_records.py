@@ -1,9 +1,10 @@
 """What is written down of a command: its events, and its row in the audit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.audit import Trail
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Kind
@@ -26,17 +27,25 @@ _UNTIMED: Final = frozenset({wire.EventStatus.STARTED, wire.EventStatus.PENDING}
 @dataclass(frozen=True, slots=True)
 class Records:
     trail: Trail
+    evidence: Evidence
     clock: Clock
+    redact: Callable[[str], str]
 
     def event(self, entered: Entered, name: str, status: wire.EventStatus) -> Append:
+        source, request_id, trace_id = entered.identity.name, entered.request_id, entered.trace_id
+        names = "\0".join((source, name, request_id, trace_id))
+        if self.redact(names) != names:  # the caller chose them
+            source, name, request_id, trace_id = map(
+                self.redact, (source, name, request_id, trace_id)
+            )
         body: dict[str, object] = {
             "status": status,
-            "source": entered.identity.name,
+            "source": source,
             "message": f"{name} {status}",
             "metadata": {
-                "requestId": entered.request_id,
+                "requestId": request_id,
                 "command": entered.kind,
-                "traceId": entered.trace_id,
+                "traceId": trace_id,
             },
         }
         if status not in _UNTIMED:
@@ -47,11 +56,13 @@ class Records:
     def row(
         self, entered: Entered, capabilities: Sequence[str], *, code: str = ""
     ) -> Sequence[Operation]:
+        # Keyed, for it is of the body as it is: a secret in it could be guessed else.
+        keyed = self.evidence.commitment(entered.request_hash.encode())
         metadata: dict[str, JsonValue] = {
             "deviceId": entered.identity.name,
             "capabilityId": ",".join(capabilities) or name_of(entered),
             "idempotencyKey": entered.key or None,
-            "requestHash": entered.request_hash,
+            "requestHash": keyed.rpartition(":")[2],
             "requestId": entered.request_id,
             "traceId": entered.trace_id,
             "decision": "deny" if code else "allow",

@@ -5,6 +5,7 @@ approval was decided or has expired, its run has moved, somebody asks for it, or
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import msgspec
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind
 from toolgate.domain.errors import Conflict, NotFound, ToolgateError
+from toolgate.domain.idempotency import UNFINISHED_KEPT_MS
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 OPEN: Final = "open_commands"  # those that wait for a person or for a run
 STATES: Final = "commands"  # what GET /command/{requestId} answers
-STATE_KEPT_MS: Final = 24 * 3600 * 1000
+STATE_KEPT_MS: Final = 24 * 3600 * 1000  # once it has ended
 RETRY_MS: Final = 30_000  # after a command that waits could not be gone on with
 _DONE: Final = wire.CommandStatus.DONE
 _PENDING: Final = wire.CommandStatus.PENDING
@@ -240,7 +242,8 @@ class States:
         self.go_on_soon(row.key)
 
     async def on_state_due(self, row: Row) -> None:
-        await self.journal.commit(Delete(row.collection, row.key))
+        with contextlib.suppress(Conflict):  # a later command of that name has been written since
+            await self.journal.commit(Delete(row.collection, row.key, expected=row.version))
 
     def forget(self, command_id: str) -> None:
         """It waits no more."""
@@ -266,7 +269,7 @@ class States:
 
     def _row(self, entered: Entered, state: State) -> Put:
         key = _state_key(entered.identity.name, entered.request_id)
-        due = self.clock.now_ms() + STATE_KEPT_MS
+        due = self.clock.now_ms() + (STATE_KEPT_MS if state.status is _DONE else UNFINISHED_KEPT_MS)
         return Put(STATES, key, self.seal.close(_pack(state)), due=due)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UnsetType
 
+from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
@@ -50,6 +51,7 @@ class SystemPlanner:
     pipeline: ToolPipeline
     has: Callable[[str], bool]
     clock: Clock
+    capabilities: Capabilities
 
     def decode(self, raw: bytes) -> wire.SystemCommand:
         return wire.decode_system_command(raw)
@@ -63,7 +65,9 @@ class SystemPlanner:
         if not self.has(action):
             raise NotImplementedHere(f"nothing is configured that does {action}")
         args = _tool_args(action, payload)
-        level = Level(wire.ACTION_LEVELS[action])
+        terms = self.capabilities.get(action)
+        signs = terms is not None and terms.level is Level.SIGN
+        level = Level.SIGN if signs else Level(wire.ACTION_LEVELS[action])
         session = given(payload.session_id, given(command.session_key, ""))
 
         async def run(ticket: Ticket) -> Came:

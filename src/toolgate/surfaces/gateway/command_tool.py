@@ -75,6 +75,7 @@ class ToolPlanner:
             name=", ".join(names[:3]),
             capabilities=tuple(dict.fromkeys(charged)),
             charged=charged,
+            calls=len(calls),
             run=run,
         )
 

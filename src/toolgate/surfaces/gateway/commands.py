@@ -84,7 +84,7 @@ class Commands:
             return await self._refuse_unread(asked, bucket, wrong)
         try:
             return await self._post(entered, bucket)
-        except EXPECTED as wrong:
+        except Exception as wrong:  # noqa: BLE001 -- a fault of ours is logged as such
             problem = problem_with(entered, wrong)
             headers = _headers(entered, self.limits.look(bucket))
             return failure(problem, entered.trace_id, headers=headers)
@@ -129,12 +129,20 @@ class Commands:
         level = plan.level if declared is None else declared
         if outside := entered.identity.scope.refusal(entered.kind, level):
             raise Forbidden(outside)
+        self._check_terms(plan)
+        if level is not Level.READ and not entered.key:
+            raise Invalid(f"a command of level {level} needs an Idempotency-Key")
+
+    def _check_terms(self, plan: Plan) -> None:
         for name in plan.capabilities:
             capability = self.capabilities.get(name)
             if capability is not None and (refusal := capability.refusal(self.clock.now_ms())):
                 raise Forbidden(refusal)
-        if level is not Level.READ and not entered.key:
-            raise Invalid(f"a command of level {level} needs an Idempotency-Key")
+
+    def _check_terms_again(self, plan: Plan, waiting: OpenCommand) -> None:
+        """Unless something of it has begun: what came of that is to be told."""
+        if plan.calls == 1 and not waiting.run_id:
+            self._check_terms(plan)
 
     def _pay_capabilities(self, plan: Plan, paid: Paid) -> Paid:
         buckets = [
@@ -160,7 +168,8 @@ class Commands:
         claim = None
         if entered.key:
             claim = self._claim(entered)
-            if plan.level is not Level.READ:
+            # A run of an agent goes on without us, and may do what only it knows of.
+            if plan.level is not Level.READ or not plan.rides:
                 begin.append(self.keys.begin(claim))
         ticket = Ticket(entered.command_id, entered.request_id, rider=Rider(begin))
         if not plan.rides:
@@ -203,6 +212,8 @@ class Commands:
             if outside := entered.identity.scope.refusal(entered.kind, plan.level):
                 raise Forbidden(outside)  # it was taken away meanwhile
             waiting = await self.states.waiting(known.command_id)
+            if waiting is not None:
+                self._check_terms_again(plan, waiting)
             ticket = _taken_up(known.command_id, known.request_id, waiting)
         except BaseException:
             self.keys.release(claim, None)
@@ -233,7 +244,7 @@ class Commands:
             return
         claim = self._claim(entered) if kept.key else None
         try:
-            plan = await self._plan_again(entered)
+            plan = await self._plan_again(entered, kept)
         except BaseException:
             if claim is not None:
                 self.keys.release(claim, None)
@@ -242,7 +253,7 @@ class Commands:
         bucket = Bucket(f"device/{kept.who}", self.rate, "this device")
         await self._run(entered, plan, claim, ticket, self.limits.look(bucket), again=True)
 
-    async def _plan_again(self, entered: Entered) -> Plan:
+    async def _plan_again(self, entered: Entered, kept: OpenCommand) -> Plan:
         """As before; where the right to it was taken away meanwhile, a plan that says so."""
         try:
             if self.registry.identity(entered.identity.name) is None:
@@ -250,6 +261,7 @@ class Commands:
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
             if outside := entered.identity.scope.refusal(entered.kind, plan.level):
                 raise Forbidden(outside)
+            self._check_terms_again(plan, kept)
         except EXPECTED as refusal:
             problem = problem_with(entered, refusal)
             if problem.code is Code.INTERNAL:

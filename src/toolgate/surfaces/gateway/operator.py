@@ -9,16 +9,17 @@ from msgspec import UNSET, UnsetType
 from toolgate.admission.audit import Trail
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import to_iso_ms
+from toolgate.contracts.wire import MAX_INT, to_iso_ms
 from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.devices import Identity, Who
 from toolgate.domain.ids import is_path_safe
 from toolgate.domain.policy.model import Policy
 from toolgate.domain.targets import Change, Target
 from toolgate.domain.tools import Level
+from toolgate.execution.approvals import ASKED, Approvals
 from toolgate.execution.approvals import COLLECTION as APPROVALS
 from toolgate.execution.approvals import OPEN as OPEN_APPROVALS
-from toolgate.execution.approvals import Approvals
+from toolgate.execution.approvals import STREAM as APPROVALS_STREAM
 from toolgate.execution.approvals import decode as decode_approval
 from toolgate.execution.audit import AuditLog, AuditQuery
 from toolgate.execution.simulation import Simulation
@@ -289,21 +290,53 @@ class ApprovalRoutes:
         status = call.query.get("status", "").upper()
         if status and status not in list(ApprovalStatus):
             raise Problem(Code.INVALID_REQUEST, f"status is one of {', '.join(ApprovalStatus)}")
-        # Those that wait are few, whatever was decided before.
-        rows_of = OPEN_APPROVALS if status == ApprovalStatus.PENDING else APPROVALS
-        now, cursor = self.clock.now_ms(), call.query.get("cursor", "")
-        found: list[Approval] = []
-        while len(found) <= limit and (
-            rows := await self.journal.scan(rows_of, after=cursor, limit=200, newest_first=True)
-        ):
-            cursor = rows[-1].key
-            known = (decode_approval(row.value).at(now) for row in rows)
-            found += [one for one in known if status in ("", one.status)]
+        if status == ApprovalStatus.PENDING:
+            found = await self._waiting(call.query.get("cursor", ""))
+        else:
+            before = whole(call.query, "cursor", default=0, least=1, most=MAX_INT)
+            found = await self._asked(before or None, status, limit + 1)
         page = wire.ApprovalPage(
-            items=[_approval(one) for one in found[:limit]],
-            next_cursor=found[limit - 1].approval_id if len(found) > limit else UNSET,
+            items=[_approval(one) for _, one in found[:limit]],
+            next_cursor=found[limit - 1][0] if len(found) > limit else UNSET,
         )
         return Result(page)
+
+    async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
+        """Those that wait, each behind its cursor: they are few, whatever was decided before."""
+        now, after = self.clock.now_ms(), ""
+        found: list[tuple[str, Approval]] = []
+        while rows := await self.journal.scan(OPEN_APPROVALS, after=after):
+            after = rows[-1].key
+            for one in (decode_approval(row.value).at(now) for row in rows):
+                place = f"{one.asked_at:015}/{one.approval_id}"
+                if one.status is ApprovalStatus.PENDING and (place < cursor or not cursor):
+                    found.append((place, one))
+        return sorted(found, key=lambda each: each[0], reverse=True)
+
+    async def _asked(
+        self, before: int | None, status: str, most: int
+    ) -> list[tuple[str, Approval]]:
+        """Of any status, each behind its cursor. Their stream has them as they were asked for,
+        their ids do not."""
+        now = self.clock.now_ms()
+        found: list[tuple[str, Approval]] = []
+        settled: dict[str, Approval] = {}  # whose end was met on the way
+        while page := await self.journal.read_back(APPROVALS_STREAM, before=before):
+            before = page[-1].seq
+            for event in page:
+                one = decode_approval(event.data)
+                if event.type != ASKED:
+                    settled.setdefault(one.approval_id, one)
+                    continue
+                if one.approval_id in settled:
+                    one = settled.pop(one.approval_id)
+                elif row := await self.journal.get(APPROVALS, one.approval_id):
+                    one = decode_approval(row.value)
+                if status in ("", one.at(now).status):
+                    found.append((str(event.seq), one.at(now)))
+                    if len(found) == most:
+                        return found
+        return found
 
     async def _decide(self, call: Call) -> Result:
         wanted: wire.ApprovalDecide = call.body

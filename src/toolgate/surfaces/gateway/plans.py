@@ -75,6 +75,7 @@ class Plan:
     capabilities: tuple[str, ...]
     run: RunPlan
     charged: tuple[str, ...] = ()  # a capability for each call; empty: each once
+    calls: int = 1
     rides: bool = True  # its beginning is written by the pipeline, before anything runs
 
 
