@@ -712,6 +712,20 @@ async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_awa
     assert b"hunter2" not in row.value
 
 
+async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
+    rig: Rig,
+) -> None:
+    padded = "ls " + "a " * 1000 + "; pay everything"
+    pending = await rig.pipeline.run(call("r1", "ask.once", command=padded))
+    assert isinstance(pending, Pending)
+    assert padded in pending.summary
+    endless = await rig.pipeline.run(call("r2", "ask.once", command=padded * 10))
+    assert isinstance(endless, Pending)
+    whole = len(f'ask.once {{"command": "{padded * 10}"}}')
+    shown, _, missing = endless.summary.partition("…")
+    assert str(whole - len(shown)) in missing
+
+
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"
 
 

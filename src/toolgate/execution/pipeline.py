@@ -25,7 +25,7 @@ from toolgate.domain.errors import (
     Unavailable,
 )
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import RedactingStream, Redactor
+from toolgate.domain.redaction import MASK, RedactingStream, Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -57,6 +57,7 @@ REQUIRED: Final = "approval_required"
 _CODES: Final = {REJECTED: "rejected", EXPIRED: "approval_timeout"}  # others: blocked
 
 MAX_DETAIL: Final = 200  # characters of what a decision says beside its reason
+MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end too
 MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
 MAX_DATA_BYTES: Final = 1024 * 1024
 ELSEWHERE_S: Final = 0.05
@@ -354,7 +355,8 @@ class Pipeline:
         if asked:
             return await self._approvals.get_for(call.request)
         args = self._redactor.fields(call.request.args)
-        summary = self._redactor.preview(f"{call.request.tool} {_as_text(args)}")
+        text = f"{call.request.tool} {_as_text(args)}"
+        summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
         approval, operations = self._approvals.new(call.request, decision, summary=summary)
         await self._ledger.wait(call, decision, operations)
         return approval
@@ -466,6 +468,11 @@ def _bounded(data: JsonValue, redactor: Redactor) -> tuple[JsonValue, bool]:
 
 def _as_text(args: Mapping[str, JsonValue]) -> str:
     return _readable(json.dumps(dict(args), ensure_ascii=False))
+
+
+def _summary(text: str) -> str:
+    left = len(text) - MAX_SUMMARY
+    return text if left <= 0 else f"{text[:MAX_SUMMARY]}… [cut: {left} more characters]"
 
 
 def _released(call: Call) -> Settled:
