@@ -240,6 +240,18 @@ async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     assert rig.engine.runs["ask.once"] == 0
 
 
+async def test_a_call_does_not_run_on_another_target_than_it_was_approved_for(rig: Rig) -> None:
+    rig.engine.target = "a sandbox"
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    rig.engine.target = "production"
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == "approval_does_not_fit"
+    assert rig.engine.runs["ask.once"] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "rule_id", "reason"),
     [

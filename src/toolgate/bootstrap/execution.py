@@ -224,7 +224,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     files = FileArtifacts(
         blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
     )
-    on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
+    at_target = TargetEngine(targets, local=local, remote=runners.engine)
+    on_targets = Transfers(at_target, files)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
@@ -233,7 +234,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
     terms = Terms(clock, upstreams.sessions.capability_of)
     routes = [
-        on_target(lambda _: on_targets, offers=TARGET_TOOLS),
+        on_target(lambda _: on_targets, offers=TARGET_TOOLS, place=at_target.place),
         named_tools(in_browser, in_browser.tools()),
         upstreams.route(),
         *await _search(settings, installation),

@@ -357,7 +357,10 @@ class Pipeline:
         args = self._redactor.fields(call.request.args)
         text = f"{call.request.tool} {_as_text(args)}"
         summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
-        approval, operations = self._approvals.new(call.request, decision, summary=summary)
+        place = await self._routing.place_of(call.request)
+        approval, operations = self._approvals.new(
+            call.request, decision, summary=summary, place=place
+        )
         await self._ledger.wait(call, decision, operations)
         return approval
 
@@ -375,7 +378,8 @@ class Pipeline:
             reason = f"Rejected by {approval.decided_by}{note}"
             return deny._replace(rule_id=REJECTED, reason=reason), ()
         try:
-            return decision, [await self._approvals.use(call.request, decision)]
+            place = await self._routing.place_of(call.request)
+            return decision, [await self._approvals.use(call.request, decision, place=place)]
         except Refused as refused:
             return deny._replace(rule_id=MISFIT, reason=str(refused)), ()
 
