@@ -467,6 +467,24 @@ def test_a_number_may_be_one_of_a_list_that_holds_texts_as_well() -> None:
 READING: JsonValue = {"command": ["git status *", "git log"]}
 
 
+@pytest.mark.parametrize("payment", [[{"amount": 500}], '{"amount": 500}'])
+def test_what_lies_in_a_list_or_a_text_may_be_what_a_deny_is_about(payment: JsonValue) -> None:
+    allow: dict[str, JsonValue] = {"allow": "pay", "match": "any"}
+    abouts: list[dict[str, JsonValue]] = [
+        {"match": {"arguments": {"payment.amount": 500}}},
+        {"when": {"args.payment.amount": "> 100"}},
+        {"when": {"args.payment.amount": "exists"}},
+    ]
+    for about in abouts:
+        by = policy(allow, {"deny": "pay", **about})
+        assert effect(by, "pay", {"payment": payment}) == (DENY, "r1")
+        assert effect(by, "pay", {"payment": {"amount": 500}}) == (DENY, "r1")
+        assert effect(by, "pay", {"payment": {"currency": "EUR"}}) == (ALLOW, "r0")
+        assert effect(by, "pay", {"payment": None}) == (ALLOW, "r0")
+    unforced = policy({"allow": "pay", "when": {"args.payment.amount": "exists false"}})
+    assert effect(unforced, "pay", {"payment": payment}) == (DENY, "default_deny")
+
+
 def test_rules_can_cover_the_commands_of_one_text_between_them() -> None:
     by = policy(
         {"allow": "shell", "match": READING},

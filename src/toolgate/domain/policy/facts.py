@@ -173,10 +173,16 @@ def _components(value: JsonValue) -> tuple[str, ...] | None:
         return None
 
 
+class Hidden(Exception):
+    """An argument would lie in a list or a text, which a tool may read in its own way."""
+
+
 def argument_at(args: Mapping[str, JsonValue], path: Sequence[str]) -> JsonValue:
-    """The argument at a dotted path; None where there is none, or it is null."""
+    """The argument at a dotted path; None where there is none, or it is null. Raises Hidden."""
     value: JsonValue = args.get(path[0])
     for name in path[1:]:
+        if isinstance(value, list | str) and value:
+            raise Hidden
         if not isinstance(value, Mapping):
             return None
         value = value.get(name)
