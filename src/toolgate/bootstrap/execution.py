@@ -259,7 +259,6 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         evidence,
         lambda text: load_policy(text, parse_shell=parse_shell),
         parse_shell,
-        routing.level_of,
     )
     return Execution(
         pipeline,
