@@ -712,6 +712,15 @@ SECRET_BY_PLACE: list[JsonValue] = [
 ]
 
 
+async def test_what_a_target_calls_its_isolation_is_looked_through_too(rig: Rig) -> None:
+    rig.patterns.learn("correct-horse-battery")
+    rig.engine.outputs["count"] = ToolOutput(0, isolation="runner:correct-horse-battery")
+    assert as_ran(await rig.pipeline.run(call("r1", "count"))).isolation == "runner:[redacted]"
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan("executions")]
+    assert not any(b"correct-horse" in each for each in written)
+
+
 @pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)
 async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_away(
     rig: Rig, given: JsonValue

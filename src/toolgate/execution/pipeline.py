@@ -426,19 +426,21 @@ class Pipeline:
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    out, err = _readable(output.stdout), _readable(output.stderr)
-    texts = f"{out}\0{err}"
+    out, err, isolation = _readable(output.stdout), _readable(output.stderr), output.isolation
+    texts = f"{out}\0{err}\0{isolation}"
     if redactor.text(texts) != texts:
-        out, err = redactor.text(out), redactor.text(err)
+        out, err, isolation = map(redactor.text, (out, err, isolation))
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
     data, data_cut = _bounded(output.data, redactor)
-    if stdout is output.stdout and stderr is output.stderr and data is None:
+    unchanged = stdout is output.stdout and stderr is output.stderr
+    if unchanged and data is None and isolation == output.isolation:
         return output
     return output._replace(
         stdout=stdout,
         stderr=stderr,
         data=data,
+        isolation=isolation,
         truncated=output.truncated or stdout_cut or stderr_cut or data_cut,
     )
 
