@@ -92,6 +92,7 @@ class Upstreams:
         return ToolRoute(
             find=self._engine,
             describe=self._describe,
+            place=self.sessions.place,
         )
 
     def _engine(self, request: ToolRequest) -> Engine | None:
