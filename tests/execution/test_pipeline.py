@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import contextlib
+import hashlib
 import secrets
 import signal
 import sys
@@ -38,7 +40,7 @@ from toolgate.execution.ledger import STARTS_PER_NOTE, Ledger
 from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.evidence import record_of
-from toolgate.ports.journal import Row
+from toolgate.ports.journal import Event, Operation, Row
 from toolgate.ports.pipeline import Denied, Pending, Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipelines import POLICY, Rig, open_rig
@@ -772,3 +774,23 @@ async def test_the_detail_of_a_refusal_holds_no_secret_that_its_flag_gives_away(
         assert answer.rule_id == "no-pay"
         decision = await artifact(rig, "requests/r1/policy_decision.json")
         assert decision["detail"] == "pay --pin [redacted] -u [redacted]"
+
+
+async def test_a_file_is_kept_in_the_commit_that_puts_it_on_record(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, commits = rig.journal.commit, 0
+
+    async def dies_after_one(*operations: Operation) -> list[Event]:
+        nonlocal commits
+        commits += 1
+        if commits > 1:
+            raise Unavailable("killed")
+        return await commit(*operations)
+
+    monkeypatch.setattr(rig.journal, "commit", dies_after_one)
+    with contextlib.suppress(Unavailable):
+        await rig.executor.keep(b"hello")
+    ref = f"files/{hashlib.sha256(b'hello').hexdigest()}"
+    assert await rig.executor.artifact(ref) == b"hello"
+    assert [record["fields"]["size"] for record in await records(rig, ref)] == [5]
