@@ -375,10 +375,25 @@ def test_a_deny_is_not_got_around_by_spelling_out_where_the_workspace_is() -> No
 def test_the_directory_that_a_command_runs_in_is_compared() -> None:
     by = policy({"allow": "shell", "match": {"command": "make", "cwd": ["build/**", "."]}})
     assert effect(by, "shell", {"command": "make", "cwd": "build/x"})[0] is ALLOW
-    assert effect(by, "shell", {"command": "make"})[0] is ALLOW
+    assert effect(by, "shell", {"command": "make", "cwd": "."})[0] is ALLOW
     assert effect(by, "shell", {"command": "make", "cwd": "src"})[0] is DENY
     assert effect(by, "shell", {"command": "make", "cwd": "build/../.."})[0] is DENY
     assert effect(by, "shell", {"command": "make", "cwd": ["build"]})[0] is DENY
+
+
+@pytest.mark.parametrize("cwd", [{}, {"cwd": ""}, {"cwd": None}])
+@pytest.mark.parametrize("command", [{"command": "make"}, {"cmd": "make"}, {"code": "make()"}])
+def test_a_command_that_does_not_say_where_it_runs_may_run_where_a_deny_is_about(
+    command: dict[str, JsonValue], cwd: dict[str, JsonValue]
+) -> None:
+    """A session goes on in the directory that an earlier command, `cd`, has left it in."""
+    anywhere: dict[str, JsonValue] = {"allow": "*", "match": "any"}
+    by = policy(anywhere, {"deny": "*", "match": {"cwd": "production/**"}})
+    assert effect(by, "bash.exec", {**command, **cwd}) == (DENY, "r1")
+    assert effect(by, "bash.exec", {**command, "cwd": "build"}) == (ALLOW, "r0")
+    assert effect(by, "kv.get", {"key": "a", **cwd}) == (ALLOW, "r0")
+    here = policy({"allow": "*", "match": {"cwd": "."}})
+    assert effect(here, "bash.exec", {**command, **cwd})[0] is DENY
 
 
 def test_arguments_are_matched_by_pattern_or_equality() -> None:
