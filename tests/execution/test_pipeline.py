@@ -735,6 +735,16 @@ async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_awa
     assert b"hunter2" not in row.value
 
 
+async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_around(
+    rig: Rig,
+) -> None:
+    hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
+    pending = await rig.pipeline.run(call("r1", "ask.once", text=hidden))
+    assert isinstance(pending, Pending)
+    shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
+    assert pending.summary == f'ask.once {{"text": "{shown}"}}'
+
+
 async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
     rig: Rig,
 ) -> None:

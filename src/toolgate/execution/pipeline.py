@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from unicodedata import category
 
 import msgspec
 
@@ -58,6 +59,7 @@ _CODES: Final = {REJECTED: "rejected", EXPIRED: "approval_timeout"}  # others: b
 
 MAX_DETAIL: Final = 200  # characters of what a decision says beside its reason
 MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end too
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
 MAX_DATA_BYTES: Final = 1024 * 1024
 ELSEWHERE_S: Final = 0.05
@@ -477,6 +479,9 @@ def _as_text(args: Mapping[str, JsonValue]) -> str:
 
 
 def _summary(text: str) -> str:
+    """For people: what is invisible or turns the direction of writing is spelt out."""
+    if not text.isprintable():
+        text = "".join(json.dumps(c)[1:-1] if category(c) in _UNSEEN else c for c in text)
     left = len(text) - MAX_SUMMARY
     return text if left <= 0 else f"{text[:MAX_SUMMARY]}… [cut: {left} more characters]"
 
