@@ -277,6 +277,14 @@ def test_an_update_keeps_its_time_or_gets_the_present_one() -> None:
     assert answer.updates == (Delta("a", "then"), Delta("b", "now"), Delta("c", "now"))
 
 
+@pytest.mark.parametrize("ok", [True, False])
+def test_no_half_of_a_token_is_left_of_what_a_runner_calls_its_isolation(ok: bool) -> None:
+    token = "a-token-that-is-longer-than-the-name-of-an-isolation"
+    body = json.dumps({"ok": ok, "isolation": f"bwrap {token}"}).encode()
+    target = a_target("http://x", auth_token=token)
+    assert read_answer(body, now="now", target=target).output.isolation == "runner:bwrap ***"
+
+
 @pytest.mark.requirement("000/answer/wrapped-without-updates")
 @pytest.mark.requirement("000/answer/result-wins")
 @pytest.mark.requirement("000/answer/output-absent")

@@ -105,7 +105,7 @@ def check_home(home: Path, *, since: str = "") -> list[str]:
             key=key_of(home),
             since=since,
             read_artifact=closed.artifact,
-            journal=closed.records(),
+            journal=closed.filed(),
         ).problems
 
 
@@ -615,6 +615,36 @@ async def test_a_record_changed_in_the_journal_is_found(tmp_path: Path) -> None:
     with ClosedHome(tmp_path / "other") as closed:
         report = check_log(tmp_path / "evidence", key=key_of(tmp_path), journal=closed.records())
     assert report.problems == ["journal, record 2: it is another in the log"]
+
+
+OF_THE_LOG = "segment IN (SELECT id FROM segments WHERE stream = 'evidence')"
+
+
+@pytest.mark.parametrize(
+    ("behind", "which"),
+    [
+        (f"DELETE FROM events WHERE {OF_THE_LOG} AND seq = 8", 7),
+        (f"UPDATE events SET subject = 'other' WHERE {OF_THE_LOG} AND seq = 8", 7),
+        (f"UPDATE events SET subject = 'other' WHERE {OF_THE_LOG} AND seq = 3", 2),
+        (f"UPDATE events SET type = 'result' WHERE {OF_THE_LOG} AND seq = 3", 2),
+    ],
+)
+async def test_a_record_that_was_taken_out_of_the_journal_or_hidden_in_it_is_missed(
+    tmp_path: Path, behind: str, which: int
+) -> None:
+    async with running(tmp_path) as home:
+        await fill(home, 5)
+    signed = tmp_path / "signed"
+    shutil.copytree(tmp_path / "evidence", signed)
+    async with running(tmp_path) as home:
+        await fill(home, 5, first=5)
+    shutil.rmtree(tmp_path / "evidence")
+    signed.rename(tmp_path / "evidence")  # as if the last five were not under a checkpoint yet
+    assert check_home(tmp_path) == []
+    in_file(tmp_path, behind)
+    assert [problem.partition(":")[0] for problem in check_home(tmp_path)] == [
+        f"journal, record {which}"
+    ]
 
 
 async def test_a_log_that_was_replaced_is_told_from_one_that_was_continued(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def check(home: Path) -> LogReport:
             closed.log.root,
             key=Ed25519Signer.in_home(home, name="test/log").key,
             read_artifact=closed.artifact,
-            journal=closed.records(),
+            journal=closed.filed(),
         )
 
 

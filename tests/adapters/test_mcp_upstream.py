@@ -73,6 +73,18 @@ def http_server() -> Iterator[Server]:
         process.kill()
 
 
+async def test_the_place_of_a_call_is_its_server_whatever_that_is_called() -> None:
+    upstream, asked = Upstream(STDIO), ToolRequest("r", "mcp.test.echo", {})
+    at_first = await upstream.sessions.place(asked)
+    upstream.server = replace(STDIO, env=(("TOKEN", "another"),))
+    assert await upstream.sessions.place(asked) == at_first
+    upstream.server = GARBAGE
+    by_another = await upstream.sessions.place(asked)
+    upstream.server = Server(url="http://127.0.0.1:1/mcp")
+    nowhere = await upstream.sessions.place(ToolRequest("r", "mcp.other.echo", {}))
+    assert len({at_first, by_another, await upstream.sessions.place(asked), nowhere}) == 4
+
+
 @pytest.mark.requirement("002/mcp/stdio-and-http")
 async def test_a_stdio_server_is_listed_with_levels_and_called(stdio: Upstream) -> None:
     tools = {tool.name: tool for tool in await stdio.sessions.tools("mcp.test")}

@@ -11,7 +11,7 @@ from toolgate.adapters.web_guard import GuardedWeb
 from toolgate.adapters.web_search import WebSearch
 from toolgate.bootstrap import execution
 from toolgate.domain.addresses import parse_host
-from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.domain.tools import Caller, Outcome, ToolRequest
 from toolgate.ports.web import Granted, WebRequest, WebResponse, any_host
 
 
@@ -31,6 +31,14 @@ async def test_what_a_provider_does_not_know_of_a_hit_is_empty() -> None:
         "provider": "searxng",
         "results": [{"title": "A page", "url": "https://example.org/", "snippet": ""}],
     }
+
+
+@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": 0}, {"limit": 51}, {"query": ""}])
+async def test_an_agent_is_held_to_the_limits_that_it_is_told(wrong: dict[str, Any]) -> None:
+    hits = [{"title": str(number)} for number in range(60)]
+    engine = WebSearch(OneAnswer({"results": hits}), provider="searxng", url="http://searx.lan")
+    found = await engine.run(ToolRequest("r_1", "web.search", {"query": "x", **wrong}, Caller()))
+    assert (found.exit_code, found.data, found.outcome) == (1, None, Outcome.NOT_STARTED)
 
 
 class Entering:

@@ -20,7 +20,9 @@ GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST"
 
 
 @contextlib.contextmanager
-def answering(status: int, body: bytes, asked: list[str] | None = None) -> Iterator[Operator]:
+def answering(
+    status: int, body: bytes, asked: list[str] | None = None, *, location: str = ""
+) -> Iterator[Operator]:
     """A server that answers each request with this; `asked` gets the paths."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -28,6 +30,8 @@ def answering(status: int, body: bytes, asked: list[str] | None = None) -> Itera
             if asked is not None:
                 asked.append(self.path)
             self.send_response(status)
+            if location:
+                self.send_header("Location", location)
             self.end_headers()
             self.wfile.write(body)
 
@@ -44,6 +48,27 @@ def answering(status: int, body: bytes, asked: list[str] | None = None) -> Itera
         finally:
             server.shutdown()
             serving.join()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_token_goes_where_an_answer_leads(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXECUTOR_TOKEN", "token")
+    elsewhere: list[str] = []
+    with (
+        answering(200, b'{"ok":true,"data":{}}', elsewhere) as other,
+        answering(status, b"", location=f"{other.url}/elsewhere") as operator,
+    ):
+        with pytest.raises(Unavailable):
+            operator.data("GET", "/approvals")
+        with pytest.raises(Unavailable):
+            operator.data("POST", "/approvals", {})
+        with pytest.raises(Unavailable):
+            list(operator.lines("/events/stream"))
+        get = ["artifact", "get", "files/x", "--url", operator.url, "--home", str(tmp_path)]
+        assert CliRunner().invoke(main, get).exit_code != 0
+    assert elsewhere == []
 
 
 def test_a_stream_that_is_refused_says_why() -> None:

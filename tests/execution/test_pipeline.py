@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import contextlib
+import hashlib
 import secrets
 import signal
 import sys
@@ -38,7 +40,7 @@ from toolgate.execution.ledger import STARTS_PER_NOTE, Ledger
 from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.evidence import record_of
-from toolgate.ports.journal import Row
+from toolgate.ports.journal import Event, Operation, Row
 from toolgate.ports.pipeline import Denied, Pending, Ran
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipelines import POLICY, Rig, open_rig
@@ -237,6 +239,18 @@ async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     answer = await rig.pipeline.run(call("r1", "ask.once", amount=5000))
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
+    assert rig.engine.runs["ask.once"] == 0
+
+
+async def test_a_call_does_not_run_on_another_target_than_it_was_approved_for(rig: Rig) -> None:
+    rig.engine.target = "a sandbox"
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    rig.engine.target = "production"
+    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(answer, Denied)
+    assert answer.rule_id == "approval_does_not_fit"
     assert rig.engine.runs["ask.once"] == 0
 
 
@@ -700,6 +714,15 @@ SECRET_BY_PLACE: list[JsonValue] = [
 ]
 
 
+async def test_what_a_target_calls_its_isolation_is_looked_through_too(rig: Rig) -> None:
+    rig.patterns.learn("correct-horse-battery")
+    rig.engine.outputs["count"] = ToolOutput(0, isolation="runner:correct-horse-battery")
+    assert as_ran(await rig.pipeline.run(call("r1", "count"))).isolation == "runner:[redacted]"
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan("executions")]
+    assert not any(b"correct-horse" in each for each in written)
+
+
 @pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)
 async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_away(
     rig: Rig, given: JsonValue
@@ -710,6 +733,30 @@ async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_awa
     row = await rig.journal.get(APPROVALS, pending.approval_id)
     assert row is not None
     assert b"hunter2" not in row.value
+
+
+async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_around(
+    rig: Rig,
+) -> None:
+    hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
+    pending = await rig.pipeline.run(call("r1", "ask.once", text=hidden))
+    assert isinstance(pending, Pending)
+    shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
+    assert pending.summary == f'ask.once {{"text": "{shown}"}}'
+
+
+async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_it_is_missing(
+    rig: Rig,
+) -> None:
+    padded = "ls " + "a " * 1000 + "; pay everything"
+    pending = await rig.pipeline.run(call("r1", "ask.once", command=padded))
+    assert isinstance(pending, Pending)
+    assert padded in pending.summary
+    endless = await rig.pipeline.run(call("r2", "ask.once", command=padded * 10))
+    assert isinstance(endless, Pending)
+    whole = len(f'ask.once {{"command": "{padded * 10}"}}')
+    shown, _, missing = endless.summary.partition("…")
+    assert str(whole - len(shown)) in missing
 
 
 NO_PAY = "  - {id: no-pay, deny: exec, match: {command: ['pay **']}, reason: No money}\n"
@@ -737,3 +784,23 @@ async def test_the_detail_of_a_refusal_holds_no_secret_that_its_flag_gives_away(
         assert answer.rule_id == "no-pay"
         decision = await artifact(rig, "requests/r1/policy_decision.json")
         assert decision["detail"] == "pay --pin [redacted] -u [redacted]"
+
+
+async def test_a_file_is_kept_in_the_commit_that_puts_it_on_record(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, commits = rig.journal.commit, 0
+
+    async def dies_after_one(*operations: Operation) -> list[Event]:
+        nonlocal commits
+        commits += 1
+        if commits > 1:
+            raise Unavailable("killed")
+        return await commit(*operations)
+
+    monkeypatch.setattr(rig.journal, "commit", dies_after_one)
+    with contextlib.suppress(Unavailable):
+        await rig.executor.keep(b"hello")
+    ref = f"files/{hashlib.sha256(b'hello').hexdigest()}"
+    assert await rig.executor.artifact(ref) == b"hello"
+    assert [record["fields"]["size"] for record in await records(rig, ref)] == [5]

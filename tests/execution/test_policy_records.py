@@ -3,12 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from toolgate.adapters.policy_file import load_policy
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.domain.policy.model import ACTIVE_POLICY
 from toolgate.execution.audit import AuditQuery
 from toolgate.execution.policy_records import ACTION, PolicyRecords
 from toolgate.ports.evidence import STREAM
+from toolgate.ports.journal import Event, Operation
 from toolgate.testing.pipelines import Rig, open_rig
 
 STRICTER = load_policy("version: 1\nrules: []\n", parse_shell=TreeSitterShellParser())
@@ -62,3 +65,29 @@ async def test_a_change_is_written_down_as_it_comes(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         keeping.cancel()
         assert len(await versions(rig)) == 2
+
+
+async def test_a_policy_that_was_in_force_while_another_was_written_down_is_on_record_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_rig(tmp_path) as rig, asyncio.timeout(10), asyncio.TaskGroup() as group:
+        records = records_of(rig)
+        first = rig.policies[ACTIVE_POLICY]
+        commit, disk, busy = rig.journal.commit, asyncio.Event(), asyncio.Event()
+
+        async def slowly(*operations: Operation) -> list[Event]:
+            busy.set()
+            await disk.wait()
+            return await commit(*operations)
+
+        monkeypatch.setattr(rig.journal, "commit", slowly)
+        noting = group.create_task(records.note())
+        await busy.wait()
+        for policy in (STRICTER, first):
+            rig.policies[ACTIVE_POLICY] = policy
+            records.changed(None)
+        disk.set()
+        await noting
+        await records.note()
+        a, b = first.version, STRICTER.version
+        assert await versions(rig) == [("", a), (a, b), (b, a)]

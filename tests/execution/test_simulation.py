@@ -8,7 +8,7 @@ from toolgate.adapters.policy_file import load_policy
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.domain.policy.model import Policy
 from toolgate.domain.shell import Script
-from toolgate.domain.tools import Level, ToolRequest
+from toolgate.domain.tools import ToolRequest
 from toolgate.execution.simulation import Simulation
 from toolgate.testing.pipelines import open_rig
 
@@ -40,9 +40,40 @@ async def test_nothing_else_waits_for_a_simulation(tmp_path: Path) -> None:
 
     async with open_rig(tmp_path) as rig:
         await rig.pipeline.run(ToolRequest("r1", "shell", {"command": "make"}))
-        simulation = Simulation(
-            rig.journal, rig.evidence, compile_slowly, parse_slowly, lambda _: Level.WRITE
-        )
+        simulation = Simulation(rig.journal, rig.evidence, compile_slowly, parse_slowly)
         looked_at, changes = await simulation.run(CANDIDATE, limit=10)
     assert (looked_at, [change.decision.rule_id for change in changes]) == (1, ["default_deny"])
     assert went_on == [True, True]
+
+
+READS = """
+version: 1
+rules:
+  - {id: reads, allow: "*", match: {level: read}, reason: It only reads}
+"""
+
+
+async def test_a_call_is_of_the_level_that_its_tool_had_when_it_was_decided(
+    tmp_path: Path,
+) -> None:
+    async with open_rig(tmp_path) as rig:
+        await rig.pipeline.run(ToolRequest("r1", "count", {}))
+        await rig.pipeline.run(ToolRequest("r2", "fail", {}))
+    async with open_rig(tmp_path) as rig:
+        simulation = Simulation(
+            rig.journal, rig.evidence, lambda text: load_policy(text, parse_shell=PARSE), PARSE
+        )
+        looked_at, changes = await simulation.run(READS, limit=10)
+    assert looked_at == 2
+    assert [change.recorded.call.tool for change in changes] == ["fail"]
+
+
+async def test_what_a_policy_has_not_decided_is_not_decided_again(tmp_path: Path) -> None:
+    async with open_rig(tmp_path) as rig:
+        await rig.pipeline.run(ToolRequest("r1", "fail", {}))
+        await rig.pipeline.run(ToolRequest("r1", "fail", {"other": True}))
+        simulation = Simulation(
+            rig.journal, rig.evidence, lambda text: load_policy(text, parse_shell=PARSE), PARSE
+        )
+        looked_at, changes = await simulation.run(READS, limit=10)
+    assert (looked_at, len(changes)) == (1, 1)

@@ -107,6 +107,24 @@ async def test_a_call_runs_on_the_target_that_was_chosen(targets: Targets) -> No
     assert [target.auth_token for target in asked_for] == ["secret-token"] * 2
 
 
+async def test_the_place_of_a_call_changes_with_the_target_that_would_be_chosen(
+    targets: Targets,
+) -> None:
+    engine = TargetEngine(targets, local=Recorder("local"), remote=lambda _: Recorder("remote"))
+    asked = ToolRequest("1", "bash.exec", {}, Caller("t_1", "w_1"))
+    at_first = await engine.place(asked)
+    await targets.upsert("a", RUNNER)
+    assert await engine.place(asked) == at_first
+    await targets.upsert("a", Change(is_default=True))
+    by_default = await engine.place(asked)
+    await targets.upsert("a", Change(auth_token="another"))
+    assert await engine.place(asked) == by_default
+    await targets.upsert("a", Change(endpoint="http://elsewhere"))
+    moved = await engine.place(asked)
+    await targets.upsert("a", Change(enabled=False))
+    assert len({at_first, by_default, moved, await engine.place(asked)}) == 4
+
+
 async def test_a_refused_target_is_a_denial_before_any_traffic(targets: Targets) -> None:
     local, remote = Recorder("local"), Recorder("remote")
     engine = TargetEngine(targets, local=local, remote=lambda _: remote)

@@ -18,7 +18,7 @@ from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.script_agent import ScriptAgent
 from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.domain import deliveries
-from toolgate.domain.errors import Conflict, NotFound, Unavailable
+from toolgate.domain.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.domain.runs import RunStarted, RunStatus
 from toolgate.domain.toolcalls import CallStatus
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
@@ -481,6 +481,41 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
         await house.runs.decide_approval(
             approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
         )
+
+
+@pytest.mark.parametrize("door", ["a session", "another ingress"])
+async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_name(
+    house: House, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    named: list[str] = []
+
+    async def decide(_: FakePipeline, approval_id: str, *, decided_by: str, **_word: object) -> str:
+        named.append(decided_by)
+        raise Refused("for the test")
+
+    monkeypatch.setattr(FakePipeline, "decide_approval", decide)
+    if door == "a session":
+        with pytest.raises(Refused):
+            await house.runs.decide_approval(
+                approval_id,
+                session_id="s",
+                run_id=run_id,
+                approve=True,
+                reason="",
+                decided_by="operator",
+            )
+    else:
+        bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+        listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+        await listener.start()
+        at = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/approvals/{approval_id}/decide"
+        async with aiohttp.ClientSession() as http:
+            await http.post(at, json={"decision": "approve", "decided_by": "operator"})
+        await listener.stop()
+    assert named == ["user:operator"]
 
 
 async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House) -> None:

@@ -329,7 +329,8 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     ok = result.get("ok")
     if not isinstance(ok, bool):
         raise Unreadable("the runner's answer is no result: `ok` must be a boolean")
-    stderr, isolation = _text(result, "stderr"), f"runner:{_text(result, 'isolation')[:32]}"
+    stderr = _text(result, "stderr")
+    isolation = f"runner:{_hide(_text(result, 'isolation'), target)[:32]}"
     cut = result.get("truncated") is True
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))

@@ -41,12 +41,15 @@ from toolgate.domain.checkpoints import (
 )
 from toolgate.domain.errors import Invalid, NotFound, ToolgateError
 from toolgate.ports.evidence import STREAM, record_of
+from toolgate.ports.journal import Event
 
 LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"
 ARTIFACT_DIRECTORY: Final = "artifacts"  # in an exported log: files named by their hash
 
 MOST_PROBLEMS: Final = 1_000
+NOT_FILED: Final = b""  # in the place of a record that the journal has lost or hidden
+LOST: Final = "it is missing, or not filed under its kind and subject"
 
 _HEX_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -69,6 +72,13 @@ class Proof(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     proof: list[str]
     record: str
+
+
+class _Said(msgspec.Struct):
+    """Of a record, what its event in the journal is found by."""
+
+    kind: str
+    subject: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +277,12 @@ class _Walk:
 
     def _record(self, record: bytes) -> None:
         index = self._tree.size
-        if self._journal is not None and next(self._journal, None) != record:
-            self._wrong(f"journal, record {index}", "it is another in the log")
+        if self._journal is not None:
+            kept = next(self._journal, None)
+            if kept == NOT_FILED:
+                self._wrong(f"journal, record {index}", LOST)
+            elif kept != record:
+                self._wrong(f"journal, record {index}", "it is another in the log")
         self._artifacts(index, record)
 
     def _artifacts(self, index: int, record: bytes) -> None:
@@ -289,7 +303,11 @@ class _Walk:
     def _rest_of_journal(self) -> None:
         waiting = 0
         for record in self._journal or ():
-            self._artifacts(self._checkpoint.size + waiting, record)
+            index = self._checkpoint.size + waiting
+            if record == NOT_FILED:
+                self._wrong(f"journal, record {index}", LOST)
+            else:
+                self._artifacts(index, record)
             waiting += 1
         if waiting:
             self._report.notes.append(f"{waiting} records are not yet under a checkpoint")
@@ -346,6 +364,15 @@ class ClosedHome:
     def records(self) -> Iterator[bytes]:
         return (record_of(event.data) for event in self._journal.events(STREAM))
 
+    def filed(self) -> Iterator[bytes]:
+        """As `records`, with NOT_FILED for each that nobody would find by its number or subject."""
+        number = 0
+        for event in self._journal.events(STREAM):
+            while (number := number + 1) < event.seq:
+                yield NOT_FILED
+            record = record_of(event.data)
+            yield record if _is_filed(event, record) else NOT_FILED
+
     def about(self, subject: str) -> list[tuple[int, bytes]]:
         """The records about something (a request): index and text."""
         found = self._journal.events(STREAM, subject=subject)
@@ -373,6 +400,14 @@ class ClosedHome:
             return (self.home / BLOBS_DIRECTORY / name[:2] / name[2:4] / name).read_bytes()
         except FileNotFoundError as missing:
             raise NotFound("artifact", ref) from missing
+
+
+def _is_filed(event: Event, record: bytes) -> bool:
+    try:
+        said = msgspec.json.decode(record, type=_Said)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return (said.kind, said.subject) == (event.type, event.subject)
 
 
 def exported_artifact(root: Path) -> ReadArtifact:

@@ -81,6 +81,13 @@ class McpUpstreams:
         known = self._known(capability_id)
         return None if known is None else known.tools.get(action)
 
+    async def place(self, request: ToolRequest) -> str:
+        """The server that the call would go to now, but for its environment and headers."""
+        server = self._find(self.capability_of(request.tool))
+        if server is None:
+            return ""
+        return msgspec.json.encode([server.url, server.command, server.args]).decode()
+
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         known = self._known(capability_id)
         if known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S:

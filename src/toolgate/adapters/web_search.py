@@ -1,7 +1,7 @@
 """`web.search` by a provider that the operator names: a SearXNG of their own, or Brave."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -31,8 +31,8 @@ TOOL: Final = Tool(
 
 
 class _Args(msgspec.Struct, frozen=True):
-    query: str
-    limit: int = 10
+    query: Annotated[str, msgspec.Meta(min_length=1)]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_HITS)] = 10
 
 
 class WebSearch:

@@ -31,7 +31,7 @@ async def open_console(
                 closed.log.root,
                 key=log_key,
                 read_artifact=closed.artifact,
-                journal=closed.records(),
+                journal=closed.filed(),
             )
         return Verification(found.size, found.artifacts, found.problems, found.notes)
 

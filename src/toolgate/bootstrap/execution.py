@@ -92,6 +92,7 @@ class Upstreams:
         return ToolRoute(
             find=self._engine,
             describe=self._describe,
+            place=self.sessions.place,
         )
 
     def _engine(self, request: ToolRequest) -> Engine | None:
@@ -224,7 +225,8 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     files = FileArtifacts(
         blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
     )
-    on_targets = Transfers(TargetEngine(targets, local=local, remote=runners.engine), files)
+    at_target = TargetEngine(targets, local=local, remote=runners.engine)
+    on_targets = Transfers(at_target, files)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(
@@ -234,7 +236,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     terms = Terms(clock, upstreams.sessions.capability_of)
     routes = [
         terms.route(),
-        on_target(lambda _: on_targets, offers=TARGET_TOOLS),
+        on_target(lambda _: on_targets, offers=TARGET_TOOLS, place=at_target.place),
         named_tools(in_browser, in_browser.tools()),
         upstreams.route(),
         *await _search(settings, installation),
@@ -259,7 +261,6 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         evidence,
         lambda text: load_policy(text, parse_shell=parse_shell),
         parse_shell,
-        routing.level_of,
     )
     return Execution(
         pipeline,

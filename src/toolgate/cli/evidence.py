@@ -146,7 +146,7 @@ def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool
                 key=_key_for(root, key, path / "keys" / PUBLIC_KEY),
                 since=older,
                 read_artifact=closed.artifact,
-                journal=closed.records(),
+                journal=closed.filed(),
                 told=told,
             )
         _report(report, as_json=as_json)

@@ -66,11 +66,18 @@ class Operator:
         )
 
 
+class _NotElsewhere(urllib.request.HTTPRedirectHandler):
+    """No gateway leads elsewhere, and whoever is led to would be sent our token."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
     """What asks this address. No proxy can reach this machine for us, nor may it have our token."""
     host = urllib.parse.urlsplit(url).hostname or ""
     direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
-    return urllib.request.build_opener(*direct, *handlers)
+    return urllib.request.build_opener(_NotElsewhere, *direct, *handlers)
 
 
 def _is_this_machine(host: str) -> bool:

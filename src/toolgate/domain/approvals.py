@@ -87,7 +87,7 @@ class Approval:
         if self.status is not ApprovalStatus.APPROVED:
             raise Refused(f"approval {self.approval_id} is {self.status.lower()}")
         if binding != self.binding:
-            raise Refused(f"approval {self.approval_id} is for another call")
+            raise Refused(f"approval {self.approval_id} is for another call, or another target")
         if self.used:
             raise Refused(f"approval {self.approval_id} has been used")
         if now > self.decided_at + USE_WINDOW_MS:

@@ -72,14 +72,14 @@ class Approvals:
         return await self.get(approval_id_of(request.request_id))
 
     def new(
-        self, request: ToolRequest, decision: Decision, *, summary: str
+        self, request: ToolRequest, decision: Decision, *, summary: str, place: str = ""
     ) -> tuple[Approval, list[Operation]]:
-        """An approval for this call, and what writes it; the caller commits that with its own."""
+        """An approval for this call at this place, and what writes it, for the caller to commit."""
         now = self._clock.now_ms()
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
-            binding=self._binding(request, decision),
+            binding=self._binding(request, decision, place),
             tool=request.tool,
             summary=summary,
             reason=decision.reason,
@@ -117,7 +117,7 @@ class Approvals:
         closed = decode(row.value).withdraw(by=by, now=self._clock.now_ms(), note=reason)
         return closed, self._write(closed, expected=row.version)
 
-    async def use(self, request: ToolRequest, decision: Decision) -> Operation:
+    async def use(self, request: ToolRequest, decision: Decision, *, place: str = "") -> Operation:
         """The write that uses the approval up, to be committed with the start of the call.
 
         Raises Refused where it is not for exactly this call, or has been used.
@@ -128,7 +128,8 @@ class Approvals:
             raise Refused(
                 f"approval {approval.approval_id} was asked for under another policy than is in force now"
             )
-        used = approval.use(self._binding(request, decision), now=self._clock.now_ms())
+        binding = self._binding(request, decision, place)
+        used = approval.use(binding, now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
@@ -139,12 +140,12 @@ class Approvals:
                 await self._journal.commit(*self._write(expired, expected=row.version))
         return expired.run_id
 
-    def _binding(self, request: ToolRequest, decision: Decision) -> str:
+    def _binding(self, request: ToolRequest, decision: Decision, place: str) -> str:
         """Keyed, for it is of the arguments as they are: a secret in them could be guessed else."""
         bound = binding_of(
             request.tool,
             request.args,
-            target=request.target_id,
+            target=place,
             policy_version=decision.policy_version,
         )
         return self._evidence.commitment(bound.encode())

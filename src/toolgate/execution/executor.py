@@ -12,11 +12,11 @@ from toolgate.contracts.wire import given, to_iso_ms
 from toolgate.domain.errors import Invalid
 from toolgate.domain.tools import Caller, ToolRequest
 from toolgate.execution.episodes import search_episodes
-from toolgate.execution.file_artifacts import FileArtifacts, is_file
+from toolgate.execution.file_artifacts import FileArtifact, FileArtifacts, is_file
 from toolgate.execution.pipeline import Pipeline
 from toolgate.ports.clock import Clock
-from toolgate.ports.evidence import Evidence
-from toolgate.ports.journal import Journal
+from toolgate.ports.evidence import Evidence, Scalar
+from toolgate.ports.journal import Journal, Operation
 
 _REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _NO_CTX: Final = wire.Ctx()
@@ -50,18 +50,17 @@ class LocalExecutor:
 
     async def keep(self, content: bytes) -> wire.StoredArtifact:
         """Keep a file for this caller's tools, and a record of it; raises Invalid."""
-        kept = await self.files.keep(content, owner=self.caller)
-        await self.evidence.record(
-            "artifact",
-            {
-                "tenant": self.caller.tenant,
-                "workspace": self.caller.workspace,
-                "ref": kept.ref,
-                "size": kept.size,
-            },
-            subject=kept.ref,
-        )
+        kept = await self.files.keep(content, owner=self.caller, also=self._on_record)
         return wire.StoredArtifact(ok=True, ref=kept.ref, sha256=kept.sha256, size=kept.size)
+
+    def _on_record(self, kept: FileArtifact) -> Sequence[Operation]:
+        fields: dict[str, Scalar] = {
+            "tenant": self.caller.tenant,
+            "workspace": self.caller.workspace,
+            "ref": kept.ref,
+            "size": kept.size,
+        }
+        return self.evidence.prepare("artifact", fields, subject=kept.ref)
 
     async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
         return await search_episodes(self.journal, search)

@@ -6,7 +6,7 @@ that kept a file, or were given it, can use it in a tool.
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -17,7 +17,7 @@ from toolgate.domain.errors import Invalid, NotFound
 from toolgate.domain.tools import Caller
 from toolgate.ports.blobs import Blobs
 from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal, Put
+from toolgate.ports.journal import Journal, Operation, Put
 
 COLLECTION: Final = "file_artifacts"  # rows by digest and owner
 LARGEST_FILE: Final = 32 * 1024 * 1024  # half of what a session's disk holds
@@ -37,6 +37,13 @@ class FileArtifact:
     @property
     def sha256(self) -> str:
         return self.ref.removeprefix(PREFIX)
+
+
+Also = Callable[[FileArtifact], Sequence[Operation]]
+
+
+def nothing(_: FileArtifact) -> Sequence[Operation]:
+    return ()
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -62,16 +69,20 @@ class FileArtifacts:
         self._holds_secret = holds_secret
         self._one_at_a_time = asyncio.Lock()
 
-    async def keep(self, content: bytes, *, owner: Caller) -> FileArtifact:
-        """On disk when this returns; raises Invalid for what is too large or holds a secret."""
+    async def keep(self, content: bytes, *, owner: Caller, also: Also = nothing) -> FileArtifact:
+        """On disk when this returns, with what else is to be written of it in the same commit.
+
+        Raises Invalid for what is too large or holds a secret.
+        """
         if len(content) > LARGEST_FILE:
             raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes")
         async with self._one_at_a_time:  # looking at one takes a while, and much of the processor
             await asyncio.to_thread(self._check, content)
         digest = (await self._blobs.put(content)).removeprefix("sha256:")
         row = _Row(len(content), self._clock.now_ms())
-        await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)))
-        return FileArtifact(PREFIX + digest, len(content))
+        kept = FileArtifact(PREFIX + digest, len(content))
+        await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)), *also(kept))
+        return kept
 
     def _check(self, content: bytes) -> None:
         """Raises Invalid where a secret is in it; it cannot be masked, or it would be another file."""

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from unicodedata import category
 
 import msgspec
 
@@ -25,7 +26,7 @@ from toolgate.domain.errors import (
     Unavailable,
 )
 from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.redaction import RedactingStream, Redactor
+from toolgate.domain.redaction import MASK, RedactingStream, Redactor
 from toolgate.domain.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.execution.approvals import Approvals
 from toolgate.execution.builtin import failed
@@ -57,6 +58,8 @@ REQUIRED: Final = "approval_required"
 _CODES: Final = {REJECTED: "rejected", EXPIRED: "approval_timeout"}  # others: blocked
 
 MAX_DETAIL: Final = 200  # characters of what a decision says beside its reason
+MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end too
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
 MAX_DATA_BYTES: Final = 1024 * 1024
 ELSEWHERE_S: Final = 0.05
@@ -354,8 +357,12 @@ class Pipeline:
         if asked:
             return await self._approvals.get_for(call.request)
         args = self._redactor.fields(call.request.args)
-        summary = self._redactor.preview(f"{call.request.tool} {_as_text(args)}")
-        approval, operations = self._approvals.new(call.request, decision, summary=summary)
+        text = f"{call.request.tool} {_as_text(args)}"
+        summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
+        place = await self._routing.place_of(call.request)
+        approval, operations = self._approvals.new(
+            call.request, decision, summary=summary, place=place
+        )
         await self._ledger.wait(call, decision, operations)
         return approval
 
@@ -373,7 +380,8 @@ class Pipeline:
             reason = f"Rejected by {approval.decided_by}{note}"
             return deny._replace(rule_id=REJECTED, reason=reason), ()
         try:
-            return decision, [await self._approvals.use(call.request, decision)]
+            place = await self._routing.place_of(call.request)
+            return decision, [await self._approvals.use(call.request, decision, place=place)]
         except Refused as refused:
             return deny._replace(rule_id=MISFIT, reason=str(refused)), ()
 
@@ -420,19 +428,21 @@ class Pipeline:
 
 def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output as it may be shown and stored: no secrets, and no more than there is room for."""
-    out, err = _readable(output.stdout), _readable(output.stderr)
-    texts = f"{out}\0{err}"
+    out, err, isolation = _readable(output.stdout), _readable(output.stderr), output.isolation
+    texts = f"{out}\0{err}\0{isolation}"
     if redactor.text(texts) != texts:
-        out, err = redactor.text(out), redactor.text(err)
+        out, err, isolation = map(redactor.text, (out, err, isolation))
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
     data, data_cut = _bounded(output.data, redactor)
-    if stdout is output.stdout and stderr is output.stderr and data is None:
+    unchanged = stdout is output.stdout and stderr is output.stderr
+    if unchanged and data is None and isolation == output.isolation:
         return output
     return output._replace(
         stdout=stdout,
         stderr=stderr,
         data=data,
+        isolation=isolation,
         truncated=output.truncated or stdout_cut or stderr_cut or data_cut,
     )
 
@@ -466,6 +476,14 @@ def _bounded(data: JsonValue, redactor: Redactor) -> tuple[JsonValue, bool]:
 
 def _as_text(args: Mapping[str, JsonValue]) -> str:
     return _readable(json.dumps(dict(args), ensure_ascii=False))
+
+
+def _summary(text: str) -> str:
+    """For people: what is invisible or turns the direction of writing is spelt out."""
+    if not text.isprintable():
+        text = "".join(json.dumps(c)[1:-1] if category(c) in _UNSEEN else c for c in text)
+    left = len(text) - MAX_SUMMARY
+    return text if left <= 0 else f"{text[:MAX_SUMMARY]}… [cut: {left} more characters]"
 
 
 def _released(call: Call) -> Settled:

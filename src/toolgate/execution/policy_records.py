@@ -6,6 +6,7 @@ However it came about: through a door, by an edit of the file, or while nothing 
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -36,9 +37,11 @@ class PolicyRecords:
         self._audit = audit
         self._current = current
         self._changed = asyncio.Event()
+        self._unwritten: deque[Policy] = deque()  # while one is written, others may come and go
 
     def changed(self, _: object) -> None:
         """Another policy may be in force."""
+        self._unwritten.append(self._current())
         self._changed.set()
 
     async def keep(self) -> None:
@@ -57,8 +60,13 @@ class PolicyRecords:
                 retry_after = RETRY_S
 
     async def note(self) -> None:
-        """Put the policy in force on record, where the last record is of another."""
-        policy = self._current()
+        """Put the policy in force on record, and those before it, where the last is of another."""
+        self._unwritten.append(self._current())
+        while self._unwritten:
+            await self._note(self._unwritten[0])
+            self._unwritten.popleft()
+
+    async def _note(self, policy: Policy) -> None:
         row = await self._journal.get(COLLECTION, ACTIVE_POLICY)
         previous = "" if row is None else row.value.decode()
         if policy.version == previous:

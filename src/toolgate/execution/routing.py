@@ -5,7 +5,7 @@ a target, what the session's own client offers, MCP servers upstream, other inst
 the built-in tools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ TARGET_FILES: Final = "file."
 Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
 Describe = Callable[[str, Caller], Tool | None]
+Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
 OnTerms = Callable[[Engine, ToolRequest], Engine]  # the engine as this call may use it
 
 
@@ -31,6 +32,10 @@ def describes_nothing(_tool: str, _caller: Caller) -> Tool | None:
     return None
 
 
+async def as_named(request: ToolRequest) -> str:
+    return request.target_id
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """`find` gives the engine where this route takes the call; the others say what it has."""
@@ -38,6 +43,7 @@ class Route:
     find: Find
     offers: Offers = offers_nothing
     describe: Describe = describes_nothing
+    place: Place = as_named
 
 
 class UnknownTool:
@@ -62,6 +68,12 @@ class Routing:
     def engine_for(self, request: ToolRequest) -> Engine:
         engine = self._find(request)
         return self._unknown if engine is None else self._on_terms(engine, request)
+
+    async def place_of(self, request: ToolRequest) -> str:
+        """Where the call would run now, for whoever approves that it does."""
+        taken = (route for route in self._routes if route.find(request) is not None)
+        route = next(taken, None)
+        return await (as_named if route is None else route.place)(request)
 
     def _find(self, request: ToolRequest) -> Engine | None:
         for route in self._routes:
@@ -116,7 +128,12 @@ def under_prefix(prefix: str, engine: Engine) -> Route:
     return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
 
 
-def on_target(target: Callable[[str], Engine | None], *, offers: Sequence[Tool] = ()) -> Route:
+def on_target(
+    target: Callable[[str], Engine | None],
+    *,
+    offers: Sequence[Tool] = (),
+    place: Place = as_named,
+) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
     by_name = {tool.name: tool for tool in offers}
 
@@ -128,4 +145,5 @@ def on_target(target: Callable[[str], Engine | None], *, offers: Sequence[Tool] 
         find,
         offers=lambda _caller: offers,
         describe=lambda tool, _caller: by_name.get(tool),
+        place=place,
     )

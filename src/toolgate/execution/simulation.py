@@ -1,7 +1,7 @@
 """The calls of the past, put to another policy: from the evidence, so with secrets redacted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,9 +12,9 @@ from toolgate.domain.errors import Damaged, NotFound
 from toolgate.domain.policy.model import Effect, Policy
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
 from toolgate.domain.shell import ParseShell
-from toolgate.domain.tools import Caller, ToolRequest
+from toolgate.domain.tools import Caller, Level, ToolRequest
 from toolgate.execution.audit import STREAM, TOOL_RUN, decode_row
-from toolgate.execution.policies import LevelOf
+from toolgate.execution.ledger import REQUEST_ID_CONFLICT
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Journal
 
@@ -29,7 +29,6 @@ class Simulation:
     evidence: Evidence
     compile: Callable[[str], Policy]  # raises InvalidPolicy
     parse_shell: ParseShell
-    level_of: LevelOf
 
     async def run(self, text: str, *, limit: int) -> tuple[int, list[Change]]:
         """How many of the newest calls were looked at, and those that it decides otherwise."""
@@ -50,12 +49,15 @@ class Simulation:
             before = page[-1].seq
             for event in [event for event in page if event.type == TOOL_RUN][:left]:
                 left -= 1
-                call = await self._call(decode_row(event.data).metadata["requestId"])
+                call = await self._call(decode_row(event.data).metadata)
                 if call is not None:
                     yield call
 
-    async def _call(self, request_id: str) -> RecordedCall | None:
+    async def _call(self, said: Mapping[str, Any]) -> RecordedCall | None:
         """None where the evidence of it is gone or was for another request."""
+        request_id = said["requestId"]
+        if said["ruleId"] == REQUEST_ID_CONFLICT:  # no policy has decided this one
+            return None
         try:
             asked = await self._artifact(request_id, wire.Artifact.REQUEST)
             decided = await self._artifact(request_id, wire.Artifact.POLICY_DECISION)
@@ -68,9 +70,9 @@ class Simulation:
             caller=msgspec.convert(asked["caller"], Caller),
             target_id=asked.get("target_id", ""),
         )
-        return RecordedCall(
-            request, self.level_of(request), Effect(decided["decision"]), decided["rule_id"]
-        )
+        # Its tool may be described otherwise now, or by nobody: a server that is not connected.
+        level = Level(said["riskLevel"])
+        return RecordedCall(request, level, Effect(decided["decision"]), decided["rule_id"])
 
     async def _artifact(self, request_id: str, name: str) -> dict[str, Any]:
         ref = wire.EVIDENCE_REF.format(request_id=request_id, artifact=name)

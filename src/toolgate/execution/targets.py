@@ -187,15 +187,17 @@ class TargetEngine:
         self._remote = remote
         self._agents = agents or {}
 
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        caller = request.caller
+    async def place(self, request: ToolRequest) -> str:
+        """The target that the call would run on now; empty where there is none for it."""
         try:
-            target = await self._targets.choose(
-                tenant=caller.tenant,
-                workspace=caller.workspace,
-                explicit=request.target_id,
-                of_agent=self._agents.get(caller.agent, ""),
-            )
+            target = await self._choose(request)
+        except TargetRefused:
+            return ""
+        return f"{target.id} {target.kind} {target.endpoint}"
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        try:
+            target = await self._choose(request)
         except TargetRefused as refused:
             error: JsonValue = {"code": refused.code, "message": str(refused)}
             return ToolOutput(
@@ -203,6 +205,15 @@ class TargetEngine:
             )
         engine = self._local if target.kind is Kind.LOCAL_HOST else self._remote(target)
         return await engine.run(request, update=update)
+
+    async def _choose(self, request: ToolRequest) -> Target:
+        caller = request.caller
+        return await self._targets.choose(
+            tenant=caller.tenant,
+            workspace=caller.workspace,
+            explicit=request.target_id,
+            of_agent=self._agents.get(caller.agent, ""),
+        )
 
 
 def tokens(targets: Sequence[Target]) -> list[str]:

@@ -283,7 +283,10 @@ class Runs:
         reason: str,
         decided_by: str,
     ) -> None:
-        """A person's word; the pipeline keeps it, and the run that waits for it goes on."""
+        """A person's word; the pipeline keeps it, and the run that waits for it goes on.
+
+        In a session it is its user's, who may be called what they like: also as the operator is.
+        """
         line = await self.find_approval(approval_id)
         if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
             raise NotFound("approval", approval_id)
@@ -292,7 +295,10 @@ class Runs:
             raise Conflict(f"run {line.run_id} has ended")
         try:
             await self.pipeline.decide_approval(
-                approval_id, approve=approve, decided_by=decided_by, reason=reason
+                approval_id,
+                approve=approve,
+                decided_by=f"user:{decided_by}" if session_id else decided_by,
+                reason=reason,
             )
         except Conflict:  # someone else was first: all are told the same
             stands = await self.verdict(approval_id)

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,7 @@ class CountingEngine:
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
         self.outputs: dict[str, ToolOutput | Exception] = {}
+        self.target = ""  # where they run
 
     def tools(self) -> list[Tool]:
         return [
@@ -75,6 +76,9 @@ class CountingEngine:
                 ("denied", Level.WRITE),
             )
         ]
+
+    async def place(self, _: ToolRequest) -> str:
+        return self.target
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         self.runs[request.tool] += 1
@@ -185,9 +189,8 @@ def _rig(
         permits=policies.permits_hop,
         version="1",
     )
-    routing = Routing(
-        [named_tools(counting, counting.tools()), named_tools(built_in, built_in.tools())]
-    )
+    counted = replace(named_tools(counting, counting.tools()), place=counting.place)
+    routing = Routing([counted, named_tools(built_in, built_in.tools())])
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock)
     pipeline = Pipeline(

@@ -375,10 +375,25 @@ def test_a_deny_is_not_got_around_by_spelling_out_where_the_workspace_is() -> No
 def test_the_directory_that_a_command_runs_in_is_compared() -> None:
     by = policy({"allow": "shell", "match": {"command": "make", "cwd": ["build/**", "."]}})
     assert effect(by, "shell", {"command": "make", "cwd": "build/x"})[0] is ALLOW
-    assert effect(by, "shell", {"command": "make"})[0] is ALLOW
+    assert effect(by, "shell", {"command": "make", "cwd": "."})[0] is ALLOW
     assert effect(by, "shell", {"command": "make", "cwd": "src"})[0] is DENY
     assert effect(by, "shell", {"command": "make", "cwd": "build/../.."})[0] is DENY
     assert effect(by, "shell", {"command": "make", "cwd": ["build"]})[0] is DENY
+
+
+@pytest.mark.parametrize("cwd", [{}, {"cwd": ""}, {"cwd": None}])
+@pytest.mark.parametrize("command", [{"command": "make"}, {"cmd": "make"}, {"code": "make()"}])
+def test_a_command_that_does_not_say_where_it_runs_may_run_where_a_deny_is_about(
+    command: dict[str, JsonValue], cwd: dict[str, JsonValue]
+) -> None:
+    """A session goes on in the directory that an earlier command, `cd`, has left it in."""
+    anywhere: dict[str, JsonValue] = {"allow": "*", "match": "any"}
+    by = policy(anywhere, {"deny": "*", "match": {"cwd": "production/**"}})
+    assert effect(by, "bash.exec", {**command, **cwd}) == (DENY, "r1")
+    assert effect(by, "bash.exec", {**command, "cwd": "build"}) == (ALLOW, "r0")
+    assert effect(by, "kv.get", {"key": "a", **cwd}) == (ALLOW, "r0")
+    here = policy({"allow": "*", "match": {"cwd": "."}})
+    assert effect(here, "bash.exec", {**command, **cwd})[0] is DENY
 
 
 def test_arguments_are_matched_by_pattern_or_equality() -> None:
@@ -465,6 +480,24 @@ def test_a_number_may_be_one_of_a_list_that_holds_texts_as_well() -> None:
 
 
 READING: JsonValue = {"command": ["git status *", "git log"]}
+
+
+@pytest.mark.parametrize("payment", [[{"amount": 500}], '{"amount": 500}'])
+def test_what_lies_in_a_list_or_a_text_may_be_what_a_deny_is_about(payment: JsonValue) -> None:
+    allow: dict[str, JsonValue] = {"allow": "pay", "match": "any"}
+    abouts: list[dict[str, JsonValue]] = [
+        {"match": {"arguments": {"payment.amount": 500}}},
+        {"when": {"args.payment.amount": "> 100"}},
+        {"when": {"args.payment.amount": "exists"}},
+    ]
+    for about in abouts:
+        by = policy(allow, {"deny": "pay", **about})
+        assert effect(by, "pay", {"payment": payment}) == (DENY, "r1")
+        assert effect(by, "pay", {"payment": {"amount": 500}}) == (DENY, "r1")
+        assert effect(by, "pay", {"payment": {"currency": "EUR"}}) == (ALLOW, "r0")
+        assert effect(by, "pay", {"payment": None}) == (ALLOW, "r0")
+    unforced = policy({"allow": "pay", "when": {"args.payment.amount": "exists false"}})
+    assert effect(unforced, "pay", {"payment": payment}) == (DENY, "default_deny")
 
 
 def test_rules_can_cover_the_commands_of_one_text_between_them() -> None:

@@ -37,7 +37,7 @@ rules:
   - {id: shells, ask: exec, match: {command: ["sh *"]}, reason: Runs anything}
   - {id: web, allow: [web.fetch, http.fetch], match: any, reason: The guard decides}
   - {id: small, allow: [echo, math.add, text.upper, web.search, "browser.*"], match: any, reason: Reads}
-  - {id: writes, ask: [kv.set], match: any, reason: It writes}
+  - {id: writes, ask: [kv.set, file.write], match: any, reason: It writes}
   - {id: signs, ask: "*", match: {level: sign}, reason: It signs}
   - {id: mcp, allow: "mcp.*", match: any, reason: Its own tools}
   - {id: targets, allow: [bash.exec], match: any, reason: Its own tools}
@@ -400,6 +400,28 @@ async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
     assert done.data["answer"]["data"]["results"][0]["success"] is True
     unknown = await installed.operator("POST", "/approvals/nope/decide", {"decision": "approve"})
     assert (unknown.status, unknown.code) == (404, ErrorCode.INVALID_REQUEST)
+
+
+async def test_what_was_approved_for_this_machine_does_not_run_on_a_target_that_came_later(
+    installed: Installed,
+) -> None:
+    args = {"name": "file.write", "args": {"path": "a", "content": "b"}}
+    waiting = await installed.command("tool", args, requestId="r-moved")
+    assert waiting.status == 202, waiting.json
+    elsewhere = {
+        "tenantId": "t_default",
+        "kind": "docker-runner",
+        "endpoint": "http://127.0.0.1:1/execute",
+        "isDefault": True,
+    }
+    await installed.operator("PUT", "/execution-targets/elsewhere", elsewhere)
+    try:
+        path = f"/approvals/{waiting.data['approvalId']}/decide"
+        await installed.operator("POST", path, {"decision": "approve"})
+        done = await installed.ask("GET", "/command/r-moved?wait=20", headers=installed.device)
+    finally:
+        await installed.operator("DELETE", "/execution-targets/elsewhere")
+    assert done.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("ctx", [{}, {"run_id": "run-of-another-orchestrator"}])

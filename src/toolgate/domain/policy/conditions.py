@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from toolgate.domain.globs import one_of
-from toolgate.domain.policy.facts import EvaluationError, Facts, argument_at
+from toolgate.domain.policy.facts import EvaluationError, Facts, Hidden, argument_at
 from toolgate.domain.policy.model import MAYBE, NO, YES, Answer, Check, CommandRule
 from toolgate.domain.policy.paths import PathPattern
 from toolgate.domain.policy.urls import HostSet, Url, is_public
@@ -112,7 +112,10 @@ def argument_matches(path: Sequence[str], wanted: Sequence[Scalar]) -> Check:
     kinds = {_kind(each) for each in wanted}
 
     def check(facts: Facts) -> Answer:
-        value = argument_at(facts.args, path)
+        try:
+            value = argument_at(facts.args, path)
+        except Hidden:
+            return MAYBE if wanted else NO
         if value is None:
             return NO
         if isinstance(value, str):
@@ -145,7 +148,10 @@ def comparison(path: Sequence[str], op: str, operand: JsonValue) -> Check:
     name = ".".join(path)
 
     def check(facts: Facts) -> Answer:
-        value = argument_at(facts.args, path)
+        try:
+            value = argument_at(facts.args, path)
+        except Hidden:
+            return MAYBE
         if op == "exists":
             return YES if (value is not None) is operand else NO
         if value is None:

@@ -20,6 +20,7 @@ GOAL: Final = "goal"  # a text that may name addresses, which a browser task the
 ARGV_TOOLS: Final = frozenset({"exec", "system.exec"})  # run without a shell (gateway contract)
 MAX_VALUES: Final = 1000  # URLs or paths in one call; a browser batch has at most 1,000
 
+_RUN_IN_SESSIONS: Final = frozenset({*COMMAND_ARGUMENTS, "code"})
 _OTHER_URLS: Final = frozenset({*URL_ARGUMENTS, "inputs", GOAL} - {"url"})
 _NOTHING: Final = Script((), None, "there is no command")
 
@@ -79,10 +80,13 @@ class Facts:
 
     @property
     def cwd(self) -> tuple[str, ...] | None:
-        """Where a command runs; the workspace itself where the call does not say."""
+        """Where a call runs. A command that does not say runs where the one before has gone to."""
         if self._cwd is None:
             given = self.args.get("cwd")
-            self._cwd = ((),) if given is None or given == "" else (_components(given),)
+            if given is None or given == "":
+                self._cwd = ((),) if _RUN_IN_SESSIONS.isdisjoint(self.args) else (None,)
+            else:
+                self._cwd = (_components(given),)
         return self._cwd[0]
 
     def _values(self, names: Sequence[str]) -> list[JsonValue]:
@@ -173,10 +177,16 @@ def _components(value: JsonValue) -> tuple[str, ...] | None:
         return None
 
 
+class Hidden(Exception):
+    """An argument would lie in a list or a text, which a tool may read in its own way."""
+
+
 def argument_at(args: Mapping[str, JsonValue], path: Sequence[str]) -> JsonValue:
-    """The argument at a dotted path; None where there is none, or it is null."""
+    """The argument at a dotted path; None where there is none, or it is null. Raises Hidden."""
     value: JsonValue = args.get(path[0])
     for name in path[1:]:
+        if isinstance(value, list | str) and value:
+            raise Hidden
         if not isinstance(value, Mapping):
             return None
         value = value.get(name)

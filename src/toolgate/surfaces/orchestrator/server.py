@@ -148,7 +148,7 @@ class OrchestratorApi:
                 run_id="",
                 approve=asked.decision is wire.Decision.APPROVE,
                 reason=asked.reason,
-                decided_by=asked.decided_by or "orchestrator",
+                decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
             )
         except Conflict:  # someone else was first: what was decided stands, and all are told it
             if await self.runs.verdict(approval_id) == PENDING:
