@@ -26,6 +26,9 @@ LIMITS_NEEDED: Final = {
     2: ("memory.max", "pids.max", "cpu.max"),
 }
 
+OWN_PROCESSES: Final = "toolgate-main"  # no number: it is nobody's parent of sessions
+MOVES: Final = 10  # who is moved may have started another meanwhile
+
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
@@ -210,20 +213,55 @@ def _below(root: Path, path: str) -> Path:
 def _delegated(own: Path) -> Path:
     """The nearest group, from ours upwards, whose children can have the controllers."""
     for folder in (own, own.parent):
-        control = folder / "cgroup.subtree_control"
-        try:
-            offered = (folder / "cgroup.controllers").read_text().split()
-            if not all(controller in offered for controller in V2_NEEDED):
-                continue
-            if not set(V2_NEEDED) <= set(control.read_text().split()):
-                control.write_text(" ".join(f"+{controller}" for controller in V2_NEEDED))
-        except OSError:
-            continue
-        return folder
+        if _gives_on(folder):
+            return folder
+    if _is_offered(own) and _is_emptied(own) and _gives_on(own):
+        return own
     raise Unavailable(
         "no cgroup here may have children with limits: run as root, or in a delegated group "
         "(systemd-run --user --scope -p Delegate=yes)"
     )
+
+
+def _is_offered(folder: Path) -> bool:
+    """Whether a group has the controllers, and is ours to make others in."""
+    try:
+        offered = (folder / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+    return set(V2_NEEDED) <= set(offered) and os.access(folder, os.W_OK)
+
+
+def _gives_on(folder: Path) -> bool:
+    if not _is_offered(folder):
+        return False
+    control = folder / "cgroup.subtree_control"
+    try:
+        if not set(V2_NEEDED) <= set(control.read_text().split()):
+            control.write_text(" ".join(f"+{controller}" for controller in V2_NEEDED))
+    except OSError:
+        return False
+    return True
+
+
+def _is_emptied(own: Path) -> bool:
+    """Whether who is in our group, we too, could move below: it gives nothing on while it has anyone.
+
+    A service is in the group that it was delegated, and so is a container's first process.
+    """
+    inner = own / OWN_PROCESSES
+    try:
+        inner.mkdir(exist_ok=True)
+        for _ in range(MOVES):
+            pids = (own / "cgroup.procs").read_text().split()
+            if not pids:
+                return True
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    (inner / "cgroup.procs").write_text(pid)
+    except OSError:
+        pass
+    return False
 
 
 def _made(folders: list[Path]) -> list[Path]:
