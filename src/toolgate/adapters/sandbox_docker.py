@@ -13,6 +13,7 @@ import io
 import json
 import os
 import platform
+import posixpath
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -89,7 +90,8 @@ class DockerSandbox:
         try:
             await self._have_image(docker)  # it may have been pruned since the last one
             await self._remove_remains()
-            await session.start(docker, self._config(spec), name=name)
+            volumes = await _volumes(docker, self._image) if self._image else []
+            await session.start(docker, self._config(spec, volumes), name=name)
             way_out = EGRESS_SOCKET if spec.egress is not None else ""
             await session.begin(spec, env=base_env(spec), egress=way_out)
         except BaseException as failed:  # whoever waited may have gone: it is nobody's then
@@ -137,11 +139,12 @@ class DockerSandbox:
     async def _have_image(self, docker: aiodocker.Docker) -> None:
         await (_pull(docker, self._image) if self._image else _load_host_image(docker))
 
-    def _config(self, spec: SessionSpec) -> dict[str, Any]:
+    def _config(self, spec: SessionSpec, volumes: list[str]) -> dict[str, Any]:
         limits = self.limits
         uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
         uid += self._opened % UIDS_PER_PROCESS
         tmpfs = f"size={limits.disk_bytes},nr_inodes={limits.disk_inodes},nosuid,nodev,exec"
+        anyone_s = f"{tmpfs},mode=1777"
         return {
             "Image": self._image or host_image_name(),
             "Entrypoint": ["python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
@@ -172,8 +175,9 @@ class DockerSandbox:
                 "NanoCpus": int(limits.cpus * 1e9),
                 "ShmSize": limits.disk_bytes,
                 "Tmpfs": {
+                    **dict.fromkeys(volumes, anyone_s),  # they would be as large as the disk
                     WORKSPACE: f"{tmpfs},mode=0700,uid={uid},gid={uid}",
-                    "/tmp": f"{tmpfs},mode=1777",  # noqa: S108 - inside
+                    "/tmp": anyone_s,  # noqa: S108 - inside
                 },
                 "Binds": self._binds(spec),
                 "Ulimits": [
@@ -318,6 +322,13 @@ async def _pull(docker: aiodocker.Docker, image: str) -> None:
         await docker.images.inspect(image)
     except aiodocker.DockerError:
         await docker.images.pull(image)
+
+
+async def _volumes(docker: aiodocker.Docker, image: str) -> list[str]:
+    """Where an image wants volumes, which a container gets whether it is asked for them or not."""
+    described = await docker.images.inspect(image)
+    volumes = (described.get("Config") or {}).get("Volumes") or {}
+    return sorted({posixpath.normpath(path) for path in volumes})
 
 
 async def _load_host_image(docker: aiodocker.Docker) -> None:

@@ -1,0 +1,93 @@
+"""What only a Docker engine does: volumes of images, sockets of hosts, containers of the dead."""
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiodocker
+import pytest
+
+from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.ports.sandbox import Command, SessionKey, SessionSpec
+from toolgate.testing import docker_engine
+
+SPEC = SessionSpec(SessionKey("t", "w", "s"))
+
+
+@pytest.fixture
+async def docker(engine: docker_engine.Engine) -> AsyncIterator[aiodocker.Docker]:
+    docker = aiodocker.Docker(url=engine.url)
+    try:
+        yield docker
+    finally:
+        await docker.close()
+
+
+class OfThisMachine(DockerSandbox):
+    """An image of one's own with this machine's programs in it."""
+
+    def _binds(self, spec: SessionSpec) -> list[str]:
+        return [*super()._binds(spec), "/usr:/usr:ro"]
+
+
+def tar(folders: dict[str, int], files: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, mode in folders.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            archive.addfile(entry)
+        for name in links:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            archive.addfile(entry)
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+async def load_image(docker: aiodocker.Docker, name: str, **config: Any) -> None:
+    folders = dict.fromkeys(("usr", "proc", "sys", "dev", "etc", "run", "workspace"), 0o755)
+    content = {"data/kept": b"of the image", "etc/passwd": b"root:x:0:0::/:/bin/false\n"}
+    links = ("bin", "lib", "lib64", "sbin")
+    layer = tar({**folders, "tmp": 0o1777, "data": 0o1777}, content, links)
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    described = {
+        "architecture": machine,
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [digest]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    files = {"config.json": json.dumps(described).encode(), "layer.tar": layer}
+    whole = tar({}, {**files, "manifest.json": json.dumps(manifest).encode()})
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield whole
+
+    async for _ in docker.images.import_image(sent(), stream=True):
+        pass
+
+
+@pytest.mark.requirement("000/workspace/disk-quota")
+async def test_what_an_image_calls_a_volume_is_no_way_around_the_quota(
+    engine: docker_engine.Engine, docker: aiodocker.Docker
+) -> None:
+    await load_image(docker, "volumes:1", Volumes={"/data/": {}, "/tmp": {}, "/workspace": {}})  # noqa: S108
+    sandbox = OfThisMachine(url=engine.url, image="volumes:1", cgroup_parent=engine.cgroup)
+    try:
+        session = await sandbox.open(SPEC)
+        for place in ("/data", "/tmp", "."):  # noqa: S108 - inside
+            fill = f"for n in 1 2; do head -c 40000000 /dev/zero > {place}/f$n; done; rm {place}/f*"
+            done = await session.exec(Command(fill))
+            assert b"No space left on device" in done.stderr
+    finally:
+        await sandbox.close()
+    assert not (await docker.volumes.list())["Volumes"]
