@@ -179,7 +179,8 @@ class DockerSandbox:
                     WORKSPACE: f"{tmpfs},mode=0700,uid={uid},gid={uid}",
                     "/tmp": anyone_s,  # noqa: S108 - inside
                 },
-                "Binds": self._binds(spec),
+                "Binds": self._binds(),
+                "Mounts": _way_out(spec),
                 "Ulimits": [
                     {"Name": "core", "Soft": 0, "Hard": 0},
                     {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
@@ -191,14 +192,11 @@ class DockerSandbox:
             },
         }
 
-    def _binds(self, spec: SessionSpec) -> list[str]:
-        binds = [] if self._image else ["/usr:/usr:ro"]
-        if not self._image:
-            shared = [f"/etc/{name}" for name in SHARED_ETC]
-            binds += [f"{path}:{path}:ro" for path in shared if Path(path).exists()]
-        if spec.egress is not None:
-            binds.append(f"{spec.egress}:{EGRESS_SOCKET}")
-        return binds
+    def _binds(self) -> list[str]:
+        if self._image:
+            return []
+        shared = [path for name in SHARED_ETC if Path(path := f"/etc/{name}").exists()]
+        return [f"{path}:{path}:ro" for path in ("/usr", *shared)]
 
 
 class DockerSession(AgentSession):
@@ -256,6 +254,14 @@ class DockerSession(AgentSession):
             with contextlib.suppress(AssertionError, aiohttp.ClientError):
                 await self._stream.close()
         self.on_end()
+
+
+def _way_out(spec: SessionSpec) -> list[dict[str, Any]]:
+    """As a mount and no bind: for one that it does not see the engine would make a directory."""
+    if spec.egress is None:
+        return []
+    source, target = str(spec.egress), EGRESS_SOCKET
+    return [{"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}]
 
 
 async def _is_removed(container: DockerContainer) -> bool:

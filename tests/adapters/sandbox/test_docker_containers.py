@@ -6,13 +6,14 @@ import json
 import platform
 import tarfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiodocker
 import pytest
 
 from toolgate.adapters.sandbox_docker import DockerSandbox
-from toolgate.ports.sandbox import Command, SessionKey, SessionSpec
+from toolgate.ports.sandbox import Command, NotStarted, SessionKey, SessionSpec
 from toolgate.testing import docker_engine
 
 SPEC = SessionSpec(SessionKey("t", "w", "s"))
@@ -30,8 +31,8 @@ async def docker(engine: docker_engine.Engine) -> AsyncIterator[aiodocker.Docker
 class OfThisMachine(DockerSandbox):
     """An image of one's own with this machine's programs in it."""
 
-    def _binds(self, spec: SessionSpec) -> list[str]:
-        return [*super()._binds(spec), "/usr:/usr:ro"]
+    def _binds(self) -> list[str]:
+        return ["/usr:/usr:ro"]
 
 
 def tar(folders: dict[str, int], files: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
@@ -80,14 +81,29 @@ async def load_image(docker: aiodocker.Docker, name: str, **config: Any) -> None
 async def test_what_an_image_calls_a_volume_is_no_way_around_the_quota(
     engine: docker_engine.Engine, docker: aiodocker.Docker
 ) -> None:
-    await load_image(docker, "volumes:1", Volumes={"/data/": {}, "/tmp": {}, "/workspace": {}})  # noqa: S108
+    await load_image(docker, "volumes:1", Volumes={"/data/": {}, "/tmp": {}, "/workspace": {}})
     sandbox = OfThisMachine(url=engine.url, image="volumes:1", cgroup_parent=engine.cgroup)
     try:
         session = await sandbox.open(SPEC)
-        for place in ("/data", "/tmp", "."):  # noqa: S108 - inside
+        for place in ("/data", "/tmp", "."):
             fill = f"for n in 1 2; do head -c 40000000 /dev/zero > {place}/f$n; done; rm {place}/f*"
             done = await session.exec(Command(fill))
             assert b"No space left on device" in done.stderr
     finally:
         await sandbox.close()
-    assert not (await docker.volumes.list())["Volumes"]
+    listed = await docker._query_json("volumes")
+    assert not listed["Volumes"]
+
+
+async def test_a_way_out_that_the_engine_does_not_see_opens_nothing(
+    engine: docker_engine.Engine, tmp_path: Path
+) -> None:
+    """The engine of a runner in a container, or of one elsewhere, has another file system."""
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    unseen = tmp_path / "socket"
+    try:
+        with pytest.raises(NotStarted, match=str(unseen)):
+            await sandbox.open(SessionSpec(SPEC.key, egress=unseen))
+    finally:
+        await sandbox.close()
+    assert not unseen.exists()
