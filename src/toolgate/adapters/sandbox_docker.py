@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import posixpath
@@ -34,6 +35,7 @@ FIRST_UID: Final = 1_800_000_000
 UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
 DESTROY_SECONDS: Final = 15.0
+UNSTARTED_SECONDS: Final = 300.0  # that no living runner leaves a container before it starts it
 HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
 GONE: Final = 404
 UNREACHABLE: Final = 900  # aiodocker's own status for an engine that cannot be connected to
@@ -63,6 +65,7 @@ class DockerSandbox:
         self._instance = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._sessions: set[DockerSession] = set()
         self._remains: set[DockerContainer] = set()  # that the engine would not remove
+        self._unstarted: dict[str, float] = {}  # containers of others, and since when we see them
         self._opened = 0
 
     @property
@@ -90,6 +93,7 @@ class DockerSandbox:
         try:
             await self._have_image(docker)  # it may have been pruned since the last one
             await self._remove_remains()
+            await self._remove_abandoned(docker)
             volumes = await _volumes(docker, self._image) if self._image else []
             await session.start(docker, self._config(spec, volumes), name=name)
             way_out = EGRESS_SOCKET if spec.egress is not None else ""
@@ -118,13 +122,28 @@ class DockerSandbox:
             if await _is_removed(container):
                 self._remains.discard(container)
 
+    async def _remove_abandoned(self, docker: aiodocker.Docker) -> None:
+        """An agent that has exited never comes back, nor is one started that was not for so long."""
+        filters = {"label": [LABEL], "status": ["exited", "dead", "created"]}
+        found = await docker.containers.list(all=True, filters=json.dumps(filters))
+        others = [each for each in found if each["Labels"].get(LABEL) != self._instance]
+        now = asyncio.get_running_loop().time()
+        self._unstarted = {
+            each.id: self._unstarted.get(each.id, now)
+            for each in others
+            if each["State"] == "created"
+        }
+        for container in others:
+            if now - self._unstarted.get(container.id, -math.inf) >= UNSTARTED_SECONDS:
+                with contextlib.suppress(*FROM_THE_ENGINE):
+                    await container.delete(force=True, v=True)
+
     async def _engine(self) -> aiodocker.Docker:
         if self._docker is None:
             docker = aiodocker.Docker(url=self._url)
             try:
                 await docker.version()
                 await self._have_image(docker)
-                await _remove_abandoned(docker)
             except BaseException as failed:
                 await docker.close()
                 if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
@@ -348,14 +367,6 @@ async def _load_host_image(docker: aiodocker.Docker) -> None:
 
     async for _ in docker.images.import_image(content(), stream=True):
         pass
-
-
-async def _remove_abandoned(docker: aiodocker.Docker) -> None:
-    """An agent that has exited never comes back, whoever's it was."""
-    filters = {"label": [LABEL], "status": ["exited", "dead"]}
-    for container in await docker.containers.list(all=True, filters=json.dumps(filters)):
-        with contextlib.suppress(aiodocker.DockerError):
-            await container.delete(force=True, v=True)
 
 
 @functools.cache

@@ -12,7 +12,8 @@ from typing import Any
 import aiodocker
 import pytest
 
-from toolgate.adapters.sandbox_docker import DockerSandbox
+from toolgate.adapters import sandbox_docker
+from toolgate.adapters.sandbox_docker import LABEL, DockerSandbox, host_image_name
 from toolgate.ports.sandbox import Command, NotStarted, SessionKey, SessionSpec
 from toolgate.testing import docker_engine
 
@@ -107,3 +108,26 @@ async def test_a_way_out_that_the_engine_does_not_see_opens_nothing(
     finally:
         await sandbox.close()
     assert not unseen.exists()
+
+
+async def test_a_container_that_its_dead_runner_never_started_is_removed_after_a_while(
+    engine: docker_engine.Engine, docker: aiodocker.Docker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = DockerSandbox(url=engine.url, cgroup_parent=engine.cgroup)
+    try:
+        await sandbox.open(SessionSpec(SessionKey("t", "w", "1")))
+        config: dict[str, Any] = {
+            "Image": host_image_name(),
+            "Cmd": ["true"],
+            "Labels": {LABEL: "another-1"},
+        }
+        made = await docker.containers.create(config)
+        await sandbox.open(SessionSpec(SessionKey("t", "w", "2")))
+        assert (await made.show())["State"]["Status"] == "created"  # its runner may live
+        monkeypatch.setattr(sandbox_docker, "UNSTARTED_SECONDS", 0.0)
+        await sandbox.open(SessionSpec(SessionKey("t", "w", "3")))
+        with pytest.raises(aiodocker.DockerError):
+            await made.show()
+        assert sandbox.sessions == 3
+    finally:
+        await sandbox.close()
