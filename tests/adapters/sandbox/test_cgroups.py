@@ -1,6 +1,7 @@
 """Groups of processes: the real ones of this machine, and the other version's on paper."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -196,6 +197,21 @@ def test_version_2_makes_groups_in_a_service_s_own_which_holds_the_service(
     own, controller = service
     given = [str(own), str(v2_root), controller, str(SERVICE_UID)]
     command = [sys.executable, "-c", AS_A_SERVICE, *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"toolgate-1 {controller}"] * 2
+
+
+def test_version_2_finds_its_own_group_in_the_machine_s_tree_from_a_namespace_of_its_own(
+    v2_root: Path, service: tuple[Path, str]
+) -> None:
+    """A container that sees that tree: it may not be moved to where its namespace does not reach."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    own, controller = service
+    given = [str(own), str(v2_root), controller, str(os.geteuid())]
+    enter = 'echo $$ > "$0/cgroup.procs" && exec unshare --cgroup "$@"'
+    command = ["/bin/sh", "-c", enter, str(own), sys.executable, "-c", AS_A_SERVICE, *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"toolgate-1 {controller}"] * 2
