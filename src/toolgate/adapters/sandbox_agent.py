@@ -5,7 +5,7 @@ only, and little of that: each import is paid for at every opening. It gets mars
 its standard input and answers in frames on its standard output; the host trusts nothing it says.
 """
 
-# ruff: noqa: SIM105, PTH110, PTH208 - contextlib and pathlib would be paid for at every opening
+# ruff: noqa: SIM105, PTH101, PTH110, PTH208 - contextlib and pathlib would be paid for at every opening
 
 from __future__ import annotations
 
@@ -410,8 +410,10 @@ class Agent:
             return
         try:
             os.chdir(self.cwd)
-        except OSError:  # the last command left a directory that is gone by now
+        except OSError as lost:  # the last command left a directory that is gone or closed by now
             self.cwd = self.workspace.root
+            if isinstance(lost, PermissionError):  # of the workspace: no command could open it
+                os.chmod(self.cwd, 0o700)
             os.chdir(self.cwd)
 
     def watch(self, started: int, streams: list[Stream], order: Order) -> int:

@@ -117,6 +117,15 @@ async def test_the_directory_lasts_also_where_more_is_exported_than_is_kept(
     assert done.stdout == b"deep\nold\n"
 
 
+@pytest.mark.parametrize("mode", ["000", "600"])
+async def test_a_workspace_that_was_closed_to_everyone_can_be_opened_again(
+    session: Session, mode: str
+) -> None:
+    await session.exec(Command(f"echo kept > note; chmod {mode} ."))
+    done = await session.exec(Command("cat note"))
+    assert (done.exit_code, done.stdout) == (0, b"kept\n")
+
+
 async def test_a_shell_that_shows_its_steps_shows_none_of_ours(session: Session) -> None:
     await session.exec(Command("mkdir -p deep"))
     done = await session.exec(Command("set -x; trap 'echo bye' EXIT; cd deep"))
