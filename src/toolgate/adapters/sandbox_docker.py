@@ -31,6 +31,7 @@ from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, AgentSes
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
+EXAMPLE_URL: Final = "unix:///var/run/docker.sock"
 FIRST_UID: Final = 1_800_000_000
 UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
@@ -50,7 +51,7 @@ class DockerSandbox:
         self,
         *,
         limits: Limits | None = None,
-        url: str = "unix:///var/run/docker.sock",
+        url: str = EXAMPLE_URL,
         image: str = "",
         runtime: str = "",
         cgroup_parent: str = "",
@@ -140,7 +141,11 @@ class DockerSandbox:
 
     async def _engine(self) -> aiodocker.Docker:
         if self._docker is None:
-            docker = aiodocker.Docker(url=self._url)
+            try:
+                docker = aiodocker.Docker(url=self._url)
+            except (ValueError, aiodocker.DockerError) as unusable:
+                reason = f"{self._url} is no address of an engine, as {EXAMPLE_URL} is: {unusable}"
+                raise NotStarted(reason) from unusable
             try:
                 await docker.version()
                 await self._have_image(docker)

@@ -14,6 +14,7 @@ import pytest
 
 from toolgate.adapters import sandbox_docker
 from toolgate.adapters.sandbox_docker import LABEL, DockerSandbox, host_image_name
+from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Command, NotStarted, SessionKey, SessionSpec
 from toolgate.testing import docker_engine
 
@@ -131,3 +132,11 @@ async def test_a_container_that_its_dead_runner_never_started_is_removed_after_a
         assert sandbox.sessions == 3
     finally:
         await sandbox.close()
+
+
+@pytest.mark.parametrize("url", ["/var/run/docker.sock", "docker.example", "ssh://machine"])
+async def test_an_address_that_no_engine_can_have_is_told_with_one_that_can(url: str) -> None:
+    sandbox = DockerSandbox(url=url)
+    with pytest.raises(Unavailable, match=f"{url}.*unix:///"):
+        await sandbox.check()
+    await sandbox.close()
