@@ -148,7 +148,6 @@ class DockerSandbox:
                 raise NotStarted(reason) from unusable
             try:
                 await docker.version()
-                await self._have_image(docker)
             except BaseException as failed:
                 await docker.close()
                 if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
@@ -161,7 +160,11 @@ class DockerSandbox:
         return self._docker
 
     async def _have_image(self, docker: aiodocker.Docker) -> None:
-        await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+        try:
+            await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+        except FROM_THE_ENGINE as failed:
+            image = self._image or host_image_name()
+            raise NotStarted(f"the image {image} cannot be had: {failed}") from failed
 
     def _config(self, spec: SessionSpec, volumes: list[str]) -> dict[str, Any]:
         limits = self.limits

@@ -140,3 +140,13 @@ async def test_an_address_that_no_engine_can_have_is_told_with_one_that_can(url:
     with pytest.raises(Unavailable, match=f"{url}.*unix:///"):
         await sandbox.check()
     await sandbox.close()
+
+
+async def test_where_an_image_cannot_be_had_the_engine_is_not_blamed(
+    engine: docker_engine.Engine,
+) -> None:
+    sandbox = DockerSandbox(url=engine.url, image="127.0.0.1:1/none:latest")
+    with pytest.raises(Unavailable, match="none:latest") as refused:
+        await sandbox.check()
+    assert engine.url not in str(refused.value)
+    await sandbox.close()
