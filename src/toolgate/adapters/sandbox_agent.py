@@ -549,7 +549,7 @@ class Agent:
             self.cwd = cwd
         if len(told) > LARGEST_STATE:
             return
-        env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        env = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
         for name in ("_", "SHLVL", "BASH_ENV"):
             env.pop(name, None)
         for name, value in order.env.items():  # what was said for this command alone

@@ -117,6 +117,14 @@ async def test_the_directory_lasts_also_where_more_is_exported_than_is_kept(
     assert done.stdout == b"deep\nold\n"
 
 
+async def test_a_variable_without_a_name_is_not_kept(session: Session) -> None:
+    """No program could be started with it, so that the session could run nothing any more."""
+    told = r"printf '/tmp\0=x\0COLOUR=blue\0' > /proc/self/fd/198"
+    await session.exec(Command(f"cd .; {told}; kill -9 $$"))
+    done = await session.exec(Command('echo "$PWD $COLOUR"'))
+    assert done.stdout == b"/tmp blue\n"
+
+
 @pytest.mark.parametrize("mode", ["000", "600"])
 async def test_a_workspace_that_was_closed_to_everyone_can_be_opened_again(
     session: Session, mode: str
