@@ -71,6 +71,8 @@ TRAPS = rb"""trap() {
 # A shell that becomes another program has no exit.
 EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
 """
+# With the last one a shell would tell us nothing of what it leaves, from then on.
+NOT_KEPT = ("_", "SHLVL", "BASH_ENV", "POSIXLY_CORRECT")
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -550,7 +552,7 @@ class Agent:
         if len(told) > LARGEST_STATE:
             return
         env = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
-        for name in ("_", "SHLVL", "BASH_ENV"):
+        for name in NOT_KEPT:
             env.pop(name, None)
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:

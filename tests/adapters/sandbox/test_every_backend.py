@@ -100,7 +100,7 @@ async def test_directory_and_exported_variables_last_from_command_to_command(
 async def test_they_last_however_the_command_ends(
     session: Session, command: str, said: str, code: int
 ) -> None:
-    await session.exec(Command("mkdir -p deep"))
+    await session.exec(Command("mkdir -p deep; export POSIXLY_CORRECT=1"))
     done = await session.exec(Command(command))
     assert (done.stdout.decode(), done.stderr, done.exit_code) == (said, b"", code)
     done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
