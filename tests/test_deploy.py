@@ -1,7 +1,9 @@
 """What ships to run it elsewhere: no container engine is needed to see that it fits the program."""
 
 import configparser
+import errno
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -11,7 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.engines import need
 from toolgate import settings
+from toolgate.adapters.sandbox_agent import OPENAT2
+from toolgate.adapters.sandbox_seccomp import MACHINES, REFUSED
 from toolgate.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -72,12 +77,52 @@ def test_the_image_does_not_run_as_root_and_sets_what_there_is() -> None:
     assert names <= {entry.name for entry in settings.table()}
 
 
-def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
+def unit_service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(ROOT / "deploy" / "toolgate.service")
-    assert unit["Service"]["ExecStart"].split()[1] in COMMANDS
-    assert unit["Service"]["User"] == "toolgate"
+    return unit["Service"]
+
+
+def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
+    service = unit_service()
+    assert service["ExecStart"].split()[1] in COMMANDS
+    assert service["User"] == "toolgate"
+
+
+def refused_by(service: configparser.SectionProxy) -> dict[int, int]:
+    """The calls that systemd's filters for these settings refuse, and what is answered instead."""
+    column = MACHINES[platform.machine()].column
+    names = {
+        "ProtectHostname": ("sethostname", "setdomainname"),
+        "ProtectClock": ("settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+        "ProtectKernelModules": ("init_module", "finit_module", "delete_module"),
+        "ProtectKernelLogs": ("syslog",),
+    }
+    calls = [
+        REFUSED[call][column]
+        for setting, refused in names.items()
+        for call in refused
+        if service.getboolean(setting, False)
+    ]
+    found = {number: errno.EPERM for number in calls if number is not None}
+    if service.getboolean("RestrictSUIDSGID", False):
+        found[OPENAT2] = errno.ENOSYS  # a filter cannot look at its arguments
+    return found
+
+
+def test_the_sandbox_works_behind_the_filters_that_the_unit_asks_for() -> None:
+    need("bwrap")
+    calls = [f"{number}:{answer}" for number, answer in refused_by(unit_service()).items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sandbox_under_filter", *calls],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("written", "")
 
 
 @pytest.mark.parametrize(

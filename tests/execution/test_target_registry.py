@@ -1,6 +1,7 @@
 """Targets as an installation keeps them, and the engine that runs calls on them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from toolgate.domain.targets import LOCAL_DEFAULT, Change, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.targets import TargetEngine, Targets, public, tokens
 from toolgate.ports.engine import Update, no_update
+from toolgate.ports.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.seal import PlainSeal
@@ -77,6 +79,35 @@ async def test_one_default_stays_when_many_are_set_at_once(targets: Targets) -> 
         )
     )
     assert sum(each.is_default for each in await targets.list()) == 1
+
+
+class Meanwhile(MemoryJournal):
+    """Something else happens just before a change of more than one row is written."""
+
+    happens: Callable[[], Awaitable[object]] | None = None
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.happens is not None and len(operations) > 1:
+            happens, self.happens = self.happens, None
+            await happens()
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_a_target_that_is_deleted_or_changed_while_another_becomes_the_default_stays_so() -> (
+    None
+):
+    clock = FakeClock()
+    journal = Meanwhile(clock=clock, bus=LocalBus())
+    targets, elsewhere = (Targets(journal, clock=clock, seal=PlainSeal()) for _ in range(2))
+    first = Change("t_1", "w_1", "local-host", is_default=True)
+    await targets.upsert("a", first)
+    journal.happens = lambda: elsewhere.upsert("a", Change(auth_token="another"))
+    await targets.upsert("b", first)
+    changed = await targets.get("a")
+    assert (changed.auth_token, changed.is_default) == ("another", False)
+    journal.happens = lambda: elsewhere.delete("b")
+    await targets.upsert("c", first)
+    assert [each.id for each in await targets.list()] == [LOCAL_DEFAULT, "a", "c"]
 
 
 async def test_upserts_that_meet_are_both_kept(targets: Targets) -> None:

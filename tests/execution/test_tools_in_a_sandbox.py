@@ -1,5 +1,6 @@
 """The built-in tools that run commands and touch files, in real sandboxes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from toolgate.testing.web import FakeWeb
 
 engine = docker_engine_fixture
 SECRET = "known-secret"
+BOUND = 15.0
 
 
 class Tools:
@@ -72,6 +74,31 @@ async def test_a_command_past_its_time_is_killed_and_says_so(tools: Tools) -> No
     assert (done.ok, done.stdout) == (False, "begun\n")
     assert "[killed: timed out]" in done.stderr
     assert (await tools.run("shell", command="echo on")).stdout == "on\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("shell", {"command": "echo on"}),
+        ("exec", {"command": "echo", "params": ["on"]}),
+        ("file.list", {"path": "."}),
+    ],
+)
+async def test_a_call_whose_turn_comes_when_its_session_has_ended_gets_a_new_one(
+    tools: Tools, tool: str, args: dict[str, Any]
+) -> None:
+    first = asyncio.create_task(tools.run("shell", command="echo begun; sleep 60"))
+    async with asyncio.timeout(BOUND):
+        while not tools.pieces:
+            await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(tools.run(tool, **args))
+    await asyncio.sleep(0)  # it has the session, and waits for its turn
+    session = await tools.sessions.open_for(ToolRequest("r", tool, args, Caller(session="s_1")))
+    await session.close()
+    assert (await first).outcome is Outcome.MAY_HAVE_EXECUTED
+    done = await waiting
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == ("" if tool == "file.list" else "on\n")
 
 
 async def test_output_without_end_is_cut_and_the_command_killed(tools: Tools) -> None:

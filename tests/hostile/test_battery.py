@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -118,12 +119,32 @@ def traces() -> set[str]:
     return found | {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{ours}*")}
 
 
+def is_anothers(path: str, own: str) -> bool:
+    """Whether tests beside us have mounted it: in a folder of theirs, or an engine of theirs has."""
+    theirs = rf"{re.escape(tempfile.gettempdir())}/(pytest-of|toolgate-engine)-"
+    return re.match(theirs, path) is not None and not path.startswith(own)
+
+
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    own = "no engine of ours"
+    if "docker" in request.node.name:
+        need("docker")
+        engine: docker_engine.Engine = request.getfixturevalue("engine")
+        own = f"{Path(engine.url.removeprefix('unix://')).parent}/"
     before = traces()
     yield
-    left = traces() - before
+    left = {path for path in traces() - before if not is_anothers(path, own)}
     assert {path for path in left if not re.fullmatch(ENGINES_OWN, path)} == set()
+
+
+def test_of_mounts_only_those_of_other_tests_and_their_engines_are_let_be() -> None:
+    folder = tempfile.gettempdir()
+    own = f"{folder}/toolgate-engine-own/"
+    assert is_anothers(f"{folder}/toolgate-engine-other/data/overlay2/1/merged", own)
+    assert is_anothers(f"{folder}/pytest-of-root/pytest-1/disk", own)
+    assert not is_anothers(f"{own}data/overlay2/1/merged", own)
+    assert not is_anothers("/workspace", own)
 
 
 async def containers(url: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from toolgate.domain.errors import Unavailable
 
+PROCESSES: Final = "cgroup.procs"
 PERIOD_US: Final = 100_000
 # All sessions together weigh as much as this many ordinary processes; the kernel's default would
 # weigh them as one, and a busy machine would starve them.
@@ -25,6 +26,9 @@ LIMITS_NEEDED: Final = {
     1: ("memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us"),
     2: ("memory.max", "pids.max", "cpu.max"),
 }
+
+OWN_PROCESSES: Final = "toolgate-main"  # no number: it is nobody's parent of sessions
+MOVES: Final = 10  # who is moved may have started another meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,13 @@ class Group:
     @property
     def entrances(self) -> list[Path]:
         """The files that a process writes its pid to in order to be in the group."""
-        return [folder / "cgroup.procs" for folder in self.folders]
+        return [folder / PROCESSES for folder in self.folders]
 
     def pids(self) -> list[int]:
         found: set[int] = set()
         for folder in self.folders:
             with contextlib.suppress(OSError):
-                found.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
+                found.update(int(line) for line in (folder / PROCESSES).read_text().split())
         return sorted(found)
 
     def memory_bytes(self) -> int:
@@ -173,9 +177,7 @@ def find(
         folders = [_below(root, path) / below / name for root, path in chosen.items()]
         return Cgroups(_made(folders), unified=False)
     if v2 is not None:
-        return Cgroups(
-            _made([_delegated(_below(v2, own.get("", "/"))) / below / name]), unified=True
-        )
+        return Cgroups(_made([_delegated(v2, own.get("", "/")) / below / name]), unified=True)
     raise Unavailable("no cgroup hierarchy with memory, pids and cpu is mounted")
 
 
@@ -207,23 +209,74 @@ def _below(root: Path, path: str) -> Path:
     return own if own.is_dir() else root
 
 
-def _delegated(own: Path) -> Path:
+def _delegated(root: Path, path: str) -> Path:
     """The nearest group, from ours upwards, whose children can have the controllers."""
-    for folder in (own, own.parent):
-        control = folder / "cgroup.subtree_control"
-        try:
-            offered = (folder / "cgroup.controllers").read_text().split()
-            if not all(controller in offered for controller in V2_NEEDED):
-                continue
-            if not set(V2_NEEDED) <= set(control.read_text().split()):
-                control.write_text(" ".join(f"+{controller}" for controller in V2_NEEDED))
-        except OSError:
-            continue
-        return folder
+    own = _in_tree(root, path)
+    for folder in (own, own.parent) if path.strip("/") else (own,):  # "/" is our namespace's top
+        if _gives_on(folder):
+            return folder
+    if _is_offered(own) and _is_emptied(own) and _gives_on(own):
+        return own
     raise Unavailable(
         "no cgroup here may have children with limits: run as root, or in a delegated group "
         "(systemd-run --user --scope -p Delegate=yes)"
     )
+
+
+def _in_tree(root: Path, path: str) -> Path:
+    """Our own group. A path is our namespace's, and the tree may be the machine's: look for us."""
+    own = _below(root, path)
+    if not _holds_us(own):
+        return next((each.parent for each in root.rglob(PROCESSES) if _holds_us(each.parent)), own)
+    return own
+
+
+def _holds_us(folder: Path) -> bool:
+    try:
+        return str(os.getpid()) in (folder / PROCESSES).read_text().split()
+    except OSError:
+        return False
+
+
+def _is_offered(folder: Path) -> bool:
+    """Whether a group has the controllers, and is ours to make others in."""
+    try:
+        offered = (folder / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+    return set(V2_NEEDED) <= set(offered) and os.access(folder, os.W_OK)
+
+
+def _gives_on(folder: Path) -> bool:
+    if not _is_offered(folder):
+        return False
+    control = folder / "cgroup.subtree_control"
+    try:
+        if not set(V2_NEEDED) <= set(control.read_text().split()):
+            control.write_text(" ".join(f"+{controller}" for controller in V2_NEEDED))
+    except OSError:
+        return False
+    return True
+
+
+def _is_emptied(own: Path) -> bool:
+    """Whether who is in our group, we too, could move below: it gives nothing on while it has anyone.
+
+    A service is in the group that it was delegated, and so is a container's first process.
+    """
+    inner = own / OWN_PROCESSES
+    try:
+        inner.mkdir(exist_ok=True)
+        for _ in range(MOVES):
+            pids = (own / PROCESSES).read_text().split()
+            if not pids:
+                return True
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    (inner / PROCESSES).write_text(pid)
+    except OSError:
+        pass
+    return False
 
 
 def _made(folders: list[Path]) -> list[Path]:

@@ -19,6 +19,7 @@ from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Invalid, Refused, Unavailable
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.domain.urls import Url, parse_url
+from toolgate.execution.builtin import in_session
 from toolgate.execution.hops import Hops
 from toolgate.execution.target_tools import (
     GET,
@@ -226,14 +227,7 @@ class SandboxEngine:
         return ToolOutput(0, stdout=text, isolation=self.isolation, truncated=truncated)
 
     async def _with_session(self, request: ToolRequest, do: Callable[[Session], Awaitable[T]]) -> T:
-        session = await self._sessions.open_for(request)
-        try:
-            return await do(session)
-        except NotStarted:
-            if session.alive:
-                raise
-        # The lease ended between our getting the session and using it: nothing has run.
-        return await do(await self._sessions.open_for(request))
+        return await in_session(self._sessions.open_for, request, do)
 
 
 def failed(

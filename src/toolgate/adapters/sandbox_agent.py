@@ -5,7 +5,7 @@ only, and little of that: each import is paid for at every opening. It gets mars
 its standard input and answers in frames on its standard output; the host trusts nothing it says.
 """
 
-# ruff: noqa: SIM105, PTH110, PTH208 - contextlib and pathlib would be paid for at every opening
+# ruff: noqa: SIM105, PTH101, PTH110, PTH208 - contextlib and pathlib would be paid for at every opening
 
 from __future__ import annotations
 
@@ -71,6 +71,8 @@ TRAPS = rb"""trap() {
 # A shell that becomes another program has no exit.
 EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
 """
+# With the last one a shell would tell us nothing of what it leaves, from then on.
+NOT_KEPT = ("_", "SHLVL", "BASH_ENV", "POSIXLY_CORRECT")
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -410,8 +412,10 @@ class Agent:
             return
         try:
             os.chdir(self.cwd)
-        except OSError:  # the last command left a directory that is gone by now
+        except OSError as lost:  # the last command left a directory that is gone or closed by now
             self.cwd = self.workspace.root
+            if isinstance(lost, PermissionError):  # of the workspace: no command could open it
+                os.chmod(self.cwd, 0o700)
             os.chdir(self.cwd)
 
     def watch(self, started: int, streams: list[Stream], order: Order) -> int:
@@ -547,8 +551,8 @@ class Agent:
             self.cwd = cwd
         if len(told) > LARGEST_STATE:
             return
-        env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        for name in ("_", "SHLVL", "BASH_ENV"):
+        env = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
+        for name in NOT_KEPT:
             env.pop(name, None)
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:

@@ -11,8 +11,10 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import platform
+import posixpath
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,10 +31,12 @@ from toolgate.adapters.sandbox_session import EGRESS_SOCKET, WORKSPACE, AgentSes
 from toolgate.domain.errors import Unavailable
 from toolgate.ports.sandbox import Limits, NotStarted, SessionKey, SessionSpec
 
+EXAMPLE_URL: Final = "unix:///var/run/docker.sock"
 FIRST_UID: Final = 1_800_000_000
 UIDS_PER_PROCESS: Final = 1000
 LABEL: Final = "toolgate.instance"
 DESTROY_SECONDS: Final = 15.0
+UNSTARTED_SECONDS: Final = 300.0  # that no living runner leaves a container before it starts it
 HIGHEST_FAMILY: Final = 46  # AF_MCTP and one to come
 GONE: Final = 404
 UNREACHABLE: Final = 900  # aiodocker's own status for an engine that cannot be connected to
@@ -47,7 +51,7 @@ class DockerSandbox:
         self,
         *,
         limits: Limits | None = None,
-        url: str = "unix:///var/run/docker.sock",
+        url: str = EXAMPLE_URL,
         image: str = "",
         runtime: str = "",
         cgroup_parent: str = "",
@@ -62,6 +66,7 @@ class DockerSandbox:
         self._instance = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._sessions: set[DockerSession] = set()
         self._remains: set[DockerContainer] = set()  # that the engine would not remove
+        self._unstarted: dict[str, float] = {}  # containers of others, and since when we see them
         self._opened = 0
 
     @property
@@ -89,7 +94,9 @@ class DockerSandbox:
         try:
             await self._have_image(docker)  # it may have been pruned since the last one
             await self._remove_remains()
-            await session.start(docker, self._config(spec), name=name)
+            await self._remove_abandoned(docker)
+            volumes = await _volumes(docker, self._image) if self._image else []
+            await session.start(docker, self._config(spec, volumes), name=name)
             way_out = EGRESS_SOCKET if spec.egress is not None else ""
             await session.begin(spec, env=base_env(spec), egress=way_out)
         except BaseException as failed:  # whoever waited may have gone: it is nobody's then
@@ -116,13 +123,31 @@ class DockerSandbox:
             if await _is_removed(container):
                 self._remains.discard(container)
 
+    async def _remove_abandoned(self, docker: aiodocker.Docker) -> None:
+        """An agent that has exited never comes back, nor is one started that was not for so long."""
+        filters = {"label": [LABEL], "status": ["exited", "dead", "created"]}
+        found = await docker.containers.list(all=True, filters=json.dumps(filters))
+        others = [each for each in found if each["Labels"].get(LABEL) != self._instance]
+        now = asyncio.get_running_loop().time()
+        self._unstarted = {
+            each.id: self._unstarted.get(each.id, now)
+            for each in others
+            if each["State"] == "created"
+        }
+        for container in others:
+            if now - self._unstarted.get(container.id, -math.inf) >= UNSTARTED_SECONDS:
+                with contextlib.suppress(*FROM_THE_ENGINE):
+                    await container.delete(force=True, v=True)
+
     async def _engine(self) -> aiodocker.Docker:
         if self._docker is None:
-            docker = aiodocker.Docker(url=self._url)
+            try:
+                docker = aiodocker.Docker(url=self._url)
+            except (ValueError, aiodocker.DockerError) as unusable:
+                reason = f"{self._url} is no address of an engine, as {EXAMPLE_URL} is: {unusable}"
+                raise NotStarted(reason) from unusable
             try:
                 await docker.version()
-                await self._have_image(docker)
-                await _remove_abandoned(docker)
             except BaseException as failed:
                 await docker.close()
                 if isinstance(failed, (*FROM_THE_ENGINE, OSError)):
@@ -135,13 +160,18 @@ class DockerSandbox:
         return self._docker
 
     async def _have_image(self, docker: aiodocker.Docker) -> None:
-        await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+        try:
+            await (_pull(docker, self._image) if self._image else _load_host_image(docker))
+        except FROM_THE_ENGINE as failed:
+            image = self._image or host_image_name()
+            raise NotStarted(f"the image {image} cannot be had: {failed}") from failed
 
-    def _config(self, spec: SessionSpec) -> dict[str, Any]:
+    def _config(self, spec: SessionSpec, volumes: list[str]) -> dict[str, Any]:
         limits = self.limits
         uid = FIRST_UID + os.getpid() % 10_000 * UIDS_PER_PROCESS
         uid += self._opened % UIDS_PER_PROCESS
         tmpfs = f"size={limits.disk_bytes},nr_inodes={limits.disk_inodes},nosuid,nodev,exec"
+        anyone_s = f"{tmpfs},mode=1777"
         return {
             "Image": self._image or host_image_name(),
             "Entrypoint": ["python3", "-I", "-S", "-c", _agent_source(), WORKSPACE],
@@ -172,10 +202,12 @@ class DockerSandbox:
                 "NanoCpus": int(limits.cpus * 1e9),
                 "ShmSize": limits.disk_bytes,
                 "Tmpfs": {
+                    **dict.fromkeys(volumes, anyone_s),  # they would be as large as the disk
                     WORKSPACE: f"{tmpfs},mode=0700,uid={uid},gid={uid}",
-                    "/tmp": f"{tmpfs},mode=1777",  # noqa: S108 - inside
+                    "/tmp": anyone_s,  # noqa: S108 - inside
                 },
-                "Binds": self._binds(spec),
+                "Binds": self._binds(),
+                "Mounts": _way_out(spec),
                 "Ulimits": [
                     {"Name": "core", "Soft": 0, "Hard": 0},
                     {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
@@ -187,14 +219,11 @@ class DockerSandbox:
             },
         }
 
-    def _binds(self, spec: SessionSpec) -> list[str]:
-        binds = [] if self._image else ["/usr:/usr:ro"]
-        if not self._image:
-            shared = [f"/etc/{name}" for name in SHARED_ETC]
-            binds += [f"{path}:{path}:ro" for path in shared if Path(path).exists()]
-        if spec.egress is not None:
-            binds.append(f"{spec.egress}:{EGRESS_SOCKET}")
-        return binds
+    def _binds(self) -> list[str]:
+        if self._image:
+            return []
+        shared = [path for name in SHARED_ETC if Path(path := f"/etc/{name}").exists()]
+        return [f"{path}:{path}:ro" for path in ("/usr", *shared)]
 
 
 class DockerSession(AgentSession):
@@ -252,6 +281,14 @@ class DockerSession(AgentSession):
             with contextlib.suppress(AssertionError, aiohttp.ClientError):
                 await self._stream.close()
         self.on_end()
+
+
+def _way_out(spec: SessionSpec) -> list[dict[str, Any]]:
+    """As a mount and no bind: for one that it does not see the engine would make a directory."""
+    if spec.egress is None:
+        return []
+    source, target = str(spec.egress), EGRESS_SOCKET
+    return [{"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}]
 
 
 async def _is_removed(container: DockerContainer) -> bool:
@@ -320,6 +357,13 @@ async def _pull(docker: aiodocker.Docker, image: str) -> None:
         await docker.images.pull(image)
 
 
+async def _volumes(docker: aiodocker.Docker, image: str) -> list[str]:
+    """Where an image wants volumes, which a container gets whether it is asked for them or not."""
+    described = await docker.images.inspect(image)
+    volumes = (described.get("Config") or {}).get("Volumes") or {}
+    return sorted({posixpath.normpath(path) for path in volumes})
+
+
 async def _load_host_image(docker: aiodocker.Docker) -> None:
     """An image with nothing in it but the places where the machine's own files go."""
     with contextlib.suppress(aiodocker.DockerError):
@@ -331,14 +375,6 @@ async def _load_host_image(docker: aiodocker.Docker) -> None:
 
     async for _ in docker.images.import_image(content(), stream=True):
         pass
-
-
-async def _remove_abandoned(docker: aiodocker.Docker) -> None:
-    """An agent that has exited never comes back, whoever's it was."""
-    filters = {"label": [LABEL], "status": ["exited", "dead"]}
-    for container in await docker.containers.list(all=True, filters=json.dumps(filters)):
-        with contextlib.suppress(aiodocker.DockerError):
-            await container.delete(force=True, v=True)
 
 
 @functools.cache

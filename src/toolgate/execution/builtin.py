@@ -14,11 +14,13 @@ from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, T
 from toolgate.domain.urls import Url
 from toolgate.ports.engine import Update, no_update
 from toolgate.ports.journal import Journal
-from toolgate.ports.sandbox import Session
+from toolgate.ports.sandbox import NotStarted, Session
 from toolgate.ports.web import Web
 
 Permits = Callable[[ToolRequest, Url], bool]  # may this call also go there?
 OpenSession = Callable[[ToolRequest], Awaitable[Session]]
+
+T = TypeVar("T")
 
 REFUSED: Final = "refused"
 MAX_OUTPUT_BYTES: Final = 256 * 1024  # per stream (DESIGN, "The sandbox")
@@ -36,12 +38,28 @@ class Context(NamedTuple):
     update: Update = no_update
     holds_secret: Callable[[str], bool] = lambda _text: False
 
+    async def in_session(self, do: Callable[[Session], Awaitable[T]]) -> T:
+        return await in_session(self.session, self.request, do)
+
 
 class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The root of every tool's arguments."""
 
 
 A = TypeVar("A", bound=Args)
+
+
+async def in_session(
+    open_session: OpenSession, request: ToolRequest, do: Callable[[Session], Awaitable[T]]
+) -> T:
+    """Do it in the call's session; where that ended before it was its turn, in the next one."""
+    session = await open_session(request)
+    try:
+        return await do(session)
+    except NotStarted:
+        if session.alive:
+            raise
+    return await do(await open_session(request))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class Targets:
             row = await self._journal.get(COLLECTION, target_id)
             before = None if row is None else self._opened(row.value)
             after = upsert(target_id, before, change, now_ms=self._clock.now_ms())
-            others = displaced(after, await self.list())
+            kept = await self._kept()
+            others = displaced(after, (target for target, _ in kept.values()))
             try:
                 await self._journal.commit(
                     Put(
@@ -81,7 +82,12 @@ class Targets:
                         expected=row.version if row else 0,
                     ),
                     *(
-                        Put(COLLECTION, other.id, self._closed(self._no_default(other)))
+                        Put(
+                            COLLECTION,
+                            other.id,
+                            self._closed(self._no_default(other)),
+                            expected=kept[other.id][1],
+                        )
                         for other in others
                     ),
                     *also,
@@ -114,18 +120,23 @@ class Targets:
     async def list(self, *, tenant: str | None = None) -> list[Target]:
         """All of them, or what a tenant may use; the built-in one is always there."""
         found = {LOCAL_DEFAULT: BUILT_IN}
-        after = ""
-        while True:
-            rows = await self._journal.scan(COLLECTION, after=after, limit=PAGE)
-            found |= {row.key: self._opened(row.value) for row in rows}
-            if len(rows) < PAGE:  # nothing follows: one read for nearly everyone
-                break
-            after = rows[-1].key
+        found |= {name: target for name, (target, _) in (await self._kept()).items()}
         return [
             each
             for each in found.values()
             if tenant is None or each.tenant == tenant or each.id == LOCAL_DEFAULT
         ]
+
+    async def _kept(self) -> dict[str, tuple[Target, int]]:
+        """What was written, each with the version of its row."""
+        found: dict[str, tuple[Target, int]] = {}
+        after = ""
+        while True:
+            rows = await self._journal.scan(COLLECTION, after=after, limit=PAGE)
+            found |= {row.key: (self._opened(row.value), row.version) for row in rows}
+            if len(rows) < PAGE:  # nothing follows: one read for nearly everyone
+                return found
+            after = rows[-1].key
 
     async def delete(self, target_id: str, *, also: Sequence[Operation] = ()) -> None:
         """Raises NotFound; Refused for the built-in one, which can only be disabled."""

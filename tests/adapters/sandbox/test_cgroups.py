@@ -1,8 +1,11 @@
 """Groups of processes: the real ones of this machine, and the other version's on paper."""
 
 import os
+import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -127,7 +130,9 @@ def test_version_2_goes_up_where_our_own_group_may_give_nothing_on(tmp_path: Pat
     assert groups.parents == [tmp_path / "user/toolgate-1"]
 
 
-def test_version_2_kills_a_real_group_in_one_write() -> None:
+@pytest.fixture
+def v2_root() -> Path:
+    """The top of this machine's own tree, which may have few controllers."""
     mounted = [
         line.split()[1]
         for line in Path("/proc/mounts").read_text().splitlines()
@@ -135,7 +140,85 @@ def test_version_2_kills_a_real_group_in_one_write() -> None:
     ]
     if not mounted or os.geteuid() != 0:
         pytest.skip("no writable cgroup2 tree here")
-    folder = Path(mounted[0]) / f"toolgate-test-{os.getpid()}"
+    return Path(mounted[0])
+
+
+@pytest.fixture
+def service(v2_root: Path) -> Iterator[tuple[Path, str]]:
+    """A group as a service with its own user has it, below one that is not its user's to change."""
+    offered = (v2_root / "cgroup.controllers").read_text().split()
+    control = v2_root / "cgroup.subtree_control"
+    before = control.read_text().split()
+    given = next((each for each in ("memory", "hugetlb") if each in offered), None)
+    if given is None:
+        pytest.skip("no controller here that a group with processes may not give on")
+    own = v2_root / f"toolgate-test-slice-{os.getpid()}" / "toolgate.service"
+    own.mkdir(parents=True)
+    control.write_text(f"+{given}")
+    (own.parent / "cgroup.subtree_control").write_text(f"+{given}")
+    for path in (own, own / "cgroup.procs", own / "cgroup.subtree_control"):
+        os.chown(path, SERVICE_UID, SERVICE_UID)
+    try:
+        yield own, given
+    finally:
+        for folder in sorted(own.parent.glob("**/"), reverse=True):
+            folder.rmdir()
+        if given not in before:
+            control.write_text(f"-{given}")
+
+
+SERVICE_UID = 1_600_000_002
+# What is imported is read as root: the tests may be where that user may not read.
+AS_A_SERVICE = """
+import os, sys
+from pathlib import Path
+from toolgate.adapters import cgroups
+own, root, controller, uid = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+(own / "cgroup.procs").write_text(str(os.getpid()))
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+cgroups.V2_NEEDED = (controller,)
+for _ in range(2):  # it is where it moved itself to, the second time
+    groups = cgroups.find("toolgate-1", mounts=f"cgroup2 {root} cgroup2 rw 0 0")
+    inside = groups.parents[0] / "session"
+    inside.mkdir()
+    print(groups.parents[0].relative_to(own), (inside / "cgroup.controllers").read_text().strip())
+    if not os.fork():
+        (inside / "cgroup.procs").write_text(str(os.getpid()))
+        os._exit(0)
+    assert os.wait()[1] == 0
+    inside.rmdir()
+    groups.close()
+"""
+
+
+def test_version_2_makes_groups_in_a_service_s_own_which_holds_the_service(
+    v2_root: Path, service: tuple[Path, str]
+) -> None:
+    own, controller = service
+    given = [str(own), str(v2_root), controller, str(SERVICE_UID)]
+    command = [sys.executable, "-c", AS_A_SERVICE, *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"toolgate-1 {controller}"] * 2
+
+
+def test_version_2_finds_its_own_group_in_the_machine_s_tree_from_a_namespace_of_its_own(
+    v2_root: Path, service: tuple[Path, str]
+) -> None:
+    """A container that sees that tree: it may not be moved to where its namespace does not reach."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    own, controller = service
+    given = [str(own), str(v2_root), controller, str(os.geteuid())]
+    enter = 'echo $$ > "$0/cgroup.procs" && exec unshare --cgroup "$@"'
+    command = ["/bin/sh", "-c", enter, str(own), sys.executable, "-c", AS_A_SERVICE, *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"toolgate-1 {controller}"] * 2
+
+
+def test_version_2_kills_a_real_group_in_one_write(v2_root: Path) -> None:
+    folder = v2_root / f"toolgate-test-{os.getpid()}"
     folder.mkdir()
     group = cgroups.Group([folder], unified=True)
     enter = f"echo $$ > {folder}/cgroup.procs; echo in; sleep 60 & exec sleep 60"

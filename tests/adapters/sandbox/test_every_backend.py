@@ -100,7 +100,7 @@ async def test_directory_and_exported_variables_last_from_command_to_command(
 async def test_they_last_however_the_command_ends(
     session: Session, command: str, said: str, code: int
 ) -> None:
-    await session.exec(Command("mkdir -p deep"))
+    await session.exec(Command("mkdir -p deep; export POSIXLY_CORRECT=1"))
     done = await session.exec(Command(command))
     assert (done.stdout.decode(), done.stderr, done.exit_code) == (said, b"", code)
     done = await session.exec(Command('basename "$PWD"; echo "$COLOUR"'))
@@ -115,6 +115,23 @@ async def test_the_directory_lasts_also_where_more_is_exported_than_is_kept(
     await session.exec(Command(much))
     done = await session.exec(Command('basename "$PWD"; echo "$KEPT$BIG9"'))
     assert done.stdout == b"deep\nold\n"
+
+
+async def test_a_variable_without_a_name_is_not_kept(session: Session) -> None:
+    """No program could be started with it, so that the session could run nothing any more."""
+    told = r"printf '/tmp\0=x\0COLOUR=blue\0' > /proc/self/fd/198"
+    await session.exec(Command(f"cd .; {told}; kill -9 $$"))
+    done = await session.exec(Command('echo "$PWD $COLOUR"'))
+    assert done.stdout == b"/tmp blue\n"
+
+
+@pytest.mark.parametrize("mode", ["000", "600"])
+async def test_a_workspace_that_was_closed_to_everyone_can_be_opened_again(
+    session: Session, mode: str
+) -> None:
+    await session.exec(Command(f"echo kept > note; chmod {mode} ."))
+    done = await session.exec(Command("cat note"))
+    assert (done.exit_code, done.stdout) == (0, b"kept\n")
 
 
 async def test_a_shell_that_shows_its_steps_shows_none_of_ours(session: Session) -> None:

@@ -288,3 +288,19 @@ async def test_an_isolation_that_did_not_hold_is_tried_again_when_a_session_is_w
     await leased.sessions.open(key("c"))
     assert len(tries) == 3
     await leased.sessions.close()
+
+
+async def test_when_all_must_end_none_waits_for_another() -> None:
+    leased = Leased()
+    gates = []
+    for name in ("a", "b", "c"):
+        await leased.sessions.open(key(name))
+        gates.append(leased.hold(name))
+    closing = asyncio.create_task(leased.sessions.close())
+    await until(lambda: not any(session.alive for session in leased.sandbox.opened))
+    assert not closing.done()
+    for gate in gates:
+        gate.set()
+    await closing
+    assert leased.sandbox.closed
+    assert leased.door.open_for == set()

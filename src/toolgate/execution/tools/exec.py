@@ -48,8 +48,7 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
         timeout_seconds=TIMEOUT_S,
     )
     try:
-        session = await context.session(context.request)
-        finished = await session.exec(command)
+        finished = await context.in_session(lambda session: session.exec(command))
     except FileRefused as outside:
         return refused(f"exec: {outside}")
     except NotStarted as failure:

@@ -17,8 +17,9 @@ class FileListArgs(Args, frozen=True):
 
 async def run(args: FileListArgs, context: Context) -> ToolOutput:
     try:
-        session = await context.session(context.request)
-        found = await session.files.list(args.path, recursive=False, limit=MAX_ENTRIES + 1)
+        found = await context.in_session(
+            lambda session: session.files.list(args.path, recursive=False, limit=MAX_ENTRIES + 1)
+        )
     except SandboxError as refused:
         return failed(f"file.list: {refused}")
     entries, cut = found[:MAX_ENTRIES], len(found) > MAX_ENTRIES

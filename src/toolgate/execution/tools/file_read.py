@@ -16,8 +16,9 @@ class FileReadArgs(Args, frozen=True):
 
 async def run(args: FileReadArgs, context: Context) -> ToolOutput:
     try:
-        session = await context.session(context.request)
-        content = await session.files.read(args.path, limit=args.max_bytes + 1)
+        content = await context.in_session(
+            lambda session: session.files.read(args.path, limit=args.max_bytes + 1)
+        )
     except SandboxError as refused:
         return failed(f"file.read: {refused}")
     cut = len(content) > args.max_bytes

@@ -19,10 +19,10 @@ class ShellArgs(Args, frozen=True):
 
 async def run(args: ShellArgs, context: Context) -> ToolOutput:
     timeout = args.timeout_ms / 1000 if args.timeout_ms is not None else None
+    command = Command(args.command, timeout_seconds=timeout)
     try:
-        session = await context.session(context.request)
-        finished = await session.exec(
-            Command(args.command, timeout_seconds=timeout), piece=_pieces(context)
+        finished = await context.in_session(
+            lambda session: session.exec(command, piece=_pieces(context))
         )
     except NotStarted as failure:
         return failed(f"shell: {failure}")
