@@ -7,7 +7,6 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Awaitable, Coroutine, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -19,6 +18,8 @@ from toolgate.adapters.page_looks import (
     extract_of,
     marked,
 )
+from toolgate.adapters.page_scripts import BLANK, FINDER, HERE, SEEN, TITLE
+from toolgate.adapters.playwright_downloads import PlaywrightDownloads
 from toolgate.adapters.playwright_errors import (
     IsDownload,
     is_aborted,
@@ -32,8 +33,6 @@ from toolgate.adapters.proxy_verdicts import PROXY_STATUS
 from toolgate.ports.browser import (
     BrowserGone,
     Degraded,
-    Download,
-    DownloadTooLarge,
     ElementAbsent,
     Extract,
     ExtractOptions,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
         Request,
         Response,
     )
-    from playwright.async_api import Download as PageDownload
 
 T = TypeVar("T")
 
@@ -64,36 +62,6 @@ WIDEST: Final = 4_096
 TALLEST: Final = 16_384
 MOST_PIXELS: Final = 1_280 * TALLEST
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
-BLANK: Final = """(secrets) => {
-  const known = secrets.map((secret) => secret.toLowerCase());
-  const says = (text) => known.some((secret) => text.toLowerCase().includes(secret));
-  const blank = (root) => {
-    root.querySelectorAll("*").forEach((element) => {
-      if (element.matches("input,textarea")) element.value = "";
-      else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
-      if (element.shadowRoot) blank(element.shadowRoot);
-    });
-    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) if (says(texts.currentNode.data)) texts.currentNode.data = "[redacted]";
-  };
-  blank(document);
-}"""
-# How many answers it waits for, and what a page at rest shows again.
-SEEN: Final = """[(window[Symbol.for("toolgate.pending")] || {}).pending || 0,
-  location.href, document.title, document.body ? document.body.innerText.length : 0]"""
-# Where it leads is opened here: another tab would be a pop-up, and closed.
-HERE: Final = """element => {
-  element.removeAttribute("formtarget");
-  for (const one of [element.closest("a,area"), element.closest("form"), element.form]) {
-    if (one instanceof Element) one.setAttribute("target", "_self");
-  }
-}"""
-# As long as the extractor has it, and without half letters, which no JSON can hold.
-TITLE: Final = (
-    "Object.getOwnPropertyDescriptor(Document.prototype, 'title').get.call(document)"
-    ".slice(0, 500).toWellFormed()"
-)
-FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
 class TabHome(Protocol):
@@ -118,10 +86,6 @@ class TabHome(Protocol):
     async def new_page(self) -> tuple["Page", "CDPSession"]: ...
 
 
-def _future() -> "asyncio.Future[PageDownload]":
-    return asyncio.get_running_loop().create_future()
-
-
 class PlaywrightTab:
     def __init__(self, home: TabHome, page: "Page", cdp: "CDPSession") -> None:
         self._home = home
@@ -132,8 +96,9 @@ class PlaywrightTab:
         self._followed = False  # the page before is still there: it seemed at rest
         self._went = 0.0
         self._committed = asyncio.Event()
-        self._download: asyncio.Future[PageDownload] = _future()
-        self._file_names: dict[str, str] = {}  # on disk, by the URL they come from
+        self._downloads = PlaywrightDownloads(
+            home.downloads, options=home.options, spawn=home.spawn
+        )
         self.navigations = 0
         self._attach(page, cdp)
 
@@ -142,8 +107,8 @@ class PlaywrightTab:
         self._cdp = cdp
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
-        page.on("download", self._on_download)
-        cdp.on("Page.downloadWillBegin", self._on_file)
+        page.on("download", self._downloads.came)
+        cdp.on("Page.downloadWillBegin", self._downloads.began)
 
     @property
     def url(self) -> str:
@@ -169,7 +134,7 @@ class PlaywrightTab:
         try:
             came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
         except IsDownload:
-            return await self._downloaded()
+            return await self._downloads.taken()
         if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
             quiet_ms = min(budget.quiet_ms, int(left * 500))
@@ -338,48 +303,13 @@ class PlaywrightTab:
     async def cookie_count(self) -> int:
         return len(await self._ask(self._home.context.cookies()))
 
-    async def _downloaded(self) -> Extract:
-        """The file that came instead of a page, unless it is too large or too slow."""
-        limit, content = self._options.download_limit, None
-        with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
-            async with asyncio.timeout(self._options.navigation_ms / 1000):
-                download = await self._download
-                path = await download.path()
-            if _size_of(path) <= limit:  # it may have come before anybody looked
-                content = await asyncio.to_thread(path.read_bytes)
-            await within(1, download.delete())
-        if content is None:
-            raise DownloadTooLarge(f"the file is larger than {limit} bytes, or incomplete")
-        download = self._download.result()
-        file = Download(download.suggested_filename, "application/octet-stream", content)
-        return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
-
-    async def _bound(self, download: "PageDownload") -> None:
-        """Stop a download that grows beyond the limit or takes too long, wanted or not."""
-        place = self._home.downloads
-        end = asyncio.get_running_loop().time() + self._options.navigation_ms / 1000
-        finished = asyncio.ensure_future(download.failure())
-        try:
-            while asyncio.get_running_loop().time() < end:
-                await asyncio.wait([finished], timeout=0.05)
-                name = self._file_names.get(download.url, "")
-                files = place.glob(f"{name}*")  # a name of its own; while it comes, with an ending
-                if any(_size_of(file) > self._options.download_limit for file in files):
-                    break
-                if finished.done():
-                    return
-            await within(2, download.cancel())
-        finally:
-            finished.cancel()
-
     async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
         if self._restless:
             await self._leave()
         self._followed = not self._restless and self.navigations > 0
         self._committed.clear()
-        self._download = _future()
-        self._file_names.clear()
+        self._downloads.expect()
         self._restless = True
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
@@ -587,27 +517,6 @@ class PlaywrightTab:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
-
-    def _on_file(self, begun: dict[str, Any]) -> None:
-        self._file_names[begun["url"]] = begun["guid"]
-
-    def _on_download(self, download: "PageDownload") -> None:
-        if self._download.done():
-            self._home.spawn(_cancel_download(download))  # one file per visit
-        else:
-            self._download.set_result(download)
-            self._home.spawn(self._bound(download))
-
-
-def _size_of(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
-async def _cancel_download(download: "PageDownload") -> None:
-    await within(2, download.cancel())
 
 
 async def close_page(page: "Page") -> None:
