@@ -158,6 +158,27 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
     assert (await plain.call("say")).stdout == "said"
 
 
+@pytest.mark.parametrize("action", ["repeats", "asks_back"])
+async def test_an_answer_is_found_among_whatever_else_a_server_says(
+    plain: Upstream, kept: Path, action: str
+) -> None:
+    assert (await plain.call(action)).stdout == "said"
+    assert (await plain.call("say")).stdout == "said"
+    assert len(messages(kept, "initialize")) == 1
+
+
+async def test_an_answer_with_an_error_of_null_is_no_error(plain: Upstream) -> None:
+    assert (await plain.call("nulls")).ok
+
+
+async def test_an_error_that_cannot_be_read_is_told_at_once(plain: Upstream, kept: Path) -> None:
+    async with asyncio.timeout(mcp_session.CALL_S / 2):
+        output = await plain.call("mumbles")
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert (await plain.call("say")).stdout == "said"
+    assert len(messages(kept, "initialize")) == 1
+
+
 async def test_a_schema_that_has_no_end_holds_nobody_up(plain: Upstream) -> None:
     await plain.sessions.tools("mcp.test")
     assert (await plain.call("loop")).ok  # what cannot be checked is not wrong for that
