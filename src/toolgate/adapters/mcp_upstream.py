@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
-MAX_TOOLS: Final = 1000
-MAX_PAGES: Final = 100  # of a listing: a page may be empty, and name another
 MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
@@ -45,6 +43,7 @@ class _Key(NamedTuple):
 class _Listed(NamedTuple):
     at: float
     server: Server
+    said: list[Any]  # by the SDK
     tools: dict[str, Tool]
     checks: dict[str, Any]  # by tool: what its structured answer must fit
 
@@ -82,19 +81,16 @@ class McpUpstreams:
         return None if known is None else known.tools.get(action)
 
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
-        known = self._known(capability_id)
-        if known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S:
+        if (known := self._lately(capability_id)) is not None:
             return list(known.tools.values())
         connection = await self._session(_Key(capability_id, session))
-        try:
-            listed = await self._heard(connection, _list_all(connection))
-        except ServerError as no:
-            raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
-        tools = {one.name: _tool(one) for one in listed}
-        checks = {one.name: _check_of(one.output_schema) for one in listed}
-        now = self._clock.monotonic()
-        self._listed[capability_id] = _Listed(now, connection.server, tools, checks)
-        return list(tools.values())
+        if (known := self._lately(capability_id)) is None:
+            try:
+                said = await self._heard(connection, connection.list_all())
+                known = self._learn(connection, said)
+            except ServerError as no:
+                raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
+        return list(known.tools.values())
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
@@ -102,8 +98,9 @@ class McpUpstreams:
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
         key = _Key(capability_id, name and request.caller.session)
+        taken_for = self.describe(request.tool, request.caller)
         try:
-            result = await self._call(key, action, args, meta=_context(meta))
+            result = await self._call(key, action, args, meta=_context(meta), taken_for=taken_for)
         except _Failed as why:
             return failed(str(why), why.outcome)
         known = self._known(capability_id)
@@ -116,14 +113,26 @@ class McpUpstreams:
         return output_of(result)
 
     async def _call(
-        self, key: _Key, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
+        self,
+        key: _Key,
+        action: str,
+        args: dict[str, Any],
+        *,
+        meta: dict[str, Any] | None,
+        taken_for: Tool | None,
     ) -> Result:
-        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew."""
+        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew.
+
+        It may have other tools then: one that was let through as reading must still only read.
+        """
         for is_last in (False, True):
             try:
                 session = await self._session(key)
             except Unavailable as gone:
                 raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            if taken_for is not None and self._does_more(key.capability_id, taken_for):
+                why = f"{key.capability_id} says anew what {action} does: call it again"
+                raise _Failed(why, Outcome.NOT_STARTED)
             try:
                 calling = session.call(action, args, meta=meta)
                 result: Result = await self._heard(session, calling)
@@ -145,7 +154,7 @@ class McpUpstreams:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
             if session.calls:
                 return True  # what it works on tells of its health
-            await self._heard(session, session.check())
+            self._learn(session, await self._heard(session, session.check()))
         except (Unavailable, ServerError):
             return False
         return True
@@ -210,6 +219,10 @@ class McpUpstreams:
             if self._sessions.get(key) is session:
                 await self._end(key)
             raise
+        if session.tools is not None:
+            self._learn(session, session.tools)
+            session.tools = None
+            self._well(session)
         return session
 
     async def _make_room(self, key: _Key) -> None:
@@ -232,9 +245,12 @@ class McpUpstreams:
         except Unavailable:
             self._failed(session)
             raise
+        self._well(session)
+        return answer
+
+    def _well(self, session: Session) -> None:
         self._failures.pop(session.name, None)
         self._report(session.name, Health.HEALTHY)
-        return answer
 
     def _failed(self, session: Session) -> None:
         """Once for each session, however many were in it: it has failed them all at once."""
@@ -244,6 +260,28 @@ class McpUpstreams:
         capability_id = session.name
         self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
         self._report(capability_id, health_after(self._failures[capability_id]))
+
+    def _learn(self, session: Session, said: list[Any]) -> _Listed:
+        """What a server has just said of its tools."""
+        known, now = self._known(session.name), self._clock.monotonic()
+        if known is not None and known.said == said:
+            known = known._replace(at=now)  # its schemas need not be compiled again
+        else:
+            tools = {one.name: _tool(one) for one in said}
+            checks = {one.name: _check_of(one.output_schema) for one in said}
+            known = _Listed(now, session.server, said, tools, checks)
+        self._listed[session.name] = known
+        return known
+
+    def _lately(self, capability_id: str) -> _Listed | None:
+        known = self._known(capability_id)
+        fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
+        return known if fresh else None
+
+    def _does_more(self, capability_id: str, before: Tool) -> bool:
+        known = self._known(capability_id)
+        tool = None if known is None else known.tools.get(before.name)
+        return (Level.WRITE if tool is None else tool.level).rank > before.level.rank
 
     def _known(self, capability_id: str) -> _Listed | None:
         """What its server listed, if that is still its server: another's tools are others."""
@@ -260,18 +298,6 @@ class McpUpstreams:
             capability_id, dot, head = capability_id.rpartition(".")
             action = f"{head}.{action}"
         return "", ""
-
-
-async def _list_all(session: Session) -> list[Any]:
-    found: list[Any] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await session.list_page(cursor)
-        found.extend(page.tools)
-        cursor = page.next_cursor
-        if not cursor or len(found) >= MAX_TOOLS:
-            break
-    return found[:MAX_TOOLS]
 
 
 def _tool(listed: Any) -> Tool:
