@@ -657,6 +657,22 @@ async def test_a_form_is_submitted_once_and_verified(toolset: Toolset, site: Sit
     assert missed["result"]["success"] is False
 
 
+@pytest.mark.parametrize("submit", [{"submit": by("button")}, {}], ids=["click", "press"])
+async def test_a_form_that_asks_whether_to_send_it_and_is_told_no_is_no_success(
+    toolset: Toolset, site: Site, submit: dict[str, Any]
+) -> None:
+    site.posts.clear()
+    fields = [{"name": "name", "value": "Grace", "locator": by("[name=name]")}]
+    asked = {"startUrl": site.url("/confirms"), "fields": fields, **submit}
+    answer = await run(toolset, "submit_and_verify", asked, mode="sync")
+    assert site.posts == []
+    assert (answer["status"], answer["result"]["success"]) == ("failed", False)
+    assert "Really send?" in answer["error"]["message"]
+    went = {**asked, "startUrl": site.url("/asks-and-goes")}
+    assert (await run(toolset, "submit_and_verify", went, mode="sync"))["status"] == "succeeded"
+    assert len(site.posts) == 1
+
+
 @pytest.mark.requirement("004/profile/max-tabs")
 async def test_a_session_opens_no_more_than_twenty_tabs(browser: SystemBrowser) -> None:
     assert browser.working.options.tabs_per_session == 20

@@ -69,6 +69,7 @@ class TabHome(Protocol):
 
     @property
     def options(self) -> BrowserOptions: ...
+LONGEST_QUESTION: Final = 200
 
     @property
     def context(self) -> "BrowserContext": ...
@@ -103,6 +104,7 @@ class PlaywrightTab:
         self._attach(page, cdp)
 
     def _attach(self, page: "Page", cdp: "CDPSession") -> None:
+        self._question = ""
         self._page = page
         self._cdp = cdp
         page.on("crash", self._on_crash)
@@ -117,11 +119,16 @@ class PlaywrightTab:
     @property
     def is_usable(self) -> bool:
         fit = not self._crashed and not self._spent and not self._page.is_closed()
+        cdp.on("Page.javascriptDialogOpening", self._on_dialog)
         return fit and self._home.is_alive
 
     def discard(self) -> None:
         """Close the page without waiting: a page that hangs takes its time."""
         self._home.spawn(self._close())
+    @property
+    def unanswered(self) -> str:
+        return "" if self._committed.is_set() else self._question
+
 
     async def visit(self, url: str, *, timeout_ms: int | None = None) -> None:
         budget = self._options.navigation_ms if timeout_ms is None else timeout_ms
@@ -216,6 +223,7 @@ class PlaywrightTab:
             element is not None
             and await self._answered(element.is_visible())
             and await self._answered(element.is_enabled())
+        self._question = ""
         )
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
@@ -522,3 +530,8 @@ class PlaywrightTab:
 async def close_page(page: "Page") -> None:
     with contextlib.suppress(Exception):
         await within(10, page.close())
+    def _on_dialog(self, opening: dict[str, Any]) -> None:
+        """Playwright says no to it; an alert asks nothing."""
+        if opening["type"] in {"confirm", "prompt"}:
+            self._question = opening["message"][:LONGEST_QUESTION]
+

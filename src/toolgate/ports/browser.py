@@ -139,6 +139,11 @@ class Tab(Reader, Protocol):
     async def has(self, locator: Locator) -> bool:
         """Whether there is such an element, visible and enabled, now."""
         ...
+    @property
+    def unanswered(self) -> str:
+        """What the page asked upon the last click or key, was told no, and then stayed; else empty."""
+        ...
+
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
         """Whether one of them came in time."""
