@@ -18,7 +18,15 @@ from toolgate.adapters.page_looks import (
     extract_of,
     marked,
 )
-from toolgate.adapters.page_scripts import BLANK, FINDER, HERE, SEEN, TITLE
+from toolgate.adapters.page_scripts import (
+    BLANK,
+    CHOICE,
+    FINDER,
+    HERE,
+    KIND,
+    SEEN,
+    TITLE,
+)
 from toolgate.adapters.playwright_downloads import PlaywrightDownloads
 from toolgate.adapters.playwright_errors import (
     IsDownload,
@@ -61,6 +69,7 @@ T = TypeVar("T")
 WIDEST: Final = 4_096
 TALLEST: Final = 16_384
 MOST_PIXELS: Final = 1_280 * TALLEST
+LONGEST_QUESTION: Final = 200
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
 
 
@@ -69,7 +78,6 @@ class TabHome(Protocol):
 
     @property
     def options(self) -> BrowserOptions: ...
-LONGEST_QUESTION: Final = 200
 
     @property
     def context(self) -> "BrowserContext": ...
@@ -96,6 +104,7 @@ class PlaywrightTab:
         self._restless = False
         self._followed = False  # the page before is still there: it seemed at rest
         self._went = 0.0
+        self._question = ""
         self._committed = asyncio.Event()
         self._downloads = PlaywrightDownloads(
             home.downloads, options=home.options, spawn=home.spawn
@@ -104,31 +113,30 @@ class PlaywrightTab:
         self._attach(page, cdp)
 
     def _attach(self, page: "Page", cdp: "CDPSession") -> None:
-        self._question = ""
         self._page = page
         self._cdp = cdp
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         page.on("download", self._downloads.came)
         cdp.on("Page.downloadWillBegin", self._downloads.began)
+        cdp.on("Page.javascriptDialogOpening", self._on_dialog)
 
     @property
     def url(self) -> str:
         return self._page.url
 
     @property
+    def unanswered(self) -> str:
+        return "" if self._committed.is_set() else self._question
+
+    @property
     def is_usable(self) -> bool:
         fit = not self._crashed and not self._spent and not self._page.is_closed()
-        cdp.on("Page.javascriptDialogOpening", self._on_dialog)
         return fit and self._home.is_alive
 
     def discard(self) -> None:
         """Close the page without waiting: a page that hangs takes its time."""
         self._home.spawn(self._close())
-    @property
-    def unanswered(self) -> str:
-        return "" if self._committed.is_set() else self._question
-
 
     async def visit(self, url: str, *, timeout_ms: int | None = None) -> None:
         budget = self._options.navigation_ms if timeout_ms is None else timeout_ms
@@ -174,11 +182,26 @@ class PlaywrightTab:
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
         element = await self._find(locator, "field", timeout_ms)
-        tag = await self._answered(element.evaluate("element => element.tagName"))
-        if tag == "SELECT":
+        kind = await self._answered(element.evaluate(KIND))
+        if kind == "select":
             await self._use(locator, element.select_option(value, timeout=timeout_ms))
+        elif kind in {"checkbox", "radio"}:
+            await self._choose(locator, element, value, timeout_ms)
         else:
             await self._use(locator, element.fill(value, timeout=timeout_ms))
+
+    async def _choose(
+        self, locator: Locator, element: "ElementHandle", value: str, timeout_ms: int
+    ) -> None:
+        choice = await self._answered(element.evaluate_handle(CHOICE, value))
+        parts = await self._answered(choice.get_properties())
+        target = parts["target"].as_element()
+        if target is None:
+            raise ElementAbsent(
+                f"what {locator.mode} {locator.value!r} finds to tick cannot be {value!r}"
+            )
+        ticked = bool(await self._answered(parts["ticked"].json_value()))
+        await self._use(locator, target.set_checked(ticked, timeout=timeout_ms))
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
         element = await self._find(locator, "target", timeout_ms)
@@ -200,6 +223,7 @@ class PlaywrightTab:
     async def _act(self, locator: Locator, action: Awaitable[None]) -> None:
         """Do it; where it sends the page elsewhere, wait until it is there."""
         leaving = asyncio.Event()
+        self._question = ""
 
         def on_request(request: "Request") -> None:
             if request.is_navigation_request() and request.frame == self._page.main_frame:
@@ -223,7 +247,6 @@ class PlaywrightTab:
             element is not None
             and await self._answered(element.is_visible())
             and await self._answered(element.is_enabled())
-        self._question = ""
         )
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
@@ -522,6 +545,11 @@ class PlaywrightTab:
         if page is self._page:
             self._crashed = True
 
+    def _on_dialog(self, opening: dict[str, Any]) -> None:
+        """Playwright says no to it; an alert asks nothing."""
+        if opening["type"] in {"confirm", "prompt"}:
+            self._question = opening["message"][:LONGEST_QUESTION]
+
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
@@ -530,8 +558,3 @@ class PlaywrightTab:
 async def close_page(page: "Page") -> None:
     with contextlib.suppress(Exception):
         await within(10, page.close())
-    def _on_dialog(self, opening: dict[str, Any]) -> None:
-        """Playwright says no to it; an alert asks nothing."""
-        if opening["type"] in {"confirm", "prompt"}:
-            self._question = opening["message"][:LONGEST_QUESTION]
-
