@@ -172,7 +172,8 @@ class PlaywrightTab:
         except TimeoutError:
             await self._stop()
         try:
-            looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
+            # No script runs in it any more, so it answers in the end, however large it is.
+            looked = await self._look(options, quiet_ms=0, within_s=budget.navigation_ms / 1000)
         except TimeoutError:
             raise self._hung() from None
         return marked(looked, Degraded.STOPPED)
