@@ -7,7 +7,7 @@ are so many of those: the one that was idle longest makes room.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -79,6 +79,11 @@ class McpUpstreams:
         capability_id, action = self._split(tool)
         known = self._known(capability_id)
         return None if known is None else known.tools.get(action)
+
+    def known_tools(self, capability_id: str) -> Sequence[Tool]:
+        """What the server listed last; nothing where it was never asked."""
+        known = self._known(capability_id)
+        return () if known is None else list(known.tools.values())
 
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         if (known := self._lately(capability_id)) is not None:
@@ -159,15 +164,21 @@ class McpUpstreams:
             return False
         return True
 
-    async def watch(self, *, every_s: float = WATCH_S) -> None:
-        """Look after those that were used, for ever: one that is offline comes back only so."""
+    async def watch(
+        self, *, every_s: float = WATCH_S, registered: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Look after those that were used, for ever: one that is offline comes back only so.
+
+        What is registered is asked once for its tools, which nobody can call who does not know them.
+        """
         while True:
-            await asyncio.sleep(every_s)
             await self.end_idle()
             used = {key.capability_id for key in self._sessions}
-            looked_after = filter(self.knows, used | self._failures.keys())
+            unknown = {name for name in registered() if self._known(name) is None}
+            looked_after = filter(self.knows, used | unknown | self._failures.keys())
             # All at once: one that hangs must not keep the others from being found well.
             await asyncio.gather(*map(self.check, looked_after))
+            await asyncio.sleep(every_s)
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:
         """End the sessions that callers named and have left alone for so long.
