@@ -37,6 +37,9 @@ PAGES = {
     "action=/sent onsubmit=\"return confirm('Really send?')\"><input name=name><button>Send</button></form>",
     "/asks-and-goes": "<title>Sure?</title><form method=post action=/sent "
     "onsubmit=\"confirm('And a newsletter?')\"><input name=name><button>Send</button></form>",
+    "/made-anew": "<title>Anew</title><form method=post action=/sent><div id=d></div></form><script>"
+    "const end=performance.now()+700;const draw=()=>{d.innerHTML='<input name=name><button>Send</button>';"
+    "if(performance.now()<end)requestAnimationFrame(draw)};draw()</script>",
     "/unusable": "<title>Unusable</title><input name=off disabled><input name=gone hidden>"
     "<select><option>red</select><button style='visibility:hidden'>Send</button>",
     "/hangs-later": "<title>Later</title><input name=a>"

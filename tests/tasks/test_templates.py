@@ -703,6 +703,20 @@ async def test_a_value_that_a_box_or_choice_cannot_have_is_named(
     assert value in failed.value.error.message
 
 
+async def test_a_field_and_a_button_that_a_script_makes_anew_are_found_anew(
+    toolset: Toolset, site: Site
+) -> None:
+    site.posts.clear()
+    inputs = {
+        "startUrl": site.url("/made-anew"),
+        "fields": [{"name": "name", "value": "Grace", "locator": by("[name=name]")}],
+        "submit": called("send"),
+        "successIndicator": {"type": "selector", "value": "#ok"},
+    }
+    answer = await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert (answer["status"], len(site.posts)) == ("succeeded", 1)
+
+
 @pytest.mark.requirement("004/profile/max-tabs")
 async def test_a_session_opens_no_more_than_twenty_tabs(browser: SystemBrowser) -> None:
     assert browser.working.options.tabs_per_session == 20

@@ -6,7 +6,7 @@ The ladder for a page that hangs: a soft budget, then stop it and read, then its
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ from toolgate.adapters.page_scripts import (
 )
 from toolgate.adapters.playwright_downloads import PlaywrightDownloads
 from toolgate.adapters.playwright_errors import (
+    ElementReplaced,
     IsDownload,
     is_aborted,
     is_gone_elsewhere,
@@ -182,37 +183,63 @@ class PlaywrightTab:
         return str(await self._answered(self._page.evaluate(TITLE)))
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "field", timeout_ms)
-        kind = await self._answered(element.evaluate(KIND))
-        if kind == "select":
-            await self._use(locator, element.select_option(value, timeout=timeout_ms))
-        elif kind in {"checkbox", "radio"}:
-            await self._choose(locator, element, value, timeout_ms)
-        else:
-            await self._use(locator, element.fill(value, timeout=timeout_ms))
+        async def fill(element: "ElementHandle") -> None:
+            kind = await self._told(element.evaluate(KIND))
+            if kind == "select":
+                await self._use(locator, element.select_option(value, timeout=timeout_ms))
+            elif kind in {"checkbox", "radio"}:
+                await self._choose(locator, element, value, timeout_ms)
+            else:
+                await self._use(locator, element.fill(value, timeout=timeout_ms))
+
+        await self._work(locator, "field", timeout_ms, fill)
 
     async def _choose(
         self, locator: Locator, element: "ElementHandle", value: str, timeout_ms: int
     ) -> None:
-        choice = await self._answered(element.evaluate_handle(CHOICE, value))
-        parts = await self._answered(choice.get_properties())
+        choice = await self._told(element.evaluate_handle(CHOICE, value))
+        parts = await self._told(choice.get_properties())
         target = parts["target"].as_element()
         if target is None:
             raise ElementAbsent(
                 f"what {locator.mode} {locator.value!r} finds to tick cannot be {value!r}"
             )
-        ticked = bool(await self._answered(parts["ticked"].json_value()))
+        ticked = bool(await self._told(parts["ticked"].json_value()))
         await self._use(locator, target.set_checked(ticked, timeout=timeout_ms))
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "target", timeout_ms)
-        await self._answered(element.evaluate(HERE))
-        await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
+        async def click(element: "ElementHandle") -> None:
+            await self._told(element.evaluate(HERE))
+            await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
+
+        await self._work(locator, "target", timeout_ms, click)
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "any", timeout_ms)
-        await self._answered(element.evaluate(HERE))
-        await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
+        async def press(element: "ElementHandle") -> None:
+            await self._told(element.evaluate(HERE))
+            await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
+
+        await self._work(locator, "any", timeout_ms, press)
+
+    async def _work(
+        self,
+        locator: Locator,
+        kind: str,
+        timeout_ms: int,
+        do: Callable[["ElementHandle"], Awaitable[None]],
+    ) -> None:
+        """Find it and do something with it; again where another took its place meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            left_ms = max(0, int((end - loop.time()) * 1000))
+            element = await self._find(locator, kind, left_ms)
+            try:
+                return await do(element)
+            except ElementReplaced:
+                if loop.time() >= end:
+                    raise
+            await asyncio.sleep(0.05)
 
     async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
         try:
@@ -244,11 +271,14 @@ class PlaywrightTab:
 
     async def has(self, locator: Locator) -> bool:
         element = await self._look_for(locator, "any")
-        return (
-            element is not None
-            and await self._answered(element.is_visible())
-            and await self._answered(element.is_enabled())
-        )
+        try:
+            return (
+                element is not None
+                and await self._told(element.is_visible())
+                and await self._told(element.is_enabled())
+            )
+        except ElementReplaced:
+            return False
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -519,6 +549,15 @@ class PlaywrightTab:
                 return await self._ask(asking)
         except TimeoutError:
             raise self._hung() from None
+
+    async def _told(self, asking: Awaitable[T]) -> T:
+        """The same of an element, which may be gone with its page."""
+        try:
+            return await self._answered(asking)
+        except PageError as failed:
+            if is_gone_elsewhere(failed):
+                raise ElementReplaced("the page went elsewhere before it could be used") from failed
+            raise
 
     def _hung(self) -> PageCrashed:
         self._crashed = True  # nothing will come of this tab any more
