@@ -493,6 +493,15 @@ async def test_a_hundred_runs_submitted_at_once_all_end(tmp_path: Path) -> None:
             assert shown["result"] == {"name": str(number)}
 
 
+async def test_a_large_result_of_one_page_is_answered_in_outline_too(tmp_path: Path) -> None:
+    page = {"url": "http://h/", "pageInfo": {"elements": ["x" * 200] * 6_000}, "success": True}
+    large = instant("large", Outcome(msgspec.json.encode({"success": True, "page": page})))
+    async with a_toolset(tmp_path, large) as toolset:
+        answer = await run(toolset, "large", mode="sync")
+    assert answer["result"]["page"] == {"url": "http://h/", "success": True}
+    assert answer["result"]["contentArtifactId"] == answer["artifactIds"][0]
+
+
 async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artifact(
     tmp_path: Path,
 ) -> None:
