@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -240,7 +241,9 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser").
+        # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser"). In
+        # a thread: that may be while the installation starts, and others are served meanwhile.
+        await asyncio.to_thread(import_module, "mcp.client.streamable_http")
         import httpx2  # noqa: PLC0415
         from mcp import Client  # noqa: PLC0415
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
