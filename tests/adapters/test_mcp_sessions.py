@@ -394,3 +394,13 @@ async def test_a_tool_that_only_read_before_its_server_was_restarted_is_not_call
 async def test_what_a_servers_tools_are_is_known_once_one_was_called(fickle: Upstream) -> None:
     assert (await fickle.call("say")).ok
     assert is_known_to_read(fickle, "say")
+
+
+async def test_a_model_is_not_told_of_more_tools_than_it_can_read(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "talkative")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    assert upstream.sessions.offered("mcp.test") == ()
+    assert len(await upstream.sessions.tools("mcp.test")) == 501
+    offered = [tool.name for tool in upstream.sessions.offered("mcp.test")]
+    assert offered == [f"say{number}" for number in range(mcp_upstream.MAX_OFFERED)]
+    await upstream.sessions.close()

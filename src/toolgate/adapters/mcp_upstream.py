@@ -6,6 +6,7 @@ are so many of those: the one that was idle longest makes room.
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
+MAX_OFFERED: Final = 128  # of one server: a model reads all that it is told of, in each turn
 MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
@@ -45,6 +47,7 @@ class _Listed(NamedTuple):
     server: Server
     said: list[Any]  # by the SDK
     tools: dict[str, Tool]
+    offered: Sequence[Tool]
     checks: dict[str, Any]  # by tool: what its structured answer must fit
 
 
@@ -80,10 +83,10 @@ class McpUpstreams:
         known = self._known(capability_id)
         return None if known is None else known.tools.get(action)
 
-    def known_tools(self, capability_id: str) -> Sequence[Tool]:
-        """What the server listed last; nothing where it was never asked."""
+    def offered(self, capability_id: str) -> Sequence[Tool]:
+        """What a model can be told of; nothing where the server was never asked."""
         known = self._known(capability_id)
-        return () if known is None else list(known.tools.values())
+        return () if known is None else known.offered
 
     async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
         if (known := self._lately(capability_id)) is not None:
@@ -280,7 +283,7 @@ class McpUpstreams:
         else:
             tools = {one.name: _tool(one) for one in said}
             checks = {one.name: _check_of(one.output_schema) for one in said}
-            known = _Listed(now, session.server, said, tools, checks)
+            known = _Listed(now, session.server, said, tools, _handy(tools.values()), checks)
         self._listed[session.name] = known
         return known
 
@@ -321,6 +324,11 @@ def _tool(listed: Any) -> Tool:
         schema=listed.input_schema,
         repeatable=read_only or bool(hints is not None and hints.idempotent_hint),
     )
+
+
+def _handy(tools: Iterable[Tool]) -> Sequence[Tool]:
+    small = (tool for tool in tools if len(msgspec.json.encode(tool.schema)) <= MAX_SCHEMA)
+    return list(itertools.islice(small, MAX_OFFERED))
 
 
 def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:

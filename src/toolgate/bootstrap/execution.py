@@ -124,7 +124,7 @@ class Upstreams:
         return [
             replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
             for each in self._open()
-            for tool in self.sessions.known_tools(each.capability_id)
+            for tool in self.sessions.offered(each.capability_id)
         ]
 
     def _open(self) -> Sequence[Capability]:

@@ -59,6 +59,10 @@ def result_of(message: dict[str, Any]) -> Any:
                     return None
                 case ["endless"]:
                     return {"tools": [], "nextCursor": "more"}
+                case ["talkative"]:
+                    large = {"type": "object", "description": "x" * 100_000}
+                    named = [{**TOOLS[0], "name": f"say{n}"} for n in range(500)]
+                    return {"tools": [{"name": "large", "inputSchema": large}, *named]}
                 case ["fickle", *_]:  # its tools only read, until it is started again
                     reads = Path(sys.argv[1]).read_text().count('"initialize"') == 1
                     return {
