@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from toolgate.adapters.mcp_upstream import McpUpstreams
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.devices import named_session, session_of
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 
 SERVERS = Path(__file__).parent / "mcp_servers"
 
@@ -155,6 +156,43 @@ async def test_answers_that_are_none_fail_and_do_not_stay(plain: Upstream) -> No
         output = await plain.call(action)
         assert not output.ok, action
         assert output.stderr
+    assert (await plain.call("say")).stdout == "said"
+
+
+@pytest.mark.parametrize("action", ["repeats", "asks_back"])
+async def test_an_answer_is_found_among_whatever_else_a_server_says(
+    plain: Upstream, kept: Path, action: str
+) -> None:
+    assert (await plain.call(action)).stdout == "said"
+    assert (await plain.call("say")).stdout == "said"
+    assert len(messages(kept, "initialize")) == 1
+
+
+async def test_an_answer_with_an_error_of_null_is_no_error(plain: Upstream) -> None:
+    assert (await plain.call("nulls")).ok
+
+
+async def test_an_error_that_cannot_be_read_is_told_at_once(plain: Upstream, kept: Path) -> None:
+    async with asyncio.timeout(mcp_session.CALL_S / 2):
+        output = await plain.call("mumbles")
+    assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert (await plain.call("say")).stdout == "said"
+    assert len(messages(kept, "initialize")) == 1
+
+
+async def test_the_last_words_of_a_server_that_then_goes_are_heard(
+    plain: Upstream, kept: Path
+) -> None:
+    pid = int((await plain.call("pid")).stdout)
+    parting = asyncio.create_task(plain.call("parts"))
+    async with asyncio.timeout(10):
+        while len(messages(kept, "tools/call")) < 2:
+            await asyncio.sleep(0)
+    # Held up, as on a busy machine, the loop learns of words and end in the same moment.
+    end = time.monotonic() + 10
+    while is_there(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert (await parting).stdout == "bye"
     assert (await plain.call("say")).stdout == "said"
 
 
@@ -324,3 +362,45 @@ async def test_the_process_of_a_server_that_was_removed_or_changed_ends(
         async with asyncio.timeout(10):
             while is_there(pid):
                 await asyncio.sleep(0.01)
+
+
+def is_known_to_read(upstream: Upstream, action: str) -> bool:
+    """What the policy is told of it."""
+    known = upstream.sessions.describe(f"mcp.test.{action}", Caller())
+    return known is not None and known.level is Level.READ
+
+
+@pytest.fixture
+async def fickle(kept: Path) -> AsyncIterator[Upstream]:
+    program = (str(SERVERS / "plain.py"), str(kept), "fickle")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    yield upstream
+    await upstream.sessions.close()
+
+
+async def test_a_tool_that_only_read_before_its_server_was_restarted_is_not_called_as_one_that_does(
+    fickle: Upstream, kept: Path
+) -> None:
+    await fickle.sessions.tools("mcp.test")
+    assert is_known_to_read(fickle, "say")
+    assert not (await fickle.call("die")).ok
+    refused = await fickle.call("say")  # decided on by what was known before
+    assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
+    assert [one["params"]["name"] for one in messages(kept, "tools/call")] == ["die"]
+    assert not is_known_to_read(fickle, "say")
+    assert (await fickle.call("say")).stdout == "said"
+
+
+async def test_what_a_servers_tools_are_is_known_once_one_was_called(fickle: Upstream) -> None:
+    assert (await fickle.call("say")).ok
+    assert is_known_to_read(fickle, "say")
+
+
+async def test_a_model_is_not_told_of_more_tools_than_it_can_read(kept: Path) -> None:
+    program = (str(SERVERS / "plain.py"), str(kept), "talkative")
+    upstream = Upstream(Server(command=sys.executable, args=program))
+    assert upstream.sessions.offered("mcp.test") == ()
+    assert len(await upstream.sessions.tools("mcp.test")) == 501
+    offered = [tool.name for tool in upstream.sessions.offered("mcp.test")]
+    assert offered == [f"say{number}" for number in range(mcp_upstream.MAX_OFFERED)]
+    await upstream.sessions.close()

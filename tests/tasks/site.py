@@ -29,6 +29,17 @@ PAGES = {
     "/form": "<title>Form</title><form method=post action=/sent><label>Your name "
     "<input name=name></label><label>Colour <select name=colour><option>red<option>blue</select>"
     "</label><label>Card number <input name=card></label><button>Send it</button></form>",
+    "/choices": "<title>Choices</title><form method=post action=/sent><label><input type=checkbox "
+    "name=agree value=yes>I agree</label><input type=checkbox name=news checked><input type=radio "
+    "name=size value=s><label><input type=radio name=size value=m>Middle</label><input type=checkbox "
+    "name=extra value=salt><input type=checkbox name=extra value=oil><button>Send it</button></form>",
+    "/confirms": "<title>Sure?</title><script>confirm('Cookies?')</script><form method=post "
+    "action=/sent onsubmit=\"return confirm('Really send?')\"><input name=name><button>Send</button></form>",
+    "/asks-and-goes": "<title>Sure?</title><form method=post action=/sent "
+    "onsubmit=\"confirm('And a newsletter?')\"><input name=name><button>Send</button></form>",
+    "/made-anew": "<title>Anew</title><form method=post action=/sent><div id=d></div></form><script>"
+    "const end=performance.now()+700;const draw=()=>{d.innerHTML='<input name=name><button>Send</button>';"
+    "if(performance.now()<end)requestAnimationFrame(draw)};draw()</script>",
     "/unusable": "<title>Unusable</title><input name=off disabled><input name=gone hidden>"
     "<select><option>red</select><button style='visibility:hidden'>Send</button>",
     "/hangs-later": "<title>Later</title><input name=a>"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.tasks.runtimes import (
     LOCAL,
+    REMOTE,
     Gate,
     Inputs,
     RefusingJournal,
@@ -176,6 +177,21 @@ async def test_a_run_without_a_session_has_one_of_its_own_closed_exactly_once(
         assert first["ownsSession"] is True
         await until(lambda: [session.closes for session in browser.sessions] == [1, 1])
     assert [session.closes for session in browser.sessions] == [1, 1]
+
+
+@pytest.mark.requirement("004/sessions/own-context")
+async def test_nobody_enters_the_session_that_a_run_has_for_itself(tmp_path: Path) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template, instant()) as toolset:
+        first = await run(toolset, "gated", {"name": "a"}, mode="async", call=REMOTE)
+        await until(lambda: gate.started == ["a"])
+        (listed,) = (await toolset.call("list_task_runs", {}, REMOTE))["runs"]
+        other = Call(Asker(Trust.REMOTE, "somebody else"))
+        with pytest.raises(TaskFailed) as failed:
+            await run(toolset, "instant", session=listed["sessionId"], call=other)
+        assert failed.value.code is TaskCode.SESSION_NOT_FOUND
+        gate.let("a")
+        assert (await toolset.runtime.wait(first["runId"])).status == "succeeded"
 
 
 async def _keep(inputs: Inputs, work: Work) -> Outcome:
@@ -475,6 +491,15 @@ async def test_a_hundred_runs_submitted_at_once_all_end(tmp_path: Path) -> None:
             assert ended.status is TaskStatus.SUCCEEDED
             shown = await get(toolset, answer["runId"])
             assert shown["result"] == {"name": str(number)}
+
+
+async def test_a_large_result_of_one_page_is_answered_in_outline_too(tmp_path: Path) -> None:
+    page = {"url": "http://h/", "pageInfo": {"elements": ["x" * 200] * 6_000}, "success": True}
+    large = instant("large", Outcome(msgspec.json.encode({"success": True, "page": page})))
+    async with a_toolset(tmp_path, large) as toolset:
+        answer = await run(toolset, "large", mode="sync")
+    assert answer["result"]["page"] == {"url": "http://h/", "success": True}
+    assert answer["result"]["contentArtifactId"] == answer["artifactIds"][0]
 
 
 async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artifact(

@@ -657,6 +657,66 @@ async def test_a_form_is_submitted_once_and_verified(toolset: Toolset, site: Sit
     assert missed["result"]["success"] is False
 
 
+@pytest.mark.parametrize("submit", [{"submit": by("button")}, {}], ids=["click", "press"])
+async def test_a_form_that_asks_whether_to_send_it_and_is_told_no_is_no_success(
+    toolset: Toolset, site: Site, submit: dict[str, Any]
+) -> None:
+    site.posts.clear()
+    fields = [{"name": "name", "value": "Grace", "locator": by("[name=name]")}]
+    asked = {"startUrl": site.url("/confirms"), "fields": fields, **submit}
+    answer = await run(toolset, "submit_and_verify", asked, mode="sync")
+    assert site.posts == []
+    assert (answer["status"], answer["result"]["success"]) == ("failed", False)
+    assert "Really send?" in answer["error"]["message"]
+    went = {**asked, "startUrl": site.url("/asks-and-goes")}
+    assert (await run(toolset, "submit_and_verify", went, mode="sync"))["status"] == "succeeded"
+    assert len(site.posts) == 1
+
+
+@pytest.mark.requirement("004/templates/submit-flow")
+async def test_boxes_are_ticked_and_choices_made_by_a_forms_values(
+    toolset: Toolset, site: Site
+) -> None:
+    site.posts.clear()
+    given = [
+        ("agree", "true", called("I agree")),
+        ("news", "off", by("[name=news]")),
+        ("size", "middle", by("[name=size]")),
+        ("extra", "oil", by("[name=extra]")),
+    ]
+    fields = [{"name": name, "value": value, "locator": at} for name, value, at in given]
+    inputs = {"startUrl": site.url("/choices"), "fields": fields, "submit": called("send it")}
+    answer = await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert answer["status"] == "succeeded"
+    assert site.posts == [{"agree": ["yes"], "size": ["m"], "extra": ["oil"]}]
+
+
+@pytest.mark.parametrize(("name", "value"), [("agree", "perhaps"), ("size", "off")])
+async def test_a_value_that_a_box_or_choice_cannot_have_is_named(
+    toolset: Toolset, site: Site, name: str, value: str
+) -> None:
+    fields = [{"name": name, "value": value, "locator": by(f"[name={name}]")}]
+    inputs = {"startUrl": site.url("/choices"), "fields": fields}
+    with pytest.raises(TaskFailed) as failed:
+        await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert failed.value.code is TaskCode.ELEMENT_NOT_FOUND
+    assert value in failed.value.error.message
+
+
+async def test_a_field_and_a_button_that_a_script_makes_anew_are_found_anew(
+    toolset: Toolset, site: Site
+) -> None:
+    site.posts.clear()
+    inputs = {
+        "startUrl": site.url("/made-anew"),
+        "fields": [{"name": "name", "value": "Grace", "locator": by("[name=name]")}],
+        "submit": called("send"),
+        "successIndicator": {"type": "selector", "value": "#ok"},
+    }
+    answer = await run(toolset, "submit_and_verify", inputs, mode="sync")
+    assert (answer["status"], len(site.posts)) == ("succeeded", 1)
+
+
 @pytest.mark.requirement("004/profile/max-tabs")
 async def test_a_session_opens_no_more_than_twenty_tabs(browser: SystemBrowser) -> None:
     assert browser.working.options.tabs_per_session == 20

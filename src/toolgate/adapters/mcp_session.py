@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 OPEN_S: Final = 20.0  # to start a server and shake hands with it
 CALL_S: Final = 60.0
 CHECK_S: Final = 5.0
+MAX_TOOLS: Final = 1000
+MAX_PAGES: Final = 100  # of a listing: a page may be empty, and name another
 SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own deadline
 # The SDK says so too of an answer that it cannot read: then the server has understood very well.
 UNREADABLE: Final = frozenset({-32700, -32600})
@@ -50,6 +53,7 @@ class Session:
     used_at: float = 0.0
     calls: int = 0  # under way
     has_failed: bool = False  # and that was counted
+    tools: list[Any] | None = None  # the SDK's, as it listed them when it was opened
     _client: Any = None
     _pipe: Pipe | None = None
     _refused: int = 0  # the status with which it last refused a request
@@ -59,14 +63,18 @@ class Session:
     _task: asyncio.Task[None] | None = None
 
     @property
+    def is_open(self) -> bool:
+        return self._opened is not None and self._opened.done()
+
+    @property
     def dead(self) -> bool:
         gone = self._pipe is not None and self._pipe.is_gone
         return gone or self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self) -> None:
         """Raises Unavailable."""
-        if self._client is not None:
-            return
+        if self._opened is not None and self._opened.done():
+            return self._opened.result()
         if self._opened is None:
             self._opened = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._live(), name=f"mcp {self.name}")
@@ -79,7 +87,7 @@ class Session:
     async def close(self) -> None:
         self._leave.set()
         if self._task is not None:
-            if self._client is None:
+            if not self.is_open:
                 self._task.cancel()  # it shakes hands, and would not see that it is to leave
             _, late = await asyncio.wait({self._task}, timeout=CHECK_S)
             for task in late:
@@ -90,25 +98,37 @@ class Session:
         """A silent session may be that of a server that was restarted."""
         if self.dead:
             return False
-        if self.calls or self._client is None:
+        if self.calls or not self.is_open:
             return True  # many servers do one thing at a time; each call has its own deadline
         if self.clock.monotonic() - self.last_heard < after_s:
             return True
         try:
-            await self.check()
+            await self._ask(self._client.list_tools(), seconds=CHECK_S)
         except Unavailable:
             return False
         except ServerError:
             return True
         return True
 
-    async def check(self) -> None:
-        """Raises Unavailable, ServerError."""
-        await self._ask(self._client.list_tools(), seconds=CHECK_S)
+    async def check(self) -> list[Any]:
+        """What it lists, where it is well; raises Unavailable, ServerError."""
+        return await self._list_all(seconds=CHECK_S)
 
-    async def list_page(self, cursor: str | None) -> Any:
-        """One page of the SDK's listing; raises Unavailable, ServerError."""
-        return await self._ask(self._client.list_tools(cursor=cursor), seconds=OPEN_S)
+    async def list_all(self) -> list[Any]:
+        """Its tools as the SDK has them; raises Unavailable, ServerError."""
+        return await self._list_all(seconds=OPEN_S)
+
+    async def _list_all(self, *, seconds: float) -> list[Any]:
+        """Each page in its time."""
+        found: list[Any] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._ask(self._client.list_tools(cursor=cursor), seconds=seconds)
+            found.extend(page.tools)
+            cursor = page.next_cursor
+            if not cursor or len(found) >= MAX_TOOLS:
+                break
+        return found[:MAX_TOOLS]
 
     async def call(
         self, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
@@ -203,6 +223,8 @@ class Session:
         try:
             async with self._connected() as client:
                 self._client = client
+                with contextlib.suppress(ServerError):  # it may have tools all the same
+                    self.tools = await self.list_all()
                 self.last_heard = self.used_at = self.clock.monotonic()
                 self._opened.set_result(None)
                 await self._leave.wait()
@@ -219,7 +241,9 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser").
+        # Imported with the first server: about a second of CPU and 45 MB (DESIGN, "The browser"). In
+        # a thread: that may be while the installation starts, and others are served meanwhile.
+        await asyncio.to_thread(import_module, "mcp.client.streamable_http")
         import httpx2  # noqa: PLC0415
         from mcp import Client  # noqa: PLC0415
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415

@@ -48,12 +48,22 @@ class _Message(msgspec.Struct, frozen=True):
     """As much of a message as tells whose it is."""
 
     id: int | str | float | None = None
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    error: _Error | msgspec.UnsetType = msgspec.UNSET
+    method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a request, under an id of its own
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")  # as some say where there is none
 
 
 _decode: Final = msgspec.json.Decoder(_Message).decode
+_decode_error: Final = msgspec.json.Decoder(_Error | None).decode
 _encode: Final = msgspec.json.Encoder().encode
+
+
+def _error_of(message: _Message) -> ServerError | None:
+    try:
+        error = _decode_error(message.error)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ServerError("it answered with an error that cannot be read")
+    return None if error is None else ServerError(error.message, code=error.code)
 
 
 class Pipe(asyncio.SubprocessProtocol):
@@ -110,21 +120,19 @@ class Pipe(asyncio.SubprocessProtocol):
             message = _decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             message = _Message()  # the SDK says what it thinks of it
-        waiting = self._calls.get(message.id)
+        is_answer = message.method is msgspec.UNSET
+        waiting = self._calls.get(message.id) if is_answer else None
         if waiting is None:
-            if type(message.id) is str and message.id.startswith(OUR_ID):
+            if is_answer and type(message.id) is str and message.id.startswith(OUR_ID):
                 return  # the answer to a call that was given up
             self.lines.put_nowait(line)
             if self.lines.qsize() > AHEAD:
                 self._reading().pause_reading()
         elif not waiting.done():
-            if isinstance(message.error, _Error):
-                waiting.set_exception(ServerError(message.error.message, code=message.error.code))
+            if (error := _error_of(message)) is not None:
+                waiting.set_exception(error)
             else:
-                found = message.result
-                waiting.set_result(
-                    b"null" if isinstance(found, msgspec.UnsetType) else bytes(found)
-                )
+                waiting.set_result(bytes(message.result))
 
     def _give_up(self, why: str) -> None:
         if self._gone:

@@ -6,8 +6,9 @@ are so many of those: the one that was idle longest makes room.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,8 +29,7 @@ log = logging.getLogger(__name__)
 STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
-MAX_TOOLS: Final = 1000
-MAX_PAGES: Final = 100  # of a listing: a page may be empty, and name another
+MAX_OFFERED: Final = 128  # of one server: a model reads all that it is told of, in each turn
 MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
@@ -45,7 +45,9 @@ class _Key(NamedTuple):
 class _Listed(NamedTuple):
     at: float
     server: Server
+    said: list[Any]  # by the SDK
     tools: dict[str, Tool]
+    offered: Sequence[Tool]
     checks: dict[str, Any]  # by tool: what its structured answer must fit
 
 
@@ -88,20 +90,22 @@ class McpUpstreams:
             return ""
         return msgspec.json.encode([server.url, server.command, server.args]).decode()
 
-    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+    def offered(self, capability_id: str) -> Sequence[Tool]:
+        """What a model can be told of; nothing where the server was never asked."""
         known = self._known(capability_id)
-        if known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S:
+        return () if known is None else known.offered
+
+    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+        if (known := self._lately(capability_id)) is not None:
             return list(known.tools.values())
         connection = await self._session(_Key(capability_id, session))
-        try:
-            listed = await self._heard(connection, _list_all(connection))
-        except ServerError as no:
-            raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
-        tools = {one.name: _tool(one) for one in listed}
-        checks = {one.name: _check_of(one.output_schema) for one in listed}
-        now = self._clock.monotonic()
-        self._listed[capability_id] = _Listed(now, connection.server, tools, checks)
-        return list(tools.values())
+        if (known := self._lately(capability_id)) is None:
+            try:
+                said = await self._heard(connection, connection.list_all())
+                known = self._learn(connection, said)
+            except ServerError as no:
+                raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
+        return list(known.tools.values())
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
@@ -109,8 +113,9 @@ class McpUpstreams:
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
         key = _Key(capability_id, name and request.caller.session)
+        taken_for = self.describe(request.tool, request.caller)
         try:
-            result = await self._call(key, action, args, meta=_context(meta))
+            result = await self._call(key, action, args, meta=_context(meta), taken_for=taken_for)
         except _Failed as why:
             return failed(str(why), why.outcome)
         known = self._known(capability_id)
@@ -123,14 +128,26 @@ class McpUpstreams:
         return output_of(result)
 
     async def _call(
-        self, key: _Key, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
+        self,
+        key: _Key,
+        action: str,
+        args: dict[str, Any],
+        *,
+        meta: dict[str, Any] | None,
+        taken_for: Tool | None,
     ) -> Result:
-        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew."""
+        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew.
+
+        It may have other tools then: one that was let through as reading must still only read.
+        """
         for is_last in (False, True):
             try:
                 session = await self._session(key)
             except Unavailable as gone:
                 raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            if taken_for is not None and self._does_more(key.capability_id, taken_for):
+                why = f"{key.capability_id} says anew what {action} does: call it again"
+                raise _Failed(why, Outcome.NOT_STARTED)
             try:
                 calling = session.call(action, args, meta=meta)
                 result: Result = await self._heard(session, calling)
@@ -152,20 +169,26 @@ class McpUpstreams:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
             if session.calls:
                 return True  # what it works on tells of its health
-            await self._heard(session, session.check())
+            self._learn(session, await self._heard(session, session.check()))
         except (Unavailable, ServerError):
             return False
         return True
 
-    async def watch(self, *, every_s: float = WATCH_S) -> None:
-        """Look after those that were used, for ever: one that is offline comes back only so."""
+    async def watch(
+        self, *, every_s: float = WATCH_S, registered: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Look after those that were used, for ever: one that is offline comes back only so.
+
+        What is registered is asked once for its tools, which nobody can call who does not know them.
+        """
         while True:
-            await asyncio.sleep(every_s)
             await self.end_idle()
             used = {key.capability_id for key in self._sessions}
-            looked_after = filter(self.knows, used | self._failures.keys())
+            unknown = {name for name in registered() if self._known(name) is None}
+            looked_after = filter(self.knows, used | unknown | self._failures.keys())
             # All at once: one that hangs must not keep the others from being found well.
             await asyncio.gather(*map(self.check, looked_after))
+            await asyncio.sleep(every_s)
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:
         """End the sessions that callers named and have left alone for so long.
@@ -217,6 +240,10 @@ class McpUpstreams:
             if self._sessions.get(key) is session:
                 await self._end(key)
             raise
+        if session.tools is not None:
+            self._learn(session, session.tools)
+            session.tools = None
+            self._well(session)
         return session
 
     async def _make_room(self, key: _Key) -> None:
@@ -239,9 +266,12 @@ class McpUpstreams:
         except Unavailable:
             self._failed(session)
             raise
+        self._well(session)
+        return answer
+
+    def _well(self, session: Session) -> None:
         self._failures.pop(session.name, None)
         self._report(session.name, Health.HEALTHY)
-        return answer
 
     def _failed(self, session: Session) -> None:
         """Once for each session, however many were in it: it has failed them all at once."""
@@ -251,6 +281,28 @@ class McpUpstreams:
         capability_id = session.name
         self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
         self._report(capability_id, health_after(self._failures[capability_id]))
+
+    def _learn(self, session: Session, said: list[Any]) -> _Listed:
+        """What a server has just said of its tools."""
+        known, now = self._known(session.name), self._clock.monotonic()
+        if known is not None and known.said == said:
+            known = known._replace(at=now)  # its schemas need not be compiled again
+        else:
+            tools = {one.name: _tool(one) for one in said}
+            checks = {one.name: _check_of(one.output_schema) for one in said}
+            known = _Listed(now, session.server, said, tools, _handy(tools.values()), checks)
+        self._listed[session.name] = known
+        return known
+
+    def _lately(self, capability_id: str) -> _Listed | None:
+        known = self._known(capability_id)
+        fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
+        return known if fresh else None
+
+    def _does_more(self, capability_id: str, before: Tool) -> bool:
+        known = self._known(capability_id)
+        tool = None if known is None else known.tools.get(before.name)
+        return (Level.WRITE if tool is None else tool.level).rank > before.level.rank
 
     def _known(self, capability_id: str) -> _Listed | None:
         """What its server listed, if that is still its server: another's tools are others."""
@@ -269,18 +321,6 @@ class McpUpstreams:
         return "", ""
 
 
-async def _list_all(session: Session) -> list[Any]:
-    found: list[Any] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await session.list_page(cursor)
-        found.extend(page.tools)
-        cursor = page.next_cursor
-        if not cursor or len(found) >= MAX_TOOLS:
-            break
-    return found[:MAX_TOOLS]
-
-
 def _tool(listed: Any) -> Tool:
     hints = listed.annotations
     read_only = bool(hints is not None and hints.read_only_hint)
@@ -291,6 +331,11 @@ def _tool(listed: Any) -> Tool:
         schema=listed.input_schema,
         repeatable=read_only or bool(hints is not None and hints.idempotent_hint),
     )
+
+
+def _handy(tools: Iterable[Tool]) -> Sequence[Tool]:
+    small = (tool for tool in tools if len(msgspec.json.encode(tool.schema)) <= MAX_SCHEMA)
+    return list(itertools.islice(small, MAX_OFFERED))
 
 
 def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:

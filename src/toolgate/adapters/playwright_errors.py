@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from toolgate.ports.browser import (
     BrowserGone,
+    ElementAbsent,
     NavigationFailed,
     NavigationTimedOut,
     PageCrashed,
@@ -22,6 +23,10 @@ LONGEST: Final = 500  # of an error's text
 
 class IsDownload(NavigationFailed):
     pass
+
+
+class ElementReplaced(ElementAbsent):
+    """A script, or the next page, took its place before anything was done with it."""
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T | None:
@@ -74,6 +79,8 @@ def translated(failed: Exception) -> PageError:
         return PageCrashed("the page crashed")
     if "has been closed" in text or "Connection closed" in text or "Target closed" in text:
         return BrowserGone("the page's browser or session is gone")
+    if "not attached to the DOM" in text:
+        return ElementReplaced("the element was replaced before it could be used")
     if "Download is starting" in text:
         return IsDownload("the address is a download")
     if reason := text.partition("net::")[2].split():

@@ -6,8 +6,7 @@ The ladder for a page that hangs: a soft budget, then stop it and read, then its
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Coroutine, Sequence
-from importlib.resources import files
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -19,7 +18,18 @@ from toolgate.adapters.page_looks import (
     extract_of,
     marked,
 )
+from toolgate.adapters.page_scripts import (
+    BLANK,
+    CHOICE,
+    FINDER,
+    HERE,
+    KIND,
+    SEEN,
+    TITLE,
+)
+from toolgate.adapters.playwright_downloads import PlaywrightDownloads
 from toolgate.adapters.playwright_errors import (
+    ElementReplaced,
     IsDownload,
     is_aborted,
     is_gone_elsewhere,
@@ -32,8 +42,6 @@ from toolgate.adapters.proxy_verdicts import PROXY_STATUS
 from toolgate.ports.browser import (
     BrowserGone,
     Degraded,
-    Download,
-    DownloadTooLarge,
     ElementAbsent,
     Extract,
     ExtractOptions,
@@ -55,7 +63,6 @@ if TYPE_CHECKING:
         Request,
         Response,
     )
-    from playwright.async_api import Download as PageDownload
 
 T = TypeVar("T")
 
@@ -63,37 +70,8 @@ T = TypeVar("T")
 WIDEST: Final = 4_096
 TALLEST: Final = 16_384
 MOST_PIXELS: Final = 1_280 * TALLEST
+LONGEST_QUESTION: Final = 200
 LEAVE_S: Final = 0.15  # a click that leads elsewhere asks for it within this time
-BLANK: Final = """(secrets) => {
-  const known = secrets.map((secret) => secret.toLowerCase());
-  const says = (text) => known.some((secret) => text.toLowerCase().includes(secret));
-  const blank = (root) => {
-    root.querySelectorAll("*").forEach((element) => {
-      if (element.matches("input,textarea")) element.value = "";
-      else if (element.matches("[contenteditable]:not([contenteditable=false])")) element.textContent = "";
-      if (element.shadowRoot) blank(element.shadowRoot);
-    });
-    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) if (says(texts.currentNode.data)) texts.currentNode.data = "[redacted]";
-  };
-  blank(document);
-}"""
-# How many answers it waits for, and what a page at rest shows again.
-SEEN: Final = """[(window[Symbol.for("toolgate.pending")] || {}).pending || 0,
-  location.href, document.title, document.body ? document.body.innerText.length : 0]"""
-# Where it leads is opened here: another tab would be a pop-up, and closed.
-HERE: Final = """element => {
-  element.removeAttribute("formtarget");
-  for (const one of [element.closest("a,area"), element.closest("form"), element.form]) {
-    if (one instanceof Element) one.setAttribute("target", "_self");
-  }
-}"""
-# As long as the extractor has it, and without half letters, which no JSON can hold.
-TITLE: Final = (
-    "Object.getOwnPropertyDescriptor(Document.prototype, 'title').get.call(document)"
-    ".slice(0, 500).toWellFormed()"
-)
-FINDER: Final = files("toolgate.adapters").joinpath("page_finder.js").read_text("utf-8")
 
 
 class TabHome(Protocol):
@@ -118,10 +96,6 @@ class TabHome(Protocol):
     async def new_page(self) -> tuple["Page", "CDPSession"]: ...
 
 
-def _future() -> "asyncio.Future[PageDownload]":
-    return asyncio.get_running_loop().create_future()
-
-
 class PlaywrightTab:
     def __init__(self, home: TabHome, page: "Page", cdp: "CDPSession") -> None:
         self._home = home
@@ -131,9 +105,11 @@ class PlaywrightTab:
         self._restless = False
         self._followed = False  # the page before is still there: it seemed at rest
         self._went = 0.0
+        self._question = ""
         self._committed = asyncio.Event()
-        self._download: asyncio.Future[PageDownload] = _future()
-        self._file_names: dict[str, str] = {}  # on disk, by the URL they come from
+        self._downloads = PlaywrightDownloads(
+            home.downloads, options=home.options, spawn=home.spawn
+        )
         self.navigations = 0
         self._attach(page, cdp)
 
@@ -142,12 +118,17 @@ class PlaywrightTab:
         self._cdp = cdp
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
-        page.on("download", self._on_download)
-        cdp.on("Page.downloadWillBegin", self._on_file)
+        page.on("download", self._downloads.came)
+        cdp.on("Page.downloadWillBegin", self._downloads.began)
+        cdp.on("Page.javascriptDialogOpening", self._on_dialog)
 
     @property
     def url(self) -> str:
         return self._page.url
+
+    @property
+    def unanswered(self) -> str:
+        return "" if self._committed.is_set() else self._question
 
     @property
     def is_usable(self) -> bool:
@@ -169,7 +150,7 @@ class PlaywrightTab:
         try:
             came = await self._go(url, soft_ms=budget.soft_ms, hard_ms=budget.navigation_ms)
         except IsDownload:
-            return await self._downloaded()
+            return await self._downloads.taken()
         if came:
             left = max(0.5, budget.soft_ms / 1000 - (loop.time() - self._went))
             quiet_ms = min(budget.quiet_ms, int(left * 500))
@@ -192,7 +173,8 @@ class PlaywrightTab:
         except TimeoutError:
             await self._stop()
         try:
-            looked = await self._look(options, quiet_ms=0, within_s=budget.stop_ms / 1000)
+            # No script runs in it any more, so it answers in the end, however large it is.
+            looked = await self._look(options, quiet_ms=0, within_s=budget.navigation_ms / 1000)
         except TimeoutError:
             raise self._hung() from None
         return marked(looked, Degraded.STOPPED)
@@ -201,22 +183,63 @@ class PlaywrightTab:
         return str(await self._answered(self._page.evaluate(TITLE)))
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "field", timeout_ms)
-        tag = await self._answered(element.evaluate("element => element.tagName"))
-        if tag == "SELECT":
-            await self._use(locator, element.select_option(value, timeout=timeout_ms))
-        else:
-            await self._use(locator, element.fill(value, timeout=timeout_ms))
+        async def fill(element: "ElementHandle") -> None:
+            kind = await self._told(element.evaluate(KIND))
+            if kind == "select":
+                await self._use(locator, element.select_option(value, timeout=timeout_ms))
+            elif kind in {"checkbox", "radio"}:
+                await self._choose(locator, element, value, timeout_ms)
+            else:
+                await self._use(locator, element.fill(value, timeout=timeout_ms))
+
+        await self._work(locator, "field", timeout_ms, fill)
+
+    async def _choose(
+        self, locator: Locator, element: "ElementHandle", value: str, timeout_ms: int
+    ) -> None:
+        choice = await self._told(element.evaluate_handle(CHOICE, value))
+        parts = await self._told(choice.get_properties())
+        target = parts["target"].as_element()
+        if target is None:
+            raise ElementAbsent(
+                f"what {locator.mode} {locator.value!r} finds to tick cannot be {value!r}"
+            )
+        ticked = bool(await self._told(parts["ticked"].json_value()))
+        await self._use(locator, target.set_checked(ticked, timeout=timeout_ms))
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "target", timeout_ms)
-        await self._answered(element.evaluate(HERE))
-        await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
+        async def click(element: "ElementHandle") -> None:
+            await self._told(element.evaluate(HERE))
+            await self._act(locator, element.click(timeout=timeout_ms, no_wait_after=True))
+
+        await self._work(locator, "target", timeout_ms, click)
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None:
-        element = await self._find(locator, "any", timeout_ms)
-        await self._answered(element.evaluate(HERE))
-        await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
+        async def press(element: "ElementHandle") -> None:
+            await self._told(element.evaluate(HERE))
+            await self._act(locator, element.press(key, timeout=timeout_ms, no_wait_after=True))
+
+        await self._work(locator, "any", timeout_ms, press)
+
+    async def _work(
+        self,
+        locator: Locator,
+        kind: str,
+        timeout_ms: int,
+        do: Callable[["ElementHandle"], Awaitable[None]],
+    ) -> None:
+        """Find it and do something with it; again where another took its place meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            left_ms = max(0, int((end - loop.time()) * 1000))
+            element = await self._find(locator, kind, left_ms)
+            try:
+                return await do(element)
+            except ElementReplaced:
+                if loop.time() >= end:
+                    raise
+            await asyncio.sleep(0.05)
 
     async def _use(self, locator: Locator, action: Awaitable[Any]) -> None:
         try:
@@ -228,6 +251,7 @@ class PlaywrightTab:
     async def _act(self, locator: Locator, action: Awaitable[None]) -> None:
         """Do it; where it sends the page elsewhere, wait until it is there."""
         leaving = asyncio.Event()
+        self._question = ""
 
         def on_request(request: "Request") -> None:
             if request.is_navigation_request() and request.frame == self._page.main_frame:
@@ -247,11 +271,14 @@ class PlaywrightTab:
 
     async def has(self, locator: Locator) -> bool:
         element = await self._look_for(locator, "any")
-        return (
-            element is not None
-            and await self._answered(element.is_visible())
-            and await self._answered(element.is_enabled())
-        )
+        try:
+            return (
+                element is not None
+                and await self._told(element.is_visible())
+                and await self._told(element.is_enabled())
+            )
+        except ElementReplaced:
+            return False
 
     async def wait_any(self, locators: Sequence[Locator], *, timeout_ms: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -338,48 +365,13 @@ class PlaywrightTab:
     async def cookie_count(self) -> int:
         return len(await self._ask(self._home.context.cookies()))
 
-    async def _downloaded(self) -> Extract:
-        """The file that came instead of a page, unless it is too large or too slow."""
-        limit, content = self._options.download_limit, None
-        with contextlib.suppress(Exception):  # it was canceled, by us or by the server's end
-            async with asyncio.timeout(self._options.navigation_ms / 1000):
-                download = await self._download
-                path = await download.path()
-            if _size_of(path) <= limit:  # it may have come before anybody looked
-                content = await asyncio.to_thread(path.read_bytes)
-            await within(1, download.delete())
-        if content is None:
-            raise DownloadTooLarge(f"the file is larger than {limit} bytes, or incomplete")
-        download = self._download.result()
-        file = Download(download.suggested_filename, "application/octet-stream", content)
-        return Extract(download.url, file.name, "download", 0, (), None, None, download=file)
-
-    async def _bound(self, download: "PageDownload") -> None:
-        """Stop a download that grows beyond the limit or takes too long, wanted or not."""
-        place = self._home.downloads
-        end = asyncio.get_running_loop().time() + self._options.navigation_ms / 1000
-        finished = asyncio.ensure_future(download.failure())
-        try:
-            while asyncio.get_running_loop().time() < end:
-                await asyncio.wait([finished], timeout=0.05)
-                name = self._file_names.get(download.url, "")
-                files = place.glob(f"{name}*")  # a name of its own; while it comes, with an ending
-                if any(_size_of(file) > self._options.download_limit for file in files):
-                    break
-                if finished.done():
-                    return
-            await within(2, download.cancel())
-        finally:
-            finished.cancel()
-
     async def _go(self, url: str, *, soft_ms: int, hard_ms: int) -> bool:
         """Navigate; whether DOM content came within the soft budget of the first byte."""
         if self._restless:
             await self._leave()
         self._followed = not self._restless and self.navigations > 0
         self._committed.clear()
-        self._download = _future()
-        self._file_names.clear()
+        self._downloads.expect()
         self._restless = True
         self.navigations += 1
         self._went = asyncio.get_running_loop().time()
@@ -558,6 +550,15 @@ class PlaywrightTab:
         except TimeoutError:
             raise self._hung() from None
 
+    async def _told(self, asking: Awaitable[T]) -> T:
+        """The same of an element, which may be gone with its page."""
+        try:
+            return await self._answered(asking)
+        except PageError as failed:
+            if is_gone_elsewhere(failed):
+                raise ElementReplaced("the page went elsewhere before it could be used") from failed
+            raise
+
     def _hung(self) -> PageCrashed:
         self._crashed = True  # nothing will come of this tab any more
         return PageCrashed("the page no longer answers")
@@ -584,30 +585,14 @@ class PlaywrightTab:
         if page is self._page:
             self._crashed = True
 
+    def _on_dialog(self, opening: dict[str, Any]) -> None:
+        """Playwright says no to it; an alert asks nothing."""
+        if opening["type"] in {"confirm", "prompt"}:
+            self._question = opening["message"][:LONGEST_QUESTION]
+
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self._page:
             self._committed.set()
-
-    def _on_file(self, begun: dict[str, Any]) -> None:
-        self._file_names[begun["url"]] = begun["guid"]
-
-    def _on_download(self, download: "PageDownload") -> None:
-        if self._download.done():
-            self._home.spawn(_cancel_download(download))  # one file per visit
-        else:
-            self._download.set_result(download)
-            self._home.spawn(self._bound(download))
-
-
-def _size_of(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
-async def _cancel_download(download: "PageDownload") -> None:
-    await within(2, download.cancel())
 
 
 async def close_page(page: "Page") -> None:

@@ -76,6 +76,11 @@ class RefusedUpstream:
         return failed(self.reason)
 
 
+def _level(capability: Capability, tool: Tool) -> Level:
+    """As its server says; but what is registered as signing signs, whatever its server says."""
+    return Level.SIGN if capability.level is Level.SIGN else tool.level
+
+
 @dataclass(slots=True)
 class Upstreams:
     """MCP servers, found in what is registered once that has been loaded."""
@@ -91,9 +96,13 @@ class Upstreams:
     def route(self) -> ToolRoute:
         return ToolRoute(
             find=self._engine,
+            offers=self._offers,
             describe=self._describe,
             place=self.sessions.place,
         )
+
+    async def watch(self) -> None:
+        await self.sessions.watch(registered=lambda: [each.capability_id for each in self._open()])
 
     def _engine(self, request: ToolRequest) -> Engine | None:
         capability = self._capability(request.tool)
@@ -103,14 +112,27 @@ class Upstreams:
         return RefusedUpstream(refusal) if refusal else self.sessions
 
     def _describe(self, tool: str, caller: Caller) -> Tool | None:
-        """As its server says; but what is registered as signing signs, whatever its server says."""
         capability = self._capability(tool)
         if capability is None:
             return None
         known = self.sessions.describe(tool, caller)
-        if capability.level is not Level.SIGN:
-            return known
-        return replace(known or Tool(tool, "", Level.SIGN, {}, False), level=Level.SIGN)
+        if known is None and capability.level is Level.SIGN:
+            return Tool(tool, "", Level.SIGN, {}, False)
+        return None if known is None else replace(known, level=_level(capability, known))
+
+    def _offers(self, _caller: Caller) -> Sequence[Tool]:
+        """What the servers have listed, by the names that agents call it."""
+        return [
+            replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
+            for each in self._open()
+            for tool in self.sessions.offered(each.capability_id)
+        ]
+
+    def _open(self) -> Sequence[Capability]:
+        """The capabilities that have a server and may be called now."""
+        now = self.clock.now_ms()
+        every = () if self.capabilities is None else self.capabilities.all()
+        return [each for each in every if each.server is not None and not each.refusal(now)]
 
     def _capability(self, tool: str) -> Capability | None:
         name = self.sessions.capability_of(tool)

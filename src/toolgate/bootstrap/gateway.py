@@ -99,7 +99,7 @@ async def open_gateway(
     execution.terms.own = {tool.name: BROWSER_CAPABILITY for tool in execution.browser_tools}
     await door.load()
     await scheduler.load()
-    installation.keep_running(execution.upstreams.sessions.watch())
+    installation.keep_running(execution.upstreams.watch())
     installation.keep_running(door.housekeeping())
     installation.keep_running(scheduler.keep_time())
     installation.on_stop(scheduler.stop)

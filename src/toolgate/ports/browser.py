@@ -129,12 +129,20 @@ class Tab(Reader, Protocol):
     async def title(self) -> str: ...
 
     async def fill(self, locator: Locator, value: str, *, timeout_ms: int) -> None:
-        """Put a value into a field; raises ElementAbsent where there is none in time."""
+        """Put a value into a field; raises ElementAbsent where there is none in time.
+
+        A box is ticked by a word for yes or no; of several, and of choices, the value means one.
+        """
         ...
 
     async def click(self, locator: Locator, *, timeout_ms: int) -> None: ...
 
     async def press(self, locator: Locator, key: str, *, timeout_ms: int) -> None: ...
+
+    @property
+    def unanswered(self) -> str:
+        """What the page asked upon the last click or key, was told no, and then stayed; else empty."""
+        ...
 
     async def has(self, locator: Locator) -> bool:
         """Whether there is such an element, visible and enabled, now."""

@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 
 _LISTS: Final = ("items", "snapshots", "pages")
+_ONE: Final = "page"
 _LARGE: Final = ("content", "pageInfo")
 
 
@@ -14,6 +15,8 @@ def outline_of(result: bytes, artifact_id: str) -> bytes:
     for name in _LISTS:
         if name in outline:
             outline[name] = [_without_large(item) for item in outline[name]]
+    if _ONE in outline:
+        outline[_ONE] = _without_large(outline[_ONE])
     outline["contentArtifactId"] = artifact_id
     return msgspec.json.encode(outline)
 

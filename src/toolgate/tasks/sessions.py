@@ -11,7 +11,7 @@ from toolgate.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
-MAX_KEPT: Final = 20  # contexts cost memory; a client that needs more closes some
+MAX_KEPT: Final = 20  # contexts cost memory
 IDLE_S: Final = 30 * 60  # as long as a run is kept
 GRACE_S: Final = 60.0  # a client that reconnects finds its sessions again
 
@@ -64,9 +64,10 @@ class Sessions:
         return session
 
     def get(self, session_id: str, *, trust: Trust, client: str = "") -> BrowserSession:
-        """An open session that a caller of this trust may use."""
+        """A kept session that a caller of this trust may use; a run's own is nobody else's."""
         known = self._open.get(session_id)
-        if known is None or known.trust is not trust or not known.session.is_alive:
+        usable = known is not None and known.kept and known.session.is_alive
+        if known is None or not usable or known.trust is not trust:
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         known.used_at = self._clock.monotonic()
         self._client_back(client)
@@ -82,7 +83,9 @@ class Sessions:
         others = sum(each.kept for each in self._open.values() if each is not known)
         if others >= MAX_KEPT:
             raise TaskFailed(
-                TaskCode.EXECUTION_ERROR, f"{MAX_KEPT} sessions are kept already; close some first"
+                TaskCode.EXECUTION_ERROR,
+                f"{MAX_KEPT} sessions are kept already: use one of them, or wait until one has been"
+                f" idle for {IDLE_S // 60} minutes",
             )
         known.kept = True
 

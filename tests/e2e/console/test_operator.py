@@ -45,13 +45,13 @@ async def test_an_mcp_server_is_registered_called_and_removed_and_its_secret_is_
     await expect(row).to_contain_text("30 a minute")
     async with session.get(f"{api(program)}/capabilities") as answer:
         assert SECRET not in await answer.text()
-    call = f"[[tool:mcp.docs.echo {json.dumps({'text': 'over there'})}]]"
+    call = f"[[tool:mcp.docs.write {json.dumps({'text': 'over there'})}]]"
     client = await ask(call)
-    await client.hear_until("approval_required")  # nothing is known of the server's tools yet
+    await client.hear_until("approval_required")
     await page.goto(f"{program.urls['console']}/approvals")
     await page.get_by_role("button", name="Approve").click()
     heard = await client.hear_until("done", "error")
-    assert "mcp.docs.echo: over there" in text_of(heard)
+    assert "mcp.docs.write: wrote over there" in text_of(heard)
     await page.goto(f"{program.urls['console']}/capabilities")
     await row.get_by_role("button", name="Remove").click()
     await dialog.get_by_role("button", name="Remove").click()

@@ -39,9 +39,8 @@ async def test_run_task_template_in_three_modes(served: Served, http: Connect) -
 @pytest.mark.requirement("004/run-object/error-shape")
 async def test_get_task_run_fields_before_and_after_the_end(served: Served, http: Connect) -> None:
     async with http() as client:
-        started = await call(
-            client, "run_task_template", **batch(served.outside("/never"), mode="async")
-        )
+        never = [served.outside("/never")] * 20
+        started = await call(client, "run_task_template", **batch(*never, mode="async"))
         before = await call(client, "get_task_run", runId=started["runId"])
         assert (before["result"], before["error"]) == (None, None)
         await call(client, "cancel_task_run", runId=started["runId"])
@@ -121,19 +120,16 @@ async def test_get_runtime_profile_is_complete(served: Served, http: Connect) ->
 async def test_a_submission_beyond_the_limit_is_queued_and_completes_later(
     served: Served, http: Connect
 ) -> None:
+    # Each page in turn is given up in the end: they are so many that none of these ends by itself.
+    many = batch(*[served.outside("/never")] * 20, mode="async")
+    many["inputs"]["concurrency"] = 1
     async with http() as client:
-        slow = [
-            await call(
-                client,
-                "run_task_template",
-                **batch(served.outside("/never"), mode="async", timeoutMs=1500),
-            )
-            for _ in range(5)
-        ]
+        slow = [await call(client, "run_task_template", **many) for _ in range(5)]
         waiting = await call(
             client, "run_task_template", **batch(served.outside("/n/1"), mode="async")
         )
         assert waiting["status"] == "queued"
+        assert (await call(client, "cancel_task_run", runId=slow[0]["runId"]))["success"]
         async with asyncio.timeout(30):
             while True:
                 shown = await call(client, "get_task_run", runId=waiting["runId"])
@@ -142,9 +138,8 @@ async def test_a_submission_beyond_the_limit_is_queued_and_completes_later(
                 await asyncio.sleep(0.05)
         assert shown["status"] == "succeeded"
         assert shown["result"]["items"][0]["title"] == "Page 1"
-        for run in slow:
-            ended = await call(client, "get_task_run", runId=run["runId"])
-            assert ended["error"]["errorCode"] == "RUN_TIMEOUT"
+        for run in slow[1:]:
+            assert (await call(client, "cancel_task_run", runId=run["runId"]))["success"]
 
 
 @pytest.mark.requirement("004/checklist/sixteen-codes")
@@ -214,7 +209,7 @@ async def test_each_of_the_sixteen_codes_is_given_for_real(
         assert len(failed["error"]["details"]["items"]) == 2
 
         waiting = asyncio.ensure_future(
-            run(client, BATCH, {"urls": [site.url("/never")]}, options={"mode": "sync"})
+            run(client, BATCH, {"urls": [site.url("/never")] * 20}, options={"mode": "sync"})
         )
         await until(lambda: served.toolset.runtime.running == 1)
         listed = await call(client, "list_task_runs", status="running")

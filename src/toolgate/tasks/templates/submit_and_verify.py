@@ -44,9 +44,11 @@ async def run(inputs: wire.SubmitAndVerify, work: Work) -> Outcome:
         work.step = "verify the outcome"
         indicator = inputs.success_indicator
         if isinstance(indicator, msgspec.UnsetType):
-            success = await tab.wait_stable(timeout_ms=STEP_TIMEOUT_MS)
+            came_to_rest = await tab.wait_stable(timeout_ms=STEP_TIMEOUT_MS)
+            success = came_to_rest and not tab.unanswered
         else:
             success = await wait_for(tab, indicator, timeout_ms=STEP_TIMEOUT_MS)
+        message = "" if success else _why_not(tab.unanswered)
         looked = await tab.extract(options_of(inputs.extract))
         result: dict[str, Any] = {
             "success": success,
@@ -59,8 +61,14 @@ async def run(inputs: wire.SubmitAndVerify, work: Work) -> Outcome:
     return Outcome(
         msgspec.json.encode(result),
         success=success,
-        message="" if success else "the sign of success did not appear after the form was sent",
+        message=message,
     )
+
+
+def _why_not(question: str) -> str:
+    if question:
+        return f"the page asked {question!r}, was told no, and stayed where it was"
+    return "the sign of success did not appear after the form was sent"
 
 
 def _secrets(inputs: wire.SubmitAndVerify) -> Sequence[str]:
