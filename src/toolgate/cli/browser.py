@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
+import json
 import signal
-import socket
-from collections.abc import Iterator
 from typing import Final
 
 import click
-import msgspec
-import uvicorn
 
 from toolgate import asgi
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import address, configure_logs
+from toolgate.cli.serving import stop_on_signals
 from toolgate.domain.errors import Misconfigured
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.doors import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
@@ -61,27 +59,14 @@ async def _serve_http(settings: Settings) -> None:
     with contextlib.closing(bound):
         async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
             doors = McpDoors(toolset)
-            server = _Announced(
-                uvicorn.Config(doors, log_config=None, lifespan="off", timeout_graceful_shutdown=3)
-            )
-            loop = asyncio.get_running_loop()
-            for name in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(name, setattr, server, "should_exit", True)
-            await server.serve(sockets=[bound])
-            await doors.close()
-
-
-class _Announced(uvicorn.Server):
-    """Says on stdout where it listens, once it does."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """It would raise them again when it has stopped, and so end us before the browser is."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            base = f"http://{address(self.servers[0].sockets[0].getsockname())}"
-            urls = {"mcp": base + HTTP_PATH, "mcp_sse": base + SSE_PATH}
-            click.echo(msgspec.json.encode({"ready": True, "urls": urls}).decode())
+            listener = asgi.Listener(doors, bound)
+            stopped = stop_on_signals()
+            await listener.start()
+            try:
+                base = f"http://{address(bound.getsockname())}"
+                urls = {"mcp": base + HTTP_PATH, "mcp_sse": base + SSE_PATH}
+                click.echo(json.dumps({"ready": True, "urls": urls}))
+                await stopped.wait()
+            finally:
+                await listener.stop()
+                await doors.close()
