@@ -127,7 +127,8 @@ class AdmissionPages:
         """Register a capability, or change its terms."""
         terms, name = await body_of(request, Terms), str(request.path_params["id"])
         capabilities = self._admission().capabilities
-        if capabilities.get(name) is None:  # one that is there was named elsewhere, as it likes
+        known = capabilities.get(name)
+        if known is None:  # one that is there was named elsewhere, as it likes
             name = _name(request)
         if terms.command and terms.url:
             raise Invalid("a server is a program or an address, not both", field="server")
@@ -139,7 +140,9 @@ class AdmissionPages:
             level=terms.level,
             updated_at=self.parts.clock.now_ms(),
             rate=None if terms.rate is None else Rate(terms.rate),
+            version="" if known is None else known.version,
             owner=OPERATOR,
+            expires_at=None if known is None else known.expires_at,
             server=terms.server(),
         )
         return _shown(await capabilities.register(wanted, by=OPERATOR))
