@@ -221,3 +221,29 @@ async def test_a_capability_with_a_name_like_a_path_is_changed_and_removed(
     await row.get_by_role("button", name="Remove").click()
     await dialog.get_by_role("button", name="Remove").click()
     await expect(row).to_have_count(0)
+
+
+async def test_a_call_of_the_executor_links_to_no_run_for_it_has_none(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    client = await ask('[[tool:math.add {"a": 1, "b": 2}]]')
+    await client.hear_until("done", "error")
+    bearer = {"Authorization": f"Bearer {(program.home / 'executor.token').read_text().strip()}"}
+    call = {"request_id": "by-a-service", "tool_id": "kv.set", "args": {"key": "k", "value": "v"}}
+    async with aiohttp.ClientSession(headers=bearer) as service:
+        await status_of(service, "POST", f"{program.urls['gateway']}/tool/run", json=call)
+        call |= {"request_id": "reads", "tool_id": "math.add", "args": {"a": 1, "b": 2}}
+        await status_of(service, "POST", f"{program.urls['gateway']}/tool/run", json=call)
+    await page.goto(f"{program.urls['console']}/approvals")
+    waiting = page.get_by_role("article").filter(has_text="kv.set")
+    await expect(waiting).to_be_visible()
+    await expect(waiting.get_by_role("link")).to_have_count(0)
+    await waiting.get_by_role("button", name="Reject").click()
+    lately = page.get_by_role("table", name="Decided lately").get_by_role("row").nth(1)
+    await expect(lately).to_contain_text("Rejected")
+    await expect(lately.get_by_role("link")).to_have_count(0)
+    await page.goto(f"{program.urls['console']}/audit?action=tool.run")
+    calls = page.get_by_role("row").filter(has_text="math.add")
+    await expect(calls.nth(0).get_by_role("link")).to_have_count(0)
+    await calls.nth(1).get_by_role("link").click()
+    await expect(page.locator(".timeline")).to_be_visible()

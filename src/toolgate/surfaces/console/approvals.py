@@ -11,8 +11,7 @@ from toolgate.contracts import executor_v0 as wire
 from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.errors import Damaged, NotFound
 from toolgate.execution import approvals as kept
-from toolgate.orchestration import records
-from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of
+from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
@@ -56,7 +55,7 @@ class ApprovalPages:
             "now": now,
             "total": len(pending),
             "pending": [await self._with_call(approval) for approval in pending[:SHOWN]],
-            "recent": [shown_approval(one) for one in await self._decided(now, len(pending))],
+            "recent": [await self._shown(one) for one in await self._decided(now, len(pending))],
         }
 
     async def _decided(self, now: int, waiting: int) -> list[Approval]:
@@ -74,10 +73,9 @@ class ApprovalPages:
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
         approval = await self.parts.approvals.get(request.path_params["id"])
-        is_run = bool(approval.run_id) and await self.parts.journal.get(
-            records.RUNS, approval.run_id
-        )
-        if is_run:  # a run waits for it: it is the orchestrator that lets the run go on
+        if await is_run(
+            self.parts.journal, approval.run_id
+        ):  # a run waits for it: it is the orchestrator that lets the run go on
             await self.parts.runs.decide_approval(
                 approval.approval_id,
                 session_id="",
@@ -101,4 +99,9 @@ class ApprovalPages:
             call = msgspec.json.decode(await self.parts.evidence.fetch(ref))
         except (NotFound, Damaged, msgspec.DecodeError):
             call = None
-        return {**shown_approval(approval), "call": call}
+        return {**await self._shown(approval), "call": call}
+
+    async def _shown(self, approval: Approval) -> dict[str, Any]:
+        """With its run only where there is one to be looked at."""
+        run_id = approval.run_id if await is_run(self.parts.journal, approval.run_id) else ""
+        return {**shown_approval(approval), "run_id": run_id}
