@@ -1,10 +1,11 @@
 """A console that an operator lives in all day, on a busy server and wherever they sit."""
 
+import re
 from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e.console.conftest import Ask, api
 from tests.e2e.console.test_left_open import TELL
@@ -41,6 +42,34 @@ async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
         await page.get_by_role("button", name="Older").click()
     assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
     await expect(page.get_by_text("the first of all")).to_be_visible()
+
+
+async def test_what_waits_is_counted_unread_and_the_newest_count_is_shown(
+    page: Page, program: Program
+) -> None:
+    read: list[str] = []
+    page.on("request", lambda sent: read.append(sent.url) if "/approvals" in sent.url else None)
+    await page.goto(f"{program.urls['console']}/runs")
+    await expect(page.locator(".top .linked.on")).to_be_visible()
+    held: list[Route] = []
+
+    async def answer(route: Route) -> None:
+        if held:
+            await route.fulfill(json={"total": 3})
+        else:
+            held.append(route)
+
+    await page.route("**/console/api/waiting", answer)
+    async with page.expect_request("**/console/api/waiting"):
+        await page.evaluate(TELL, {"approvals": [{}]})
+    await page.evaluate(TELL, {"approvals": [{}]})
+    await expect(page.locator("#waiting")).to_have_text("3")
+    async with page.expect_response("**/console/api/waiting"):
+        await held[0].fulfill(json={"total": 7})
+    await page.evaluate("new Promise((drawn) => setTimeout(drawn, 50))")
+    await expect(page.locator("#waiting")).to_have_text("3")
+    await expect(page).to_have_title(re.compile(r"^\(3\) "))
+    assert read == []
 
 
 # As a browser is on a page that came over plain HTTP from another machine.

@@ -58,6 +58,10 @@ class ApprovalPages:
             "recent": [await self._shown(one) for one in await self._decided(now, len(pending))],
         }
 
+    async def waiting(self, _: Request) -> Answer:
+        """How many: every page shows it, and asks again at each that comes or goes."""
+        return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
+
     async def _decided(self, now: int, waiting: int) -> list[Approval]:
         """The newest that wait no more, however many that wait were asked for since."""
         limit = min(RECENT + waiting, LOOKED_AT)

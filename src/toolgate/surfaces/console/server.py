@@ -82,6 +82,7 @@ class Console:
             ("GET", "/runs", runs.listed),
             ("GET", "/runs/{id}", runs.one),
             ("POST", "/runs/{id}/cancel", runs.cancel),
+            ("GET", "/waiting", approvals.waiting),
             ("GET", "/approvals", approvals.listed),
             ("GET", "/approvals/{id}", approvals.one),
             ("POST", "/approvals/{id}/decide", approvals.decide),

@@ -3,7 +3,7 @@
 import { h, s, put } from "./dom.js";
 import { get, post, live, onSignedOut } from "./api.js";
 import { t, language, languages, loadLanguage, setLanguage } from "./lang.js";
-import { button, dialog, empty, guarded, page, setNow, toast } from "./ui.js";
+import { button, dialog, empty, guarded, later, page, setNow, toast } from "./ui.js";
 
 const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-3H4z", runs: "M5 6h14M5 12h14M5 18h9", approvals: "M12 3l7 3v6c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6zM9 12l2.2 2.2L15.5 10",
@@ -70,9 +70,11 @@ function showWaiting() {
   document.title = `${waiting ? `(${waiting}) ` : ""}${here ? `${here} · ` : ""}Toolgate`;
 }
 
-async function countWaiting() {
-  try { waiting = (await get("/approvals")).total; showWaiting(); } catch { /* the page says so itself */ }
-}
+let counts = 0;
+const countWaiting = later(async () => {
+  const mine = ++counts;
+  try { const { total } = await get("/waiting"); if (mine === counts) { waiting = total; showWaiting(); } } catch { /* the page says so itself */ }
+}, 100);
 
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
 
