@@ -247,3 +247,80 @@ async def test_a_draft_does_not_undo_what_another_has_put_in_force_since(
     await page.get_by_role("button", name="Keep it").click()
     await page.get_by_role("button", name="Discard it").click()
     await expect(text).to_have_value(theirs["text"])
+
+
+# Playwright takes the network away, and leaves open what is open: the page must hear of it.
+LINKED = """async () => {
+  const { live } = await import("/console/static/api.js");
+  live.dispatchEvent(new CustomEvent("link", { detail: true }));
+}"""
+
+
+async def test_a_page_that_could_not_be_fetched_says_why_and_comes_by_itself(
+    page: Page, program: Program
+) -> None:
+    await page.goto(program.urls["console"])
+    await expect(page.locator(".top .linked.on")).to_be_visible()
+    await page.context.set_offline(True)
+    await page.get_by_role("link", name="Evidence").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    await page.context.set_offline(False)
+    await page.evaluate(LINKED)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Evidence")
+
+
+@pytest.mark.parametrize("view", ["runs", "evidence", "audit"])
+async def test_a_filter_that_cannot_be_asked_for_does_not_leave_other_rows_there(
+    page: Page, program: Program, ask: Ask, view: str
+) -> None:
+    await (await ask('[[tool:math.add {"a": 1, "b": 2}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/{view}")
+    await expect(page.locator("tbody tr").first).to_be_visible()
+    await page.context.set_offline(True)
+    await page.locator("main input[type=search]").fill("something else")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".notice.bad")).to_contain_text("The server does not answer.")
+    await expect(page.locator("tbody tr")).to_have_count(0)
+    await page.context.set_offline(False)
+    await page.evaluate(LINKED)
+    await expect(page.locator(".empty")).to_be_visible()
+
+
+async def test_skipping_to_the_content_leaves_what_was_written_there(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/chat")
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("half a sentence")
+    await page.locator(".skip").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Chat")).to_be_focused()
+    await expect(box).to_have_value("half a sentence")
+
+
+# Whether it is what one sees at its place.
+IS_IN_FRONT = """(node) => {
+  const { x, y, width, height } = node.getBoundingClientRect();
+  return document.elementFromPoint(x + width / 2, y + height / 2) === node;
+}"""
+
+
+async def test_enter_saves_what_a_dialog_asks_for_and_a_refusal_is_in_front_of_it(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/capabilities")
+    await page.get_by_role("button", name="Register a capability…").click()
+    dialog = page.get_by_role("dialog")
+    name = dialog.get_by_label(re.compile("^Name"))
+    await name.fill("a..b")
+    await name.press("Enter")
+    toast = page.locator(".toast")
+    await expect(toast).to_contain_text("1 to 128")
+    assert await toast.evaluate(IS_IN_FRONT)
+    await name.fill("by-enter")
+    await name.press("Enter")
+    await expect(page.get_by_role("table")).to_contain_text("by-enter")
+    await expect(dialog).to_have_count(0)
+    await expect(page.locator("#toasts")).to_contain_text("Saved")
