@@ -249,6 +249,32 @@ async def test_a_draft_does_not_undo_what_another_has_put_in_force_since(
     await expect(text).to_have_value(theirs["text"])
 
 
+async def test_a_draft_over_a_changed_policy_is_put_in_force_once_they_were_compared(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    text = page.get_by_role("textbox", name="The policy")
+    await text.press_sequentially("# kept\n")
+    mine = await text.input_value()
+    async with session.get(f"{api(program)}/policy") as answer:
+        found = await answer.json()
+    rule = "rules:\n  - {id: meanwhile, deny: their.tool, match: any, reason: Theirs}\n"
+    theirs = {"text": found["text"].replace("rules:\n", rule, 1), "over": found["version"]}
+    async with session.put(f"{api(program)}/policy", json=theirs) as answer:
+        assert answer.status == 200
+    await page.get_by_role("button", name="Activate…").click()
+    await page.get_by_role("button", name="Activate", exact=True).click()
+    await expect(page.get_by_label("Rules in force")).to_contain_text("meanwhile")
+    await page.get_by_role("button", name="Keep it").click()
+    await page.get_by_role("button", name="I have compared them").click()
+    await expect(text).to_have_value(mine)
+    await page.get_by_role("button", name="Activate…").click()
+    await page.get_by_role("button", name="Activate", exact=True).click()
+    await expect(page.locator("#toasts")).to_contain_text("in force")
+    async with session.get(f"{api(program)}/policy") as answer:
+        assert (await answer.json())["text"] == mine
+
+
 # Playwright takes the network away, and leaves open what is open: the page must hear of it.
 LINKED = """async () => {
   const { live } = await import("/console/static/api.js");

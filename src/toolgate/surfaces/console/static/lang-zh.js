@@ -5,7 +5,7 @@ export default {
   "About": "关于", "Action": "操作", "Actions": "操作", "Activate": "启用", "Activate…": "启用…", "Address": "地址", "Agent": "智能体", "Agents and MCP clients start them; so can you.": "智能体和 MCP 客户端会发起任务，你也可以。",
   "All": "全部", "Allow": "允许", "Approvals": "审批", "Approve": "批准", "Approve calls": "审批调用", "Approve what is selected": "批准所选", "Approved": "已批准", "Approved: {tool}": "已批准：{tool}", "Arguments": "参数", "Artifacts": "产物", "Ask": "询问",
   "Ask a person": "请人批准", "Add two numbers": "两数相加", "Run a command": "运行命令", "Try something forbidden": "尝试被禁止的操作",
-  "Asked": "请求时间", "Asked by": "请求者", "Audit": "审计", "Auto": "自动", "Disabled": "停用", "Discard it": "放弃草稿", "This is your draft; another text is in force.": "这是你的草稿；正在生效的是另一份。", "Blocked": "已拦截", "Browser task": "浏览器任务", "Browser tasks": "浏览器任务", "By": "决定者",
+  "Asked": "请求时间", "Asked by": "请求者", "Audit": "审计", "Auto": "自动", "Disabled": "停用", "Discard it": "放弃草稿", "This is your draft; another text is in force.": "这是你的草稿；正在生效的是另一份。", "That was changed after you began: compare the rules in force.": "在你开始之后它被更改过：请与生效的规则比较。", "I have compared them": "我已比较", "Blocked": "已拦截", "Browser task": "浏览器任务", "Browser tasks": "浏览器任务", "By": "决定者",
   "Calls that name it will be refused.": "指定它的调用将被拒绝。", "Cancel": "取消", "Cancel the run": "取消运行", "Cancel this run?": "取消这次运行？", "Cancelled": "已取消", "Capabilities": "能力", "Capability": "能力",
   "Changed": "更新", "Changes": "变化", "Chat": "对话", "Check": "检查",
   "Checked in this browser: record {n} is in the signed log of {size}, with {artifacts} artifacts.": "已在本浏览器中核对：第 {n} 条记录在共 {size} 条的签名日志之中，含 {artifacts} 个产物。",
