@@ -275,6 +275,18 @@ async def test_a_draft_over_a_changed_policy_is_put_in_force_once_they_were_comp
         assert (await answer.json())["text"] == mine
 
 
+async def test_an_hour_that_was_too_busy_to_be_counted_does_not_look_counted(
+    page: Page, program: Program
+) -> None:
+    async def busy(route: Route) -> None:
+        told = await (await route.fetch()).json()
+        await route.fulfill(json={**told, "hour": {**told["hour"], "runs": 5000, "partial": True}})
+
+    await page.route("**/console/api/overview", busy)
+    await page.goto(program.urls["console"])
+    await expect(page.get_by_role("link", name="runs in the last hour")).to_contain_text("5,000+")
+
+
 # Playwright takes the network away, and leaves open what is open: the page must hear of it.
 LINKED = """async () => {
   const { live } = await import("/console/static/api.js");
