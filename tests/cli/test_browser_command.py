@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import aiohttp
+
 from tests.e2e.harness import PROGRAM, environment
 from toolgate.asgi import HEAD_LIMIT
 
@@ -47,6 +49,19 @@ async def test_a_signal_ends_it_after_its_work_is_put_away(tmp_path: Path) -> No
         _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 0, said.decode()
         assert b"Traceback" not in said
+
+
+async def test_it_says_that_it_is_well_as_every_listener_does(tmp_path: Path) -> None:
+    process = await started(tmp_path, 0)
+    assert process.stdout is not None
+    try:
+        ready = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
+        url = ready["urls"]["mcp"].replace("/mcp", "/health")
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            assert (answer.status, await answer.json()) == (200, {"ok": True})
+    finally:
+        process.terminate()
+        await process.communicate()
 
 
 async def test_a_head_without_an_end_is_refused_and_its_connection_closed(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ async def _serve_stdio(settings: Settings) -> None:
             serving.result()
 
 
+def _with_health(doors: McpDoors) -> asgi.App:
+    """The doors, and what every listener of ours answers."""
+
+    async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        answer: asgi.App = asgi.Json({"ok": True}) if scope["path"] == "/health" else doors
+        await answer(scope, receive, send)
+
+    return app
+
+
 async def _serve_http(settings: Settings) -> None:
     if not settings.on_loopback:
         raise Misconfigured(
@@ -59,7 +69,7 @@ async def _serve_http(settings: Settings) -> None:
     with contextlib.closing(bound):
         async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
             doors = McpDoors(toolset)
-            listener = asgi.Listener(doors, bound)
+            listener = asgi.Listener(_with_health(doors), bound)
             stopped = stop_on_signals()
             await listener.start()
             try:
