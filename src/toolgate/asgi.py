@@ -243,7 +243,7 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def telling_failures(app: App) -> App:
+def _telling_failures(app: App) -> App:
     """The app, and a line in the log for what it did not foresee; the server answers 500."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
@@ -272,7 +272,7 @@ class Listener:
 
     def __init__(self, app: App, bound: socket.socket, *, websockets: bool = False) -> None:
         config = uvicorn.Config(
-            telling_failures(app),
+            _telling_failures(app),
             loop="none",
             http=_Connection,
             ws="websockets-sansio" if websockets else "none",

@@ -1,12 +1,18 @@
 """`toolgate browser`: how it starts, and how it ends."""
 
 import asyncio
+import contextlib
+import json
 import signal
 import socket
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
 
 from tests.e2e.harness import PROGRAM, environment
+from toolgate.asgi import HEAD_LIMIT
 
 PATIENCE = 30
 
@@ -43,6 +49,37 @@ async def test_a_signal_ends_it_after_its_work_is_put_away(tmp_path: Path) -> No
         _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 0, said.decode()
         assert b"Traceback" not in said
+
+
+async def test_it_says_that_it_is_well_as_every_listener_does(tmp_path: Path) -> None:
+    process = await started(tmp_path, 0)
+    assert process.stdout is not None
+    try:
+        ready = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
+        url = ready["urls"]["mcp"].replace("/mcp", "/health")
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            assert (answer.status, await answer.json()) == (200, {"ok": True})
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+async def test_a_head_without_an_end_is_refused_and_its_connection_closed(tmp_path: Path) -> None:
+    process = await started(tmp_path, 0)
+    assert process.stdout is not None
+    try:
+        ready = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
+        address = urlsplit(ready["urls"]["mcp"])
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        writer.writelines([b"X-Filler: " + b"x" * 1000 + b"\r\n"] * (16 * HEAD_LIMIT // 1000))
+        with contextlib.suppress(ConnectionError):  # it may hang up before we have read its answer
+            answer = await asyncio.wait_for(reader.read(), PATIENCE)
+            assert answer.startswith(b"HTTP/1.1 431 ")
+        writer.close()
+    finally:
+        process.terminate()
+        await process.communicate()
 
 
 async def test_a_signal_ends_it_on_stdio_too_while_its_client_says_nothing(tmp_path: Path) -> None:

@@ -260,3 +260,24 @@ def test_a_token_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> Non
     ended = CliRunner().invoke(main, ["console", "--home", "a" * 300])
     assert ended.exit_code == 2
     assert "operator.token cannot be read (File name too long)" in ended.output
+
+
+@pytest.mark.parametrize("command", [("pair",), ("token", "make")])
+def test_help_says_what_each_right_is_for_and_not_its_name_again(command: tuple[str, ...]) -> None:
+    told = CliRunner().invoke(main, [*command, "--help"]).stdout
+    for right in ("system commands", "MCP servers", "talk to agents", "approve calls"):
+        assert right in told
+    assert "[default: read]" in told
+
+
+async def test_ctrl_d_leaves_the_shell_a_line_of_its_own(program: Program) -> None:
+    chat = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "chat",
+        f"--url={program.urls['ingress_ws']}",
+        env=environment({}),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await asyncio.wait_for(chat.communicate(b"hi\n"), PATIENCE)
+    assert (chat.returncode, told) == (0, b"> hi\n> \n")

@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
+import json
 import signal
-import socket
-from collections.abc import Iterator
 from typing import Final
 
 import click
-import msgspec
-import uvicorn
 
 from toolgate import asgi
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import address, configure_logs
+from toolgate.cli.serving import stop_on_signals
 from toolgate.domain.errors import Misconfigured
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.doors import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
@@ -51,6 +49,16 @@ async def _serve_stdio(settings: Settings) -> None:
             serving.result()
 
 
+def _with_health(doors: McpDoors) -> asgi.App:
+    """The doors, and what every listener of ours answers."""
+
+    async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        answer: asgi.App = asgi.Json({"ok": True}) if scope["path"] == "/health" else doors
+        await answer(scope, receive, send)
+
+    return app
+
+
 async def _serve_http(settings: Settings) -> None:
     if not settings.on_loopback:
         raise Misconfigured(
@@ -61,33 +69,15 @@ async def _serve_http(settings: Settings) -> None:
     with contextlib.closing(bound):
         async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
             doors = McpDoors(toolset)
-            app = asgi.telling_failures(doors)
-            server = _Announced(
-                uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=3)
-            )
-
-            def stop() -> None:
+            listener = asgi.Listener(_with_health(doors), bound)
+            stopped = stop_on_signals()
+            await listener.start()
+            try:
+                base = f"http://{address(bound.getsockname())}"
+                urls = {"mcp": base + HTTP_PATH, "mcp_sse": base + SSE_PATH}
+                click.echo(json.dumps({"ready": True, "urls": urls}))
+                await stopped.wait()
+            finally:
                 doors.end_streams()
-                server.should_exit = True
-
-            loop = asyncio.get_running_loop()
-            for name in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(name, stop)
-            await server.serve(sockets=[bound])
-            await doors.close()
-
-
-class _Announced(uvicorn.Server):
-    """Says on stdout where it listens, once it does."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """It would raise them again when it has stopped, and so end us before the browser is."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            base = f"http://{address(self.servers[0].sockets[0].getsockname())}"
-            urls = {"mcp": base + HTTP_PATH, "mcp_sse": base + SSE_PATH}
-            click.echo(msgspec.json.encode({"ready": True, "urls": urls}).decode())
+                await listener.stop()
+                await doors.close()

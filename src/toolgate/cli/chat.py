@@ -164,6 +164,8 @@ async def _chat(talk: Talk, once: str) -> bool:
             while line := await _line("" if talk.as_json else PROMPT):
                 if line.strip():
                     all_done = await _say(session, line.strip(), talk) and all_done
+            if not talk.as_json:
+                click.echo()  # after the prompt: what the shell says next has a line of its own
             return all_done
     except (Disconnected, Refused) as failed:
         never = isinstance(failed, Disconnected) and not is_connected

@@ -1,21 +1,32 @@
 """`toolgate pair`: who waits, and letting one in."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
 
+RIGHTS: Final = {
+    "system": "May run system commands.",
+    "mcp": "May call MCP servers.",
+    "agent": "May talk to agents.",
+    "approve": "May approve calls that need a person.",
+}
+
 
 def scope_options(command: Any) -> Any:
     """What a device or a script may do."""
-    for name in ("approve", "agent", "mcp", "system"):
-        command = click.option(f"--{name}", is_flag=True, help=f"May use {name}.")(command)
+    for name, means in reversed(RIGHTS.items()):
+        command = click.option(f"--{name}", is_flag=True, help=means)(command)
     levels = click.Choice(["read", "write", "sign"])
-    return click.option("--tools", type=levels, default="read", help="Tools up to this level.")(
-        command
-    )
+    return click.option(
+        "--tools",
+        type=levels,
+        default="read",
+        show_default=True,
+        help="May call tools up to this level.",
+    )(command)
 
 
 @click.command()

@@ -1,10 +1,11 @@
 """A console that an operator lives in all day, on a busy server and wherever they sit."""
 
+import re
 from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e.console.conftest import Ask, api
 from tests.e2e.console.test_left_open import TELL
@@ -41,6 +42,34 @@ async def test_runs_that_newer_ones_push_off_the_page_are_on_the_next(
         await page.get_by_role("button", name="Older").click()
     assert f"cursor={run_line(20)['run_id']}" in (await asked.value).url
     await expect(page.get_by_text("the first of all")).to_be_visible()
+
+
+async def test_what_waits_is_counted_unread_and_the_newest_count_is_shown(
+    page: Page, program: Program
+) -> None:
+    read: list[str] = []
+    page.on("request", lambda sent: read.append(sent.url) if "/approvals" in sent.url else None)
+    await page.goto(f"{program.urls['console']}/runs")
+    await expect(page.locator(".top .linked.on")).to_be_visible()
+    held: list[Route] = []
+
+    async def answer(route: Route) -> None:
+        if held:
+            await route.fulfill(json={"total": 3})
+        else:
+            held.append(route)
+
+    await page.route("**/console/api/waiting", answer)
+    async with page.expect_request("**/console/api/waiting"):
+        await page.evaluate(TELL, {"approvals": [{}]})
+    await page.evaluate(TELL, {"approvals": [{}]})
+    await expect(page.locator("#waiting")).to_have_text("3")
+    async with page.expect_response("**/console/api/waiting"):
+        await held[0].fulfill(json={"total": 7})
+    await page.evaluate("new Promise((drawn) => setTimeout(drawn, 50))")
+    await expect(page.locator("#waiting")).to_have_text("3")
+    await expect(page).to_have_title(re.compile(r"^\(3\) "))
+    assert read == []
 
 
 # As a browser is on a page that came over plain HTTP from another machine.
@@ -218,3 +247,118 @@ async def test_a_draft_does_not_undo_what_another_has_put_in_force_since(
     await page.get_by_role("button", name="Keep it").click()
     await page.get_by_role("button", name="Discard it").click()
     await expect(text).to_have_value(theirs["text"])
+
+
+async def test_a_draft_over_a_changed_policy_is_put_in_force_once_they_were_compared(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    await page.goto(f"{program.urls['console']}/policy")
+    text = page.get_by_role("textbox", name="The policy")
+    await text.press_sequentially("# kept\n")
+    mine = await text.input_value()
+    async with session.get(f"{api(program)}/policy") as answer:
+        found = await answer.json()
+    rule = "rules:\n  - {id: meanwhile, deny: their.tool, match: any, reason: Theirs}\n"
+    theirs = {"text": found["text"].replace("rules:\n", rule, 1), "over": found["version"]}
+    async with session.put(f"{api(program)}/policy", json=theirs) as answer:
+        assert answer.status == 200
+    await page.get_by_role("button", name="Activate…").click()
+    await page.get_by_role("button", name="Activate", exact=True).click()
+    await expect(page.get_by_label("Rules in force")).to_contain_text("meanwhile")
+    await page.get_by_role("button", name="Keep it").click()
+    await page.get_by_role("button", name="I have compared them").click()
+    await expect(text).to_have_value(mine)
+    await page.get_by_role("button", name="Activate…").click()
+    await page.get_by_role("button", name="Activate", exact=True).click()
+    await expect(page.locator("#toasts")).to_contain_text("in force")
+    async with session.get(f"{api(program)}/policy") as answer:
+        assert (await answer.json())["text"] == mine
+
+
+async def test_an_hour_that_was_too_busy_to_be_counted_does_not_look_counted(
+    page: Page, program: Program
+) -> None:
+    async def busy(route: Route) -> None:
+        told = await (await route.fetch()).json()
+        await route.fulfill(json={**told, "hour": {**told["hour"], "runs": 5000, "partial": True}})
+
+    await page.route("**/console/api/overview", busy)
+    await page.goto(program.urls["console"])
+    await expect(page.get_by_role("link", name="runs in the last hour")).to_contain_text("5,000+")
+
+
+# Playwright takes the network away, and leaves open what is open: the page must hear of it.
+LINKED = """async () => {
+  const { live } = await import("/console/static/api.js");
+  live.dispatchEvent(new CustomEvent("link", { detail: true }));
+}"""
+
+
+async def test_a_page_that_could_not_be_fetched_says_why_and_comes_by_itself(
+    page: Page, program: Program
+) -> None:
+    await page.goto(program.urls["console"])
+    await expect(page.locator(".top .linked.on")).to_be_visible()
+    await page.context.set_offline(True)
+    await page.get_by_role("link", name="Evidence").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    await page.context.set_offline(False)
+    await page.evaluate(LINKED)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Evidence")
+
+
+@pytest.mark.parametrize("view", ["runs", "evidence", "audit"])
+async def test_a_filter_that_cannot_be_asked_for_does_not_leave_other_rows_there(
+    page: Page, program: Program, ask: Ask, view: str
+) -> None:
+    await (await ask('[[tool:math.add {"a": 1, "b": 2}]]')).hear_until("done")
+    await page.goto(f"{program.urls['console']}/{view}")
+    await expect(page.locator("tbody tr").first).to_be_visible()
+    await page.context.set_offline(True)
+    await page.locator("main input[type=search]").fill("something else")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".notice.bad")).to_contain_text("The server does not answer.")
+    await expect(page.locator("tbody tr")).to_have_count(0)
+    await page.context.set_offline(False)
+    await page.evaluate(LINKED)
+    await expect(page.locator(".empty")).to_be_visible()
+
+
+async def test_skipping_to_the_content_leaves_what_was_written_there(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/chat")
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill("half a sentence")
+    await page.locator(".skip").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Chat")).to_be_focused()
+    await expect(box).to_have_value("half a sentence")
+
+
+# Whether it is what one sees at its place.
+IS_IN_FRONT = """(node) => {
+  const { x, y, width, height } = node.getBoundingClientRect();
+  return document.elementFromPoint(x + width / 2, y + height / 2) === node;
+}"""
+
+
+async def test_enter_saves_what_a_dialog_asks_for_and_a_refusal_is_in_front_of_it(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/capabilities")
+    await page.get_by_role("button", name="Register a capability…").click()
+    dialog = page.get_by_role("dialog")
+    name = dialog.get_by_label(re.compile("^Name"))
+    await name.fill("a..b")
+    await name.press("Enter")
+    toast = page.locator(".toast")
+    await expect(toast).to_contain_text("1 to 128")
+    assert await toast.evaluate(IS_IN_FRONT)
+    await name.fill("by-enter")
+    await name.press("Enter")
+    await expect(page.get_by_role("table")).to_contain_text("by-enter")
+    await expect(dialog).to_have_count(0)
+    await expect(page.locator("#toasts")).to_contain_text("Saved")

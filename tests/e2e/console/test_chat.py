@@ -201,3 +201,17 @@ async def test_a_refusal_at_each_try_to_connect_is_said_once(page: Page, program
         await ingress.socket.close(code=1008)
     await ingress.hello()
     await expect(page.get_by_text("auth_failed: wrong key")).to_have_count(1)
+
+
+async def test_what_is_approved_in_the_chat_is_shown_to_its_end(
+    page: Page, program: Program
+) -> None:
+    await page.goto(f"{program.urls['console']}/chat")
+    box = page.get_by_role("textbox", name="Message")
+    call = json.dumps({"key": "k", "value": "x" * 1000 + " and then the end"})
+    await box.fill(f"Noting it. [[tool:kv.set {call}]]")
+    await box.press("Enter")
+    asked = page.locator(".bubble").filter(has_text="The policy asks a person")
+    await expect(asked).to_contain_text("and then the end")
+    await asked.get_by_role("button", name="Reject").click()
+    await expect(asked.get_by_role("button")).to_have_count(0)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.e2e.console.conftest import Ask, api, status_of
+from tests.e2e.console.conftest import TOKEN, Ask, api, status_of
 from tests.e2e.harness import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -180,3 +180,70 @@ async def test_every_word_of_every_page_is_translated(page: Page, program: Progr
         await expect(page.get_by_role("heading", level=1)).to_be_visible()
     missing = "import('/console/static/lang.js').then((lang) => [...lang.missing])"
     assert await page.evaluate(missing) == []
+
+
+@pytest.mark.parametrize("name", ["lap/top", "..", "a?b#c", "%2e%2E"])
+async def test_a_device_is_let_in_and_shut_out_whatever_it_calls_itself(
+    page: Page, program: Program, name: str
+) -> None:
+    url = f"{program.urls['gateway']}/status"
+    async with aiohttp.ClientSession(headers={"X-Device-Id": name}) as device:
+        assert await status_of(device, "GET", url) == 401
+        await page.goto(f"{program.urls['console']}/devices")
+        row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
+        await row.get_by_role("button", name="Pair…").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Pair").click()
+        token = (await dialog.locator("pre").inner_text()).strip()
+        await dialog.get_by_role("button", name="Done").click()
+        assert await status_of(device, "GET", url, headers={"X-Device-Token": token}) == 200
+        await row.get_by_role("button", name="Revoke").click()
+        await dialog.get_by_role("button", name="Revoke").click()
+        await expect(dialog).to_have_count(0)
+        assert await status_of(device, "GET", url, headers={"X-Device-Token": token}) == 401
+
+
+async def test_a_capability_with_a_name_like_a_path_is_changed_and_removed(
+    page: Page, program: Program
+) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    wanted = {"capabilityId": "tools/docs search", "scope": "docs", "level": "read"}
+    async with aiohttp.ClientSession(headers=bearer) as operator:
+        url = f"{program.urls['gateway']}/capabilities/register"
+        assert await status_of(operator, "POST", url, json=wanted) == 200
+    await page.goto(f"{program.urls['console']}/capabilities")
+    row = page.get_by_role("row").filter(has_text="tools/docs search")
+    await row.get_by_role("button", name="Edit…").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Calls a minute").fill("7")
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(row).to_contain_text("7 a minute")
+    await row.get_by_role("button", name="Remove").click()
+    await dialog.get_by_role("button", name="Remove").click()
+    await expect(row).to_have_count(0)
+
+
+async def test_a_call_of_the_executor_links_to_no_run_for_it_has_none(
+    page: Page, program: Program, ask: Ask
+) -> None:
+    client = await ask('[[tool:math.add {"a": 1, "b": 2}]]')
+    await client.hear_until("done", "error")
+    bearer = {"Authorization": f"Bearer {(program.home / 'executor.token').read_text().strip()}"}
+    call = {"request_id": "by-a-service", "tool_id": "kv.set", "args": {"key": "k", "value": "v"}}
+    async with aiohttp.ClientSession(headers=bearer) as service:
+        await status_of(service, "POST", f"{program.urls['gateway']}/tool/run", json=call)
+        call |= {"request_id": "reads", "tool_id": "math.add", "args": {"a": 1, "b": 2}}
+        await status_of(service, "POST", f"{program.urls['gateway']}/tool/run", json=call)
+    await page.goto(f"{program.urls['console']}/approvals")
+    waiting = page.get_by_role("article").filter(has_text="kv.set")
+    await expect(waiting).to_be_visible()
+    await expect(waiting.get_by_role("link")).to_have_count(0)
+    await waiting.get_by_role("button", name="Reject").click()
+    lately = page.get_by_role("table", name="Decided lately").get_by_role("row").nth(1)
+    await expect(lately).to_contain_text("Rejected")
+    await expect(lately.get_by_role("link")).to_have_count(0)
+    await page.goto(f"{program.urls['console']}/audit?action=tool.run")
+    calls = page.get_by_role("row").filter(has_text="math.add")
+    await expect(calls.nth(0).get_by_role("link")).to_have_count(0)
+    await calls.nth(1).get_by_role("link").click()
+    await expect(page.locator(".timeline")).to_be_visible()

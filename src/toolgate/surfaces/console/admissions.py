@@ -15,6 +15,12 @@ from toolgate.domain.tools import Level
 from toolgate.surfaces.console.parts import OPERATOR, Admission, Answer, Parts, body_of
 
 
+class Named(msgspec.Struct):
+    """A device by the name that it gave itself: it may have signs that no path can carry."""
+
+    id: str
+
+
 class Grant(msgspec.Struct):
     tools: Level = Level.READ
     system: bool = False
@@ -26,6 +32,10 @@ class Grant(msgspec.Struct):
         return Scope(
             self.tools, system=self.system, mcp=self.mcp, agent=self.agent, approve=self.approve
         )
+
+
+class DeviceGrant(Grant, kw_only=True):
+    id: str  # of the device
 
 
 class Terms(msgspec.Struct):
@@ -90,14 +100,14 @@ class AdmissionPages:
 
     async def pair(self, request: Request) -> Answer:
         """Let a device in, or give one that is in another token; it is shown this once."""
-        grant = await body_of(request, Grant)
-        token, _ = await self._admission().pairing.approve(
-            request.path_params["id"], grant.scope(), by=OPERATOR
-        )
+        wanted = await body_of(request, DeviceGrant)
+        pairing = self._admission().pairing
+        token, _ = await pairing.approve(wanted.id, wanted.scope(), by=OPERATOR)
         return {"token": token}
 
     async def revoke(self, request: Request) -> Answer:
-        await self._admission().pairing.revoke(request.path_params["id"], by=OPERATOR)
+        device = (await body_of(request, Named)).id
+        await self._admission().pairing.revoke(device, by=OPERATOR)
         return {}
 
     async def make_token(self, request: Request) -> Answer:
@@ -115,7 +125,11 @@ class AdmissionPages:
 
     async def register(self, request: Request) -> Answer:
         """Register a capability, or change its terms."""
-        terms, name = await body_of(request, Terms), _name(request)
+        terms, name = await body_of(request, Terms), str(request.path_params["id"])
+        capabilities = self._admission().capabilities
+        known = capabilities.get(name)
+        if known is None:  # one that is there was named elsewhere, as it likes
+            name = _name(request)
         if terms.command and terms.url:
             raise Invalid("a server is a program or an address, not both", field="server")
         for secret in terms.secrets.values():
@@ -126,10 +140,12 @@ class AdmissionPages:
             level=terms.level,
             updated_at=self.parts.clock.now_ms(),
             rate=None if terms.rate is None else Rate(terms.rate),
+            version="" if known is None else known.version,
             owner=OPERATOR,
+            expires_at=None if known is None else known.expires_at,
             server=terms.server(),
         )
-        return _shown(await self._admission().capabilities.register(wanted, by=OPERATOR))
+        return _shown(await capabilities.register(wanted, by=OPERATOR))
 
     async def unregister(self, request: Request) -> Answer:
         await self._admission().capabilities.remove(request.path_params["id"], by=OPERATOR)

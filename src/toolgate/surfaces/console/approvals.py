@@ -12,7 +12,7 @@ from toolgate.domain.approvals import Approval, ApprovalStatus
 from toolgate.domain.errors import Damaged, NotFound
 from toolgate.execution import approvals as kept
 from toolgate.orchestration import records
-from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of
+from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
@@ -56,8 +56,12 @@ class ApprovalPages:
             "now": now,
             "total": len(pending),
             "pending": [await self._with_call(approval) for approval in pending[:SHOWN]],
-            "recent": [shown_approval(one) for one in await self._decided(now, len(pending))],
+            "recent": [await self._shown(one) for one in await self._decided(now, len(pending))],
         }
+
+    async def waiting(self, _: Request) -> Answer:
+        """How many: every page shows it, and asks again at each that comes or goes."""
+        return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
 
     async def _decided(self, now: int, waiting: int) -> list[Approval]:
         """The newest that wait no more, however many that wait were asked for since."""
@@ -100,4 +104,9 @@ class ApprovalPages:
             call = msgspec.json.decode(await self.parts.evidence.fetch(ref))
         except (NotFound, Damaged, msgspec.DecodeError):
             call = None
-        return {**shown_approval(approval), "call": call}
+        return {**await self._shown(approval), "call": call}
+
+    async def _shown(self, approval: Approval) -> dict[str, Any]:
+        """With its run only where there is one to be looked at."""
+        run_id = approval.run_id if await is_run(self.parts.journal, approval.run_id) else ""
+        return {**shown_approval(approval), "run_id": run_id}

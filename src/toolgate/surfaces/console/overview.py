@@ -41,7 +41,8 @@ class OverviewPage:
 
     async def show(self, _: Request) -> Answer:
         now = self.parts.clock.now_ms()
-        lines = await self._lines(since=now - HOUR_MS)
+        found = await self._lines(since=now - HOUR_MS)
+        lines = found[:LOOKED_AT]
         running = await self._running()
         pending = await self.parts.approvals.pending(limit=COUNTED)
         ended = [line for line in lines if line.ended_at]
@@ -59,7 +60,7 @@ class OverviewPage:
                 "failed": len(failed),
                 "p50_ms": percentile(took, 0.5),
                 "p95_ms": percentile(took, 0.95),
-                "partial": len(lines) == LOOKED_AT,
+                "partial": len(found) > LOOKED_AT,
             },
             "minutes": _by_minute(lines, now),
             "decisions": await self._decisions(since=now - HOUR_MS),
@@ -73,10 +74,10 @@ class OverviewPage:
         }
 
     async def _lines(self, *, since: int) -> list[RunLine]:
-        """The runs that began since then, newest first."""
+        """The runs that began since then, newest first; more than so many are not all there."""
         lines: list[RunLine] = []
         after = ""
-        while len(lines) < LOOKED_AT and (
+        while len(lines) <= LOOKED_AT and (
             rows := await self.parts.journal.scan(
                 records.RUNS, after=after, limit=500, newest_first=True
             )
@@ -86,7 +87,7 @@ class OverviewPage:
             lines += [line for line in page if line.started_at >= since]
             if page[-1].started_at < since:
                 break
-        return lines[:LOOKED_AT]
+        return lines
 
     async def _running(self) -> list[Any]:
         """Those that have not ended, newest first."""

@@ -18,6 +18,7 @@ from toolgate.execution.approvals import Approvals
 from toolgate.execution.audit import AuditEntry, AuditLog
 from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import Targets
+from toolgate.orchestration import records
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -133,6 +134,11 @@ class Parts:
             metadata=metadata or {},
         )
         return self.audit.prepare(entry)
+
+
+async def is_run(journal: Journal, run_id: str) -> bool:
+    """Whether there is a page about it: commands and calls of the executor name runs as well."""
+    return bool(run_id) and await journal.get(records.RUNS, run_id) is not None
 
 
 async def body_of(request: Request, model: type[S]) -> S:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from toolgate.domain.errors import Invalid
 from toolgate.execution.audit import AuditQuery
 from toolgate.ports.evidence import STREAM, record_of
-from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, whole
+from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, is_run, whole
 
 MAX_INDEX: Final = 2**53
 
@@ -20,7 +20,13 @@ class RecordPages:
     parts: Parts
 
     async def audit(self, request: Request) -> Answer:
-        return await self.parts.audit.query(AuditQuery.parse(dict(request.query_params)))
+        page = await self.parts.audit.query(AuditQuery.parse(dict(request.query_params)))
+        named = {str(row.metadata.get("runId", "")) for row in page.items}
+        return {
+            "items": page.items,
+            "nextCursor": page.next_cursor,
+            "runs": [run_id for run_id in named if await is_run(self.parts.journal, run_id)],
+        }
 
     async def evidence(self, request: Request) -> Answer:
         """Records, newest first, from below `before`; of one subject where it is named."""

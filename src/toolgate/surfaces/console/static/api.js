@@ -1,5 +1,7 @@
 // Talking to the server: JSON over HTTP, and what happens by server-sent events.
 
+import { t } from "./lang.js";
+
 const API = "/console/api";
 
 export class Failed extends Error {
@@ -24,7 +26,7 @@ async function ask(method, path, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Failed(0, { code: "offline", message: "the server does not answer" });
+    throw new Failed(0, { code: "offline", message: t("The server does not answer.") });
   }
   const data = await answer.json().catch(() => ({}));
   if (answer.ok) return data;

@@ -3,7 +3,7 @@
 import { h, s, put } from "./dom.js";
 import { get, post, live, onSignedOut } from "./api.js";
 import { t, language, languages, loadLanguage, setLanguage } from "./lang.js";
-import { button, dialog, empty, guarded, page, setNow, toast } from "./ui.js";
+import { button, dialog, empty, guarded, later, page, setNow, toast } from "./ui.js";
 
 const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-3H4z", runs: "M5 6h14M5 12h14M5 18h9", approvals: "M12 3l7 3v6c0 4.5-3 7.5-7 9-4-1.5-7-4.5-7-9V6zM9 12l2.2 2.2L15.5 10",
@@ -70,11 +70,19 @@ function showWaiting() {
   document.title = `${waiting ? `(${waiting}) ` : ""}${here ? `${here} · ` : ""}Toolgate`;
 }
 
-async function countWaiting() {
-  try { waiting = (await get("/approvals")).total; showWaiting(); } catch { /* the page says so itself */ }
-}
+let counts = 0;
+const countWaiting = later(async () => {
+  const mine = ++counts;
+  try { const { total } = await get("/waiting"); if (mine === counts) { waiting = total; showWaiting(); } } catch { /* the page says so itself */ }
+}, 100);
 
 async function signOut() { await post("/sign-out"); live.close(); me = null; signIn(); }
+
+// A browser may remember that a script did not come, and not ask for it again under the same name.
+let missed = 0;
+async function viewOf(name) {
+  try { return await import(`./views/${name}.js${missed ? `?${missed}` : ""}`); } catch (failed) { missed += 1; await get("/me"); throw failed; }
+}
 
 async function show() {
   let path = location.pathname;
@@ -102,7 +110,7 @@ async function show() {
     onKey: (act) => { const hear = (event) => { if (!isTyping(event)) act(event); }; document.addEventListener("keydown", hear); leave.push(() => document.removeEventListener("keydown", hear)); },
   };
   const id = match[1] && name !== match[1] ? decodeURIComponent(match[1]) : "";
-  await guarded(main, async () => (await import(`./views/${name}.js`)).show(context, id), context.isHere);
+  await guarded(main, async () => (await viewOf(name)).show(context, id), context.isHere);
   live.removeEventListener("told", hearEarly);
   if (!context.isHere()) return;
   here = main.querySelector("h1")?.textContent || "";
@@ -131,6 +139,7 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   const node = event.target.closest("a");
   if (!node || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || node.target || node.hasAttribute("download")) return;
+  if (node.className === "skip") { event.preventDefault(); main.querySelector("h1")?.focus(); return; } // no other address: the page would be made anew
   const url = new URL(node.href);
   if (url.origin !== location.origin || !url.pathname.startsWith("/console") || url.pathname.startsWith("/console/api") || url.hash) return;
   event.preventDefault();
@@ -138,7 +147,7 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("popstate", () => { if (me) show(); });
 live.addEventListener("told", (event) => { if (event.detail.approvals) countWaiting(); });
-live.addEventListener("link", (event) => { if (event.detail && me) countWaiting(); });
+live.addEventListener("link", (event) => { if (event.detail && me) { countWaiting(); if (main.querySelector(".problem")) show(); } });
 setInterval(() => { if (me && document.hidden) countWaiting(); }, 15_000); // the title is seen, and no news come
 onSignedOut(() => { if (me) { me = null; live.close(); signIn(); } });
 

@@ -148,15 +148,17 @@ export function button(words, act, { tone = "", key = "", small = false, type = 
 }
 
 export function toast(words, tone = "good") {
-  const node = h("div", { class: `toast ${tone}` }, plain(words));
-  document.getElementById("toasts").append(node);
+  const node = h("div", { class: `toast ${tone}` }, plain(words)), toasts = document.getElementById("toasts");
+  ([...document.querySelectorAll("dialog[open]")].at(-1) || document.body).append(toasts); // or else it is behind, and dim
+  toasts.append(node);
   setTimeout(() => node.remove(), tone === "bad" ? 8000 : 4000);
 }
 
 export function dialog(title, content, actions) {
   const box = h("dialog", { "aria-label": title }, h("h2", null, title), h("div", { class: "dialog-body" }, content), h("div", { class: "actions end" }, actions));
   document.body.append(box);
-  box.addEventListener("close", () => box.remove());
+  box.addEventListener("close", () => { document.body.append(document.getElementById("toasts")); box.remove(); });
+  box.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.isComposing && event.target.matches("input:not([type=checkbox])")) { event.preventDefault(); box.querySelector(".actions.end > :last-child").click(); } });
   box.showModal();
   return box;
 }

@@ -27,7 +27,7 @@ function grant(title, scope, { yes, make, done, isNew = false }) {
   ]);
 }
 
-const pair = (device, scope, done) => grant(t("What may {device} do?", { device: device.id }), scope, { yes: t("Pair"), done, make: async (wanted) => ({ ...await post(`/devices/${encodeURIComponent(device.id)}/pair`, wanted), words: t("{device} is paired", { device: device.id }) }) });
+const pair = (device, scope, done) => grant(t("What may {device} do?", { device: device.id }), scope, { yes: t("Pair"), done, make: async (wanted) => ({ ...await post("/devices/pair", { id: device.id, ...wanted }), words: t("{device} is paired", { device: device.id }) }) });
 
 const script = (known, done) => grant(known ? t("Another token for {name}?", { name: known.name }) : t("A token for a script"), known?.scope || { tools: "read" }, { yes: t("Make it"), done, isNew: !known, make: async (wanted, given) => {
   const name = known?.name || given;
@@ -40,7 +40,7 @@ export async function show(context) {
     const data = await get("/devices");
     if (!context.isHere()) return;
     setNow(data.now);
-    const revoke = (id, words) => button(words, () => confirm(t("Shut {device} out?", { device: id }), t("Its token stops working at once."), words, async () => { await post(`/devices/${encodeURIComponent(id)}/revoke`); await load(); }), { tone: "danger", small: true });
+    const revoke = (id, words) => button(words, () => confirm(t("Shut {device} out?", { device: id }), t("Its token stops working at once."), words, async () => { await post("/devices/revoke", { id }); await load(); }), { tone: "danger", small: true });
     put(box,
       card(t("Waiting to be paired"), data.pending.length ? table([
         { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), class: "clip", show: (one) => mono(one.id) },

@@ -54,6 +54,6 @@ export async function show(context) {
   const soon = later(() => { if (!query.before) load().catch(() => {}); }, 150);
   context.onTold((told) => told.touched?.includes("evidence") && soon());
   context.onLink((on) => on && soon());
-  const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.before = ""; trail.length = 0; load(); } } });
+  const search = h("input", { type: "search", placeholder: t("A request, such as tc_…"), "aria-label": t("Request"), value: query.subject || "", on: { change: (event) => { query.subject = event.target.value.trim(); query.before = ""; trail.length = 0; load().catch((failed) => put(box, h("div", { class: "notice bad" }, plain(failed.message)))); } } });
   return page(t("Evidence"), button(t("Verify everything"), verify), verdict, head, h("div", { class: "filters" }, search), box);
 }

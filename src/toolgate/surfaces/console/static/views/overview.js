@@ -19,7 +19,7 @@ function draw(box, data, context) {
     h("div", { class: "grid five" },
       stat(data.running_total, t("running now"), "", "/console/runs?status=open"),
       stat(data.pending, t("waiting for approval"), data.pending ? "ask" : "", "/console/approvals"),
-      stat(hour.runs, t("runs in the last hour"), "", "/console/runs"),
+      stat(`${hour.runs.toLocaleString()}${hour.partial ? "+" : ""}`, t("runs in the last hour"), "", "/console/runs"),
       stat(hour.runs ? `${(100 * hour.failed / hour.runs).toFixed(hour.failed && hour.failed / hour.runs < .1 ? 1 : 0)} %` : "–", t("failed"), hour.failed ? "bad" : "", "/console/runs?status=failed"),
       stat(took(hour.p95_ms), t("p95 of a run"))),
     card(t("Runs per minute"), bars(data.minutes, t("Runs per minute in the last hour"))),

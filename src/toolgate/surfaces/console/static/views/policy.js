@@ -11,12 +11,19 @@ export async function show(context) {
   const found = h("div", { "aria-live": "polite" });
   // What is being written outlives the page, and the session that it was begun in.
   const draft = JSON.parse(sessionStorage.getItem(DRAFT) || "{}");
-  const restored = h("div", { class: "notice", role: "status", hidden: !draft.text || draft.text === data.text }, t("This is your draft; another text is in force."), " ",
-    button(t("Discard it"), () => { text.value = data.text; drop(); }, { tone: "quiet", small: true }));
-  let over = restored.hidden ? data.version : draft.over; // what it was written over: nobody's change since then is lost
+  const isDraft = draft.text && draft.text !== data.text;
+  if (isDraft) text.value = draft.text;
+  let over = isDraft ? draft.over : data.version; // what it was written over: nobody's change since then is lost
+  const restored = h("div", { class: "notice", role: "status" });
+  const drawDraft = () => {
+    restored.hidden = text.value === data.text;
+    put(restored, t("This is your draft; another text is in force."), " ", over === data.version ? null : [t("That was changed after you began: compare the rules in force."), " ", button(t("I have compared them"), () => { over = data.version; keep(); drawDraft(); }, { tone: "quiet", small: true }), " "],
+      button(t("Discard it"), () => { text.value = data.text; drop(); }, { tone: "quiet", small: true }));
+  };
   const drop = () => { sessionStorage.removeItem(DRAFT); restored.hidden = true; over = data.version; };
-  if (!restored.hidden) text.value = draft.text;
-  text.addEventListener("input", () => { try { sessionStorage.setItem(DRAFT, JSON.stringify({ text: text.value, over })); } catch { /* there is no room: it is on the page */ } });
+  const keep = () => { try { sessionStorage.setItem(DRAFT, JSON.stringify({ text: text.value, over })); } catch { /* there is no room: it is on the page */ } };
+  drawDraft();
+  text.addEventListener("input", keep);
   const rules = h("div", { class: "rules", tabindex: "0", role: "region", "aria-label": t("Rules in force") });
   const about = h("p", { class: "hint" });
   const draw = () => {
@@ -39,7 +46,11 @@ export async function show(context) {
   const activate = async () => {
     if (!(await check())) return;
     confirm(t("Put this policy in force?"), t("It decides every call from now on. What waits for approval was asked under the old one and must be asked again."), t("Activate"), async () => {
-      try { await send("/policy", { text: text.value, over }); } catch (failed) { if (failed.problems.length) refused(failed.problems); throw failed; }
+      try { await send("/policy", { text: text.value, over }); } catch (failed) {
+        if (failed.problems.length) refused(failed.problems);
+        if (failed.status === 409) { data = await get("/policy"); draw(); drawDraft(); }
+        throw failed;
+      }
       data = await get("/policy");
       drop();
       draw();

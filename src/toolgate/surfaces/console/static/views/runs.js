@@ -39,7 +39,7 @@ export async function show(context) {
     ({ items, next } = found);
     draw();
   };
-  const again = () => { trail.length = 0; query.cursor = ""; return load(); };
+  const again = () => { trail.length = 0; query.cursor = ""; load().catch((failed) => { items = []; next = null; put(box, h("div", { class: "notice bad" }, plain(failed.message))); }); };
   const change = (name) => (event) => {
     query[name] = event.target.value;
     const kept = new URLSearchParams(Object.entries(query).filter(([key, value]) => value && !["limit", "cursor"].includes(key))).toString();
@@ -68,6 +68,6 @@ export async function show(context) {
     const body = box.querySelector("tbody");
     if (body) for (const run of told.runs) renew(run, body); else if (told.runs.some((run) => matches(run, query))) load().catch(() => {});
   });
-  context.onLink((on) => on && !query.cursor && load());
+  context.onLink((on) => on && !query.cursor && load().catch(() => {}));
   return page(t("Runs"), null, filters, box);
 }

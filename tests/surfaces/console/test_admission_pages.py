@@ -1,0 +1,40 @@
+"""What an operator changes of a capability, and what stays as whoever registered it has said."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from starlette.requests import Request
+
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.admission.capabilities import Capabilities
+from toolgate.domain.capabilities import Capability
+from toolgate.domain.tools import Level
+from toolgate.surfaces.console.admissions import AdmissionPages
+from toolgate.surfaces.console.parts import Parts
+from toolgate.testing.audit import SilentAudit
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.testing.seal import PlainSeal
+
+
+def asking(name: str, **body: object) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": msgspec.json.encode(body)}
+
+    scope = {"type": "http", "headers": [], "method": "PUT", "path_params": {"id": name}}
+    return Request(scope, receive)
+
+
+async def test_another_rate_does_not_take_away_when_a_capability_expires() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    capabilities = Capabilities(journal, clock, PlainSeal(), SilentAudit())
+    await capabilities.register(
+        Capability("mcp.docs", "docs", Level.READ, updated_at=1, version="2.1", expires_at=5),
+        by="phone",
+    )
+    admission = SimpleNamespace(capabilities=capabilities)
+    pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission)))
+    shown = await pages.register(asking("mcp.docs", level="read", scope="docs", rate=7))
+    assert (shown["rate"], shown["expires_at"], shown["version"]) == (7, 5, "2.1")
