@@ -1,6 +1,7 @@
 """A Docker engine of one's own, for tests and measurements; needs root, no systemd and no network."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -9,11 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 20.0
 LEFT_BEHIND: Final = ("/etc/docker/key.json", "/run/docker", "/run/containerd")
+USERS: Final = "toolgate-engines.lock"  # held by each engine, as those paths are all engines' own
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,12 @@ def why_not() -> str:
 @contextlib.contextmanager
 def private_engine() -> Iterator[Engine]:
     """Start one, and leave nothing of it behind."""
+    with _last_sweeps():
+        yield from _engine()
+
+
+def _engine() -> Iterator[Engine]:
     folder = Path(tempfile.mkdtemp(prefix="toolgate-engine-"))
-    before = {path for path in LEFT_BEHIND if Path(path).exists()}
     engine = Engine(f"unix://{folder}/engine.sock", f"/toolgate-engine-{os.getpid()}")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - fixed words
@@ -51,11 +57,35 @@ def private_engine() -> Iterator[Engine]:
             process.kill()
             process.wait()
         remove_cgroup(engine.cgroup)
-        for path in set(LEFT_BEHIND) - before:
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                Path(path).unlink()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _last_sweeps() -> Iterator[None]:
+    """What engines leave outside of their folders goes with the last one, if no other had it before."""
+    with (Path(tempfile.gettempdir()) / USERS).open("a+") as users:
+        if _is_alone(users):
+            users.truncate(0)
+            users.write("\n".join(path for path in LEFT_BEHIND if not Path(path).exists()))
+            users.flush()
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            if _is_alone(users):
+                users.seek(0)
+                for path in users.read().splitlines():
+                    shutil.rmtree(path, ignore_errors=True)
+                    with contextlib.suppress(OSError):
+                        Path(path).unlink()
+
+
+def _is_alone(users: TextIO) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _command(folder: Path, engine: Engine) -> list[str]:
