@@ -253,6 +253,16 @@ async def test_a_fault_of_ours_is_internal_and_tells_nothing(door: Door) -> None
     assert b"secret detail" not in answer.body
 
 
+@pytest.mark.parametrize("name", ["tool", "agent", "system", "mcp"])
+async def test_a_command_may_be_called_like_a_kind_of_command(door: Door, name: str) -> None:
+    device = await door.pair()
+    await device.tool("echo", {"text": "hi"}, requestId=name)
+    state = await device.get(f"/command/{name}")
+    assert (state.status, state.data["status"]) == (200, "done")
+    other = await door.ask("DELETE", f"/command/{name}", headers=device.headers)
+    assert (other.status, other.headers["Allow"]) == (405, "GET, POST")
+
+
 async def test_a_fault_of_ours_is_told_under_the_callers_own_names(door: Door) -> None:
     async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
         raise ValueError("a fault")

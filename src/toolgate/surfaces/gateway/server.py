@@ -79,26 +79,26 @@ class Table:
 
     def find(self, method: str, path: str, raw_path: bytes) -> Found | None:
         """None where the path is nobody's; Problem 405 where only the method is wrong."""
-        by_method, values = self._exact.get(path), {}
-        if by_method is None:
-            raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
-            for pattern, candidates in self._patterns:
-                if match := pattern.fullmatch(raw):
-                    by_method = candidates
+        by_method = self._exact.get(path, {})
+        if (route := by_method.get(method)) is not None:
+            return Found(route, {})
+        known = set(by_method)
+        raw = raw_path.decode("latin-1")  # where a slash within a name is still told apart
+        for pattern, candidates in self._patterns:  # a name may be as a route's own word
+            if match := pattern.fullmatch(raw):
+                if (route := candidates.get(method)) is not None:
                     values = {name: unquote(text) for name, text in match.groupdict().items()}
-                    break
-            else:
-                return None
-        route = by_method.get(method)
-        if route is None:
-            allowed = ", ".join(sorted(by_method))
-            raise Problem(
-                Code.INVALID_REQUEST,
-                f"{path[:80]} takes {allowed}",
-                status=405,
-                headers=(("Allow", allowed),),
-            )
-        return Found(route, values)
+                    return Found(route, values)
+                known.update(candidates)
+        if not known:
+            return None
+        allowed = ", ".join(sorted(known))
+        raise Problem(
+            Code.INVALID_REQUEST,
+            f"{path[:80]} takes {allowed}",
+            status=405,
+            headers=(("Allow", allowed),),
+        )
 
 
 class Gateway:
