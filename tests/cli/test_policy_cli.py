@@ -150,7 +150,18 @@ def test_a_tools_level_is_its_own_and_write_where_nobody_knows_it(tmp_path: Path
     """As the pipeline has it: an answer that is kinder than the gate would mislead."""
     policy = tmp_path / "by-level.yaml"
     policy.write_text(BY_LEVEL)
-    for tool, effect in (("kv.get", "allow"), ("kv.set", "ask"), ("mcp.docs.search", "ask")):
+    levels = {
+        "kv.get": "allow",
+        "kv.set": "ask",
+        "mcp.docs.search": "ask",
+        "web.search": "allow",
+        "file.write": "ask",
+        "browser.list_task_runs": "allow",
+        "browser.screenshot_page": "allow",
+        "browser.submit_and_verify": "ask",
+        "browser.task": "ask",
+    }
+    for tool, effect in levels.items():
         assert run("explain", str(policy), "--tool", tool, "--expect", effect).exit_code == 0, tool
         call = lines([{"tool": tool, "effect": effect}])
         assert run("simulate", str(policy), "--calls", "-", text=call).exit_code == 0, tool

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from toolgate import settings
+from toolgate.adapters import web_search
 from toolgate.adapters.evidence_check import ClosedHome
 from toolgate.adapters.policy_file import default_policy_text, parse_document
 from toolgate.adapters.policy_history import recorded_calls
@@ -26,8 +28,12 @@ from toolgate.domain.policy.explain import SPELLED, explain
 from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
 from toolgate.domain.policy.promises import TestResult, run_tests
 from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
+from toolgate.domain.task_runs import Trust
 from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
 from toolgate.execution.registry import BUILT_IN
+from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
+from toolgate.tasks.agent_tools import tools_of
+from toolgate.tasks.catalog import load_templates
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
@@ -297,8 +303,15 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
 
 def _level_of(tool: str) -> Level:
     """As the pipeline has it: what nobody has described may change something."""
-    known = BUILT_IN.get(tool)
-    return known.tool.level if known is not None else Level.WRITE
+    return _levels_of_ours().get(tool, Level.WRITE)
+
+
+@cache
+def _levels_of_ours() -> dict[str, Level]:
+    built_in = (each.tool for each in BUILT_IN.values())
+    in_browser = tools_of(load_templates(), Trust.REMOTE)
+    here = (*built_in, *in_browser, *TARGET_TOOLS, web_search.TOOL)
+    return {tool.name: tool.level for tool in here}
 
 
 def _text_lines(file: IO[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.ports.engine import Update, no_update
 from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.template import Template
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, schema_of
 
 PREFIX: Final = "browser."
@@ -34,6 +35,38 @@ _NOT_STARTED: Final = frozenset(
 )
 
 
+def tools_of(templates: Mapping[str, Template], trust: Trust) -> Sequence[Tool]:
+    seven = [
+        Tool(
+            name=PREFIX + name,
+            description=f"Browser tasks: {name}.",
+            level=Level.READ if name in _READS else Level.WRITE,
+            schema=schema_of(asks),
+            repeatable=name in _READS,
+        )
+        for name, (asks, _) in wire.TOOLS.items()
+    ]
+    offered = [
+        Tool(
+            name=PREFIX + template.id,
+            description=template.description,
+            level=Level.READ if template.repeatable else Level.WRITE,
+            schema=schema_of(template.inputs),
+            repeatable=template.repeatable,
+        )
+        for template in templates.values()
+        if trust in template.trust
+    ]
+    goal = Tool(
+        name=PREFIX + GOAL,
+        description="Reach a goal in the browser; the output fits outputSchema where given.",
+        level=Level.WRITE,
+        schema=_GOAL_SCHEMA,
+        repeatable=False,
+    )
+    return [*seven, *offered, goal]
+
+
 class BrowserEngine:
     def __init__(self, toolset: Toolset, agent: TaskAgent, *, trust: Trust = Trust.REMOTE) -> None:
         """What an agent opens is guarded like a remote caller's unless it is trusted more."""
@@ -47,35 +80,7 @@ class BrowserEngine:
 
     def tools(self) -> Sequence[Tool]:
         """The tools as an agent sees them."""
-        seven = [
-            Tool(
-                name=PREFIX + name,
-                description=f"Browser tasks: {name}.",
-                level=Level.READ if name in _READS else Level.WRITE,
-                schema=schema_of(asks),
-                repeatable=name in _READS,
-            )
-            for name, (asks, _) in wire.TOOLS.items()
-        ]
-        templates = [
-            Tool(
-                name=PREFIX + template.id,
-                description=template.description,
-                level=Level.READ if template.repeatable else Level.WRITE,
-                schema=schema_of(template.inputs),
-                repeatable=template.repeatable,
-            )
-            for template in self._toolset.runtime.templates.values()
-            if self._trust in template.trust
-        ]
-        goal = Tool(
-            name=PREFIX + GOAL,
-            description="Reach a goal in the browser; the output fits outputSchema where given.",
-            level=Level.WRITE,
-            schema=_GOAL_SCHEMA,
-            repeatable=False,
-        )
-        return [*seven, *templates, goal]
+        return tools_of(self._toolset.runtime.templates, self._trust)
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         client = f"agent:{request.caller.session or request.run_id or request.request_id}"
