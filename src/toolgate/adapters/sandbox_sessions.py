@@ -69,6 +69,12 @@ class Sessions:
     def start_soon(self) -> None:
         """Prove it in the background; nothing opens before it is proven, or where it is not."""
         self._proof = asyncio.create_task(self.start())
+        self._proof.add_done_callback(self._tell)
+
+    def _tell(self, proof: "asyncio.Task[None]") -> None:
+        """Whoever looks after this machine should not learn it from the first refused command."""
+        if not proof.cancelled() and (unproven := proof.exception()) is not None:
+            log.warning("sandbox_unavailable isolation=%s reason=%s", self.isolation, unproven)
 
     async def health(self) -> dict[str, JsonValue]:
         """As a runner would say it; waits for the proof where it is under way."""

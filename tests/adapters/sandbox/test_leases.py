@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -304,3 +305,22 @@ async def test_when_all_must_end_none_waits_for_another() -> None:
     await closing
     assert leased.sandbox.closed
     assert leased.door.open_for == set()
+
+
+async def test_an_isolation_that_does_not_hold_is_told_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator should not learn it from the first command that is refused."""
+
+    async def check() -> None:
+        raise Unavailable("missing here: bwrap")
+
+    leased = Leased()
+    monkeypatch.setattr(leased.sandbox, "check", check)
+    leased.sessions.start_soon()
+    await leased.sessions.close()
+    del leased
+    gc.collect()  # an error that nobody looked at would be told here
+    assert [record.message for record in caplog.records] == [
+        "sandbox_unavailable isolation=fake reason=missing here: bwrap"
+    ]
