@@ -356,13 +356,16 @@ class Pipeline:
         """The approval of this call as it is now; asked for, durably, where it was not yet."""
         if asked:
             return await self._approvals.get_for(call.request)
-        args = self._redactor.fields(call.request.args)
-        text = f"{call.request.tool} {_as_text(args)}"
-        summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
         place = await self._routing.place_of(call.request)
-        approval, operations = self._approvals.new(
-            call.request, decision, summary=summary, place=place
-        )
+        try:
+            args = self._redactor.fields(call.request.args)
+            text = f"{call.request.tool} {_as_text(args)}"
+            summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
+            approval, operations = self._approvals.new(
+                call.request, decision, summary=summary, place=place
+            )
+        except RecursionError as deep:
+            raise Invalid("args are nested too deeply to be shown", field="args") from deep
         await self._ledger.wait(call, decision, operations)
         return approval
 
