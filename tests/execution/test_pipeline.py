@@ -617,14 +617,14 @@ async def test_a_request_that_cannot_be_written_down_is_invalid(
     assert await rig.journal.last_position() == 0
 
 
-@pytest.mark.parametrize("depth", [*range(100, 900, 200), *range(900, 1000, 5)])
-async def test_arguments_of_any_depth_are_asked_about_or_invalid(rig: Rig, depth: int) -> None:
+async def test_arguments_of_any_depth_are_asked_about_or_invalid(rig: Rig) -> None:
     nested: JsonValue = []
-    for _ in range(depth):
+    for depth in range(1000):
         nested = [nested]
-    with contextlib.suppress(Invalid):
-        answer = await rig.pipeline.run(call("r", "ask.once", nested=nested))
-        assert isinstance(answer, Pending)
+        if depth % 300 == 0 or depth > 900:  # only just too deep for one part, and not for another
+            with contextlib.suppress(Invalid):
+                answer = await rig.pipeline.run(call(f"r{depth}", "ask.once", nested=nested))
+                assert isinstance(answer, Pending)
 
 
 async def test_odd_arguments_are_still_arguments(rig: Rig) -> None:
