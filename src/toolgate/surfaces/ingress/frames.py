@@ -75,4 +75,4 @@ def delivery_of(message: wire.AnySessionEvent) -> Delivery:
     kind = members.pop("type")
     for given_here in ("ts", "seq", "first_seq", "event_id"):
         members.pop(given_here, None)
-    return Delivery(kind, message.run_id, members, said_at=message.ts)
+    return Delivery(kind, message.run_id, members, said_at=message.ts, event_id=message.event_id)
