@@ -217,6 +217,21 @@ async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
         assert not [one for one in listed["agents"] if one["kind"] == "external"]  # type: ignore[attr-defined]
 
 
+async def test_a_password_in_an_agents_address_is_used_and_not_shown(tmp_path: Path) -> None:
+    async with agent(says(*GOOD)) as (url, asked), installed(TOGETHER, tmp_path) as running:
+        with_password = url.replace("//", "//butler:opensesame@")
+        agents = f"{running.orchestrator}/internal/agents"
+        registered = {"agent_id": "butler", "endpoint": with_password}
+        _, view = await running.post(agents, registered)
+        _, listed = await running.get(agents)
+        client = await running.connect()
+        await client.invoke("x", agent="butler")
+        assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
+    assert base64.b64decode(asked[0][1].split()[1]) == b"butler:opensesame"
+    assert "opensesame" not in json.dumps([view, listed])
+    assert str(view["endpoint"]).endswith(url.partition("//")[2])
+
+
 async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:
     many = 120
     come = 0
