@@ -169,6 +169,7 @@ async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
         {"agent_id": "echo", "endpoint": "http://x"},
         {"agent_id": "a", "endpoint": "file:///x"},
         {"agent_id": "a", "endpoint": "http://x", "auth_token": "of two\r\nlines"},
+        {"agent_id": "a", "endpoint": "http://me:pass@x", "auth_token": "one or the other"},
     ],
 )
 async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
