@@ -657,3 +657,36 @@ async def test_what_is_pushed_again_as_its_answer_was_lost_is_told_once() -> Non
         await orchestrator.hear("s", event)
     events = await journal.read("session/s")
     assert "".join(json.loads(event.data)["text"] for event in events) == "abbcc"
+
+
+class Full(Held):
+    """A disk without room, for so many commits."""
+
+    refusals = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_whose_stream_broke_ends_once_there_is_room_to_write_that_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.RESUME_PAUSE_S", 0.001)
+    over = asyncio.Event()
+    journal, clock = Full(), FakeClock()
+    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
+        orchestrator = HttpOrchestrator(there.url, runs, CountingIds())
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        journal.refusals = 3
+        over.set()
+        while await orchestrator.open_runs():
+            await asyncio.sleep(0.001)
+        await orchestrator.stop()
+    assert await told(journal) == ["run_started", "error"]

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST
-from toolgate.domain.errors import ToolgateError
+from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -103,7 +103,7 @@ class IngressPush:
                 async with aclosing(self._told(run_id, session_id, after, patience)) as told:
                     async for seq in told:
                         after = seq
-            except ToolgateError:
+            except Unavailable:
                 log.exception("push_interrupted run_id=%s", run_id)
                 await asyncio.sleep(PAUSE_S)
             else:

@@ -215,7 +215,14 @@ class HttpOrchestrator:
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
-        await self._broke_off(run_id, run, why)
+        while True:  # nobody else would tell of its end
+            try:
+                await self._broke_off(run_id, run, why)
+            except Unavailable:
+                log.exception("end_not_told run_id=%s", run_id)
+                await asyncio.sleep(RESUME_PAUSE_S)
+            else:
+                return
 
     async def _broke_off(self, run_id: str, run: RunRow, why: str) -> None:
         ended = deliveries.failure(
