@@ -169,6 +169,7 @@ async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
         {"agent_id": "echo", "endpoint": "http://x"},
         {"agent_id": "a", "endpoint": "file:///x"},
         {"agent_id": "a", "endpoint": "http://x", "auth_token": "of two\r\nlines"},
+        {"agent_id": "a", "endpoint": "http://me:pass@x", "auth_token": "one or the other"},
     ],
 )
 async def test_a_name_that_is_taken_or_a_url_that_is_none_is_refused(
@@ -215,6 +216,21 @@ async def test_an_agent_of_any_name_can_be_removed(tmp_path: Path) -> None:
                 assert removed.status == 200
         _, listed = await running.get(agents)
         assert not [one for one in listed["agents"] if one["kind"] == "external"]  # type: ignore[attr-defined]
+
+
+async def test_a_password_in_an_agents_address_is_used_and_not_shown(tmp_path: Path) -> None:
+    async with agent(says(*GOOD)) as (url, asked), installed(TOGETHER, tmp_path) as running:
+        with_password = url.replace("//", "//butler:opensesame@")
+        agents = f"{running.orchestrator}/internal/agents"
+        registered = {"agent_id": "butler", "endpoint": with_password}
+        _, view = await running.post(agents, registered)
+        _, listed = await running.get(agents)
+        client = await running.connect()
+        await client.invoke("x", agent="butler")
+        assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
+    assert base64.b64decode(asked[0][1].split()[1]) == b"butler:opensesame"
+    assert "opensesame" not in json.dumps([view, listed])
+    assert str(view["endpoint"]).endswith(url.partition("//")[2])
 
 
 async def test_more_runs_than_a_pool_has_connections_are_all_asked_for_at_once() -> None:

@@ -154,10 +154,13 @@ async def pushed_through(
     journal = MemoryJournal(clock=clock, bus=bus)
     tried: list[str] = []
     taken: list[str] = []
+    known_by: list[tuple[str, str]] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
         clock.advance(40_000)
-        tried.append((await request.json())["event"]["type"])
+        event = (await request.json())["event"]
+        tried.append(event["type"])
+        known_by.append((event["event_id"], event["type"]))
         status = answers.pop(0) if answers else 200
         if status == 200:
             taken.append(tried[-1])
@@ -170,6 +173,7 @@ async def pushed_through(
         await push("run_1", "s")
         await is_over(journal)
         await push.stop()
+    assert len(dict(known_by)) == len(set(known_by)) == 3, "a repeat could not be told from another"
     return taken, tried
 
 

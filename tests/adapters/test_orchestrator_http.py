@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -630,3 +630,63 @@ async def test_a_device_may_connect_whatever_the_orchestrator_says_of_its_tools(
         await orchestrator.register_tools("s", [a_tool("desk.look")])
         assert await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi")) == "run_1"
         await orchestrator.stop()
+
+
+def pushed(number: int, text: str) -> Delivery:
+    return replace(deliveries.delta("run_1", text), event_id=f"ev_{number}")
+
+
+async def test_what_is_pushed_again_as_its_answer_was_lost_is_told_once() -> None:
+    orchestrator, journal = an_orchestrator()
+    journal.holds = True  # its first push takes longer than whoever pushes waits
+    slow = asyncio.create_task(orchestrator.hear("s", pushed(1, "a")))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", pushed(1, "a"))
+    journal.may.set()
+    await asyncio.wait_for(slow, 5)
+    journal.asked.clear()
+    journal.may.clear()
+    journal.holds = True
+    slow = asyncio.create_task(orchestrator.hear("s", pushed(2, "b")))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.hear("s", pushed(2, "b"))
+    journal.may.set()
+    await asyncio.wait_for(slow, 5)
+    for number, text in ((2, "b"), (3, "b"), (0, "c"), (0, "c")):
+        event = pushed(number, text) if number else deliveries.delta("run_1", text)
+        await orchestrator.hear("s", event)
+    events = await journal.read("session/s")
+    assert "".join(json.loads(event.data)["text"] for event in events) == "abbcc"
+
+
+class Full(Held):
+    """A disk without room, for so many commits."""
+
+    refusals = 0
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_whose_stream_broke_ends_once_there_is_room_to_write_that_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.RESUME_PAUSE_S", 0.001)
+    over = asyncio.Event()
+    journal, clock = Full(), FakeClock()
+    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
+        orchestrator = HttpOrchestrator(there.url, runs, CountingIds())
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        journal.refusals = 3
+        over.set()
+        while await orchestrator.open_runs():
+            await asyncio.sleep(0.001)
+        await orchestrator.stop()
+    assert await told(journal) == ["run_started", "error"]

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST
-from toolgate.domain.errors import ToolgateError
+from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
@@ -103,7 +103,7 @@ class IngressPush:
                 async with aclosing(self._told(run_id, session_id, after, patience)) as told:
                     async for seq in told:
                         after = seq
-            except ToolgateError:
+            except Unavailable:
                 log.exception("push_interrupted run_id=%s", run_id)
                 await asyncio.sleep(PAUSE_S)
             else:
@@ -143,6 +143,7 @@ class IngressPush:
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
         """Until it is taken; a client that stays away beyond its window does not get it."""
         told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
+        told["event_id"] = f"ev_{event.position}"  # by which what is sent again is known
         body = msgspec.json.encode({"session_id": session_id, "event": told})
         began = self.clock.now_ms()
         while (status := await self._send(body)) not in UNREADABLE:

@@ -215,7 +215,14 @@ class HttpOrchestrator:
             failures += 1
         if run_id in self._cancelling:
             return  # whoever cancels it tells how it ended
-        await self._broke_off(run_id, run, why)
+        while True:  # nobody else would tell of its end
+            try:
+                await self._broke_off(run_id, run, why)
+            except Unavailable:
+                log.exception("end_not_told run_id=%s", run_id)
+                await asyncio.sleep(RESUME_PAUSE_S)
+            else:
+                return
 
     async def _broke_off(self, run_id: str, run: RunRow, why: str) -> None:
         ended = deliveries.failure(
@@ -246,7 +253,7 @@ class HttpOrchestrator:
             return
         run = await self._known(session_id, delivery.run_id)
         if run is None:
-            run = RunRow(session_id, pushed=True)
+            run = RunRow(session_id, pushed=True, last_id=delivery.event_id)
             if delivery.type in deliveries.ENDS:
                 await self.runs.tell(delivery.run_id, run, [delivery])
                 return
@@ -261,7 +268,10 @@ class HttpOrchestrator:
         reads = delivery.run_id in self._reading
         if delivery.type == deliveries.RUN_STARTED or (reads and delivery.type not in BESIDE):
             return  # the client has been told, or will be by the stream
-        await self.runs.tell(delivery.run_id, run, [delivery])
+        event_id = delivery.event_id if run.pushed else ""
+        if rows.was_told(run, event_id):
+            return  # it is pushed again, as our answer was too late
+        await self.runs.tell(delivery.run_id, run, [delivery], last_id=event_id)
 
     async def _known(self, session_id: str, run_id: str) -> RunRow | None:
         """A run that we know of, or shall once what is asked for in its session is answered."""

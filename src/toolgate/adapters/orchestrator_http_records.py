@@ -42,7 +42,7 @@ class RunRow(msgspec.Struct, frozen=True):
     pushed: bool = False  # its events come by push, not by a stream that we read
     ended: bool = False
     ended_at: int = 0  # 0 also where it ended before this was written down
-    last_id: str = ""  # where to go on reading, as its orchestrator counts
+    last_id: str = ""  # the last event we took, as its orchestrator counts: to go on reading there
     version: int = 0  # the row's, as it was read; 0 where there was none
 
 
@@ -131,7 +131,7 @@ class RemoteRuns:
                 await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
             except Conflict:  # someone else told of it meanwhile
                 run = await self.find(run_id)
-                told = await self._news(run_id, told)
+                told = [] if was_told(run, last_id) else await self._news(run_id, told)
             else:
                 return msgspec.structs.replace(run, version=seen + 1)
         return run
@@ -276,6 +276,11 @@ class RemoteRuns:
                 if row is not None and not _decode_waiting(row.value).settled:
                     told.append(asked)
         return told
+
+
+def was_told(run: RunRow, event_id: str) -> bool:
+    """Whether a push is of the event that came last; a stream is not read twice."""
+    return run.pushed and bool(event_id) and run.last_id == event_id
 
 
 def _open_key(session_id: str, run_id: str) -> str:

@@ -33,8 +33,10 @@ class Delivery:
     type: str
     run_id: str
     members: dict[str, Any] = field(default_factory=dict)
-    # By the clock of whoever else says it; 0 where we do, or nobody knows. No part of what is said.
+    # When whoever else says it says so, by their clock, and what they know it by: no part of what
+    # is said, and empty where we say it.
     said_at: int = field(default=0, compare=False)
+    event_id: str = field(default="", compare=False)
 
 
 def run_started(fact: RunStarted) -> Delivery:

@@ -74,6 +74,9 @@ class Agents:
             raise Invalid("endpoint must be an http or https URL", field="endpoint")
         if not agent.auth_token.isprintable():
             raise Invalid("auth_token must fit in one line of a header", field="auth_token")
+        if agent.auth_token and "@" in urlsplit(agent.endpoint).netloc:
+            why = "auth_token and a password in the endpoint: a request carries one of them"
+            raise Invalid(why, field="auth_token")
         self.learn(agent.auth_token)
         await self.journal.commit(
             Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))

@@ -336,3 +336,38 @@ async def test_of_pings_by_a_client_that_does_not_read_the_last_is_answered_once
     assert wire.pongs == [b"0", b"99", b"100"]
     leave(connection, wire)
     door.hub.close()
+
+
+@pytest.mark.requirement("001/handshake/hello-in-time")
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (Unavailable("not now"), CloseCode.UNAUTHENTICATED),
+        (RuntimeError("a bug"), CloseCode.INTERNAL_ERROR),
+    ],
+    ids=["refused", "failed"],
+)
+async def test_a_hello_that_failed_after_its_time_does_not_leave_a_connection_for_ever(
+    failure: Exception, code: CloseCode
+) -> None:
+    class Failing(Slow):
+        async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+            await super().register_tools(session_id, tools)
+            raise failure
+
+    slow = Failing()
+    door = Door(replace(OPTIONS, hello_wait_ms=1), slow=slow)
+    connection, wire = door.connect()
+    say(connection, "hello", user_id="u", api_key="k", client_meta={"tools": ["desk"]})
+    await until(lambda: slow.begun == ["tools"])
+    assert connection._hello_due is not None
+    while connection._hello_due.when() > asyncio.get_running_loop().time():
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    assert not wire.close_code
+    slow.may.set()
+    await until(lambda: wire.close_code == code)
+    assert wire.kinds() == ["error"]
+    assert door.hub.count_of_user("u") == 0
+    leave(connection, wire)
+    door.hub.close()

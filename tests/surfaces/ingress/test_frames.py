@@ -77,3 +77,13 @@ def test_joining_keeps_every_text_and_every_other_event_in_order(
     assert not any(
         a["type"] == b["type"] == DELTA and a["run_id"] == b["run_id"] for a, b in pairs
     ), "what could be joined was"
+
+
+@pytest.mark.requirement("001/resume/lagging-merged")
+def test_what_is_joined_stays_a_message_that_any_client_takes() -> None:
+    texts = [str(n % 10) * 60_000 for n in range(20)] + ["x"] * 200
+    frames = [data for _, data in joined(event(n, text=text) for n, text in enumerate(texts, 1))]
+    assert "".join(json.loads(data)["text"] for data in frames) == "".join(texts)
+    assert max(map(len, frames)) < 500_000
+    assert len(frames) < 20
+    assert json.loads(frames[-1])["seq"] == len(texts)

@@ -256,6 +256,9 @@ class Connection(WSListener):
                 log.exception("message_failed session_id=%s", self._conversation.session_id)
                 failed = error(ErrorCode.INTERNAL_ERROR, "the ingress failed", now)
                 self._write(wire.encode(failed.message))
+                if self._conversation.state is ConnectionState.AUTHENTICATING:
+                    self._leave()
+                    self.close(CloseCode.INTERNAL_ERROR, "the session cannot be opened")
 
     def _understand(self, message: bytes | None, now: int) -> list[Effect]:
         if message is None:
@@ -367,6 +370,9 @@ class Connection(WSListener):
         effects = self._conversation.refused(code, why, request_id=hello.request_id, now=now)
         for effect in effects:
             await self._perform(effect)
+        due = self._hello_due
+        if due is not None and due.when() <= asyncio.get_running_loop().time():
+            self._hello_overdue()  # its time was over while we looked
 
     async def _begin(self, opening: Opening) -> None:
         """Say where we stand, then catch up."""

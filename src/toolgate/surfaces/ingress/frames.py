@@ -9,6 +9,8 @@ from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.deliveries import DELTA, Delivery
 from toolgate.ports.journal import Event
 
+JOINED_BYTES: Final = 256 * 1024  # some clients refuse a message of a megabyte
+
 
 class _Delta(msgspec.Struct):
     run_id: str
@@ -39,15 +41,18 @@ def single(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
 def joined(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
     """The same for a reader that lags: deltas of one run that follow each other become one.
 
-    It has their text, and the last one's number.
+    It has their text, and the last one's number. Its size stays one that any client takes.
     """
     held: list[Event] = []
+    size = 0
     for event in events:
-        if held and (event.type != DELTA or event.subject != held[0].subject):
+        full = size + len(event.data) > JOINED_BYTES
+        if held and (full or event.type != DELTA or event.subject != held[0].subject):
             yield _one_delta(held)
-            held = []
+            held, size = [], 0
         if event.type == DELTA:
             held.append(event)
+            size += len(event.data)
         else:
             yield event.seq, frame(event)
     if held:
@@ -75,4 +80,4 @@ def delivery_of(message: wire.AnySessionEvent) -> Delivery:
     kind = members.pop("type")
     for given_here in ("ts", "seq", "first_seq", "event_id"):
         members.pop(given_here, None)
-    return Delivery(kind, message.run_id, members, said_at=message.ts)
+    return Delivery(kind, message.run_id, members, said_at=message.ts, event_id=message.event_id)

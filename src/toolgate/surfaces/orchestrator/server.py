@@ -211,7 +211,7 @@ class OrchestratorApi:
         self._authorize(request)
         agents = self.runs.agents
         views = [wire.AgentView(name, "builtin") for name in agents.builtin]
-        views += [_agent_view(agent) for agent in await agents.external()]
+        views += [self._agent_view(agent) for agent in await agents.external()]
         return asgi.Json({"agents": views})
 
     async def _register_agent(self, request: Request) -> Response:
@@ -219,7 +219,16 @@ class OrchestratorApi:
         asked: wire.RegisterAgent = decode_agent(await asgi.read_body(request))
         agent = External(asked.agent_id, asked.endpoint, asked.description, asked.auth_token)
         await self.runs.agents.register(agent)
-        return asgi.Json(_agent_view(agent), status_code=201)
+        return asgi.Json(self._agent_view(agent), status_code=201)
+
+    def _agent_view(self, agent: External) -> wire.AgentView:
+        return wire.AgentView(
+            agent_id=agent.agent_id,
+            kind="external",
+            description=agent.description,
+            endpoint=self.runs.redact(agent.endpoint),  # it may hold a password
+            has_auth_token=bool(agent.auth_token),
+        )
 
     async def _remove_agent(self, request: Request) -> Response:
         self._authorize(request)
@@ -312,16 +321,6 @@ def _approval_view(
         args_summary=str(line.told.get("args_summary", "")),
         reason=str(line.told.get("reason", "")),
         deadline_ts=int(line.told.get("deadline_ts", 0)),
-    )
-
-
-def _agent_view(agent: External) -> wire.AgentView:
-    return wire.AgentView(
-        agent_id=agent.agent_id,
-        kind="external",
-        description=agent.description,
-        endpoint=agent.endpoint,
-        has_auth_token=bool(agent.auth_token),
     )
 
 
