@@ -39,7 +39,9 @@ export async function show(context) {
       delete kept.said[oldest];
     }
   };
-  const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
+  let follows = true; // until someone scrolls up to read, however much is added at once
+  log.addEventListener("scroll", () => { follows = log.scrollHeight - log.scrollTop - log.clientHeight < 160; });
+  const bottom = () => { if (follows) log.scrollTop = log.scrollHeight; };
   const show = (node) => { log.querySelector(".welcome")?.remove(); log.append(node); bottom(); return node; };
   const aside = (...words) => show(h("div", { class: "aside" }, words));
   const say = (type, members) => isIn && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
