@@ -52,3 +52,12 @@ async def test_more_than_a_page_of_approvals_are_counted_and_none_is_called_deci
     assert [one["request_id"] for one in told["pending"][:2]] == ["req_00001", "req_00002"]
     assert len(told["pending"]) == SHOWN
     assert [one["status"] for one in told["recent"]] == ["APPROVED"]
+
+
+async def test_the_approval_that_was_decided_last_is_the_first_of_the_recent_ones() -> None:
+    parts = await asking(4)
+    for name in ("apr_req_00003", "apr_req_00001"):
+        cast(FakeClock, parts.clock).advance(1)
+        await parts.approvals.decide(name, approve=False, decided_by="operator")
+    told: dict[str, Any] = await ApprovalPages(parts).listed(Request({"type": "http"}))
+    assert [one["id"][-1] for one in told["recent"]] == ["1", "3", "0"]
