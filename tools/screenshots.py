@@ -76,8 +76,8 @@ async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
         url = f"{urls['gateway']}/status"
         async with aiohttp.ClientSession() as device, device.get(url, headers=knocks):
             pass
-    grant = {"tools": "write", "agent": True, "mcp": True}
-    async with http.post(f"{api}/devices/laptop-li.wei/pair", json=grant) as answer:
+    grant = {"id": "laptop-li.wei", "tools": "write", "agent": True, "mcp": True}
+    async with http.post(f"{api}/devices/pair", json=grant) as answer:
         assert answer.status == 200
     for path, body in (
         ("tokens/ci", {"tools": "read", "mcp": True}),

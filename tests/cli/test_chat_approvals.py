@@ -26,11 +26,26 @@ class Slow:
         return "y\n"
 
 
-def asked(tool: str) -> wire.ApprovalRequired:
+def asked(tool: str, summary: str = "") -> wire.ApprovalRequired:
     return wire.ApprovalRequired(
         ts=1, run_id="r", approval_id=tool, tool_call_id=tool, tool_name=tool,
-        args_summary="", reason="", deadline_ts=9,
+        args_summary=summary, reason="", deadline_ts=9,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("summary", "is_whole"), [("shell {}", True), ("shell {aaaa…", False)])
+async def test_who_is_asked_is_told_where_the_rest_of_a_call_is(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    summary: str,
+    *,
+    is_whole: bool,
+) -> None:
+    person = Slow()
+    person.may.set()
+    monkeypatch.setattr("sys.stdin", person)
+    assert await asyncio.wait_for(chat._decide(asked("shell", summary)), 5)
+    assert ("cut short" not in capsys.readouterr().out) == is_whole
 
 
 async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(

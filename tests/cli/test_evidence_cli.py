@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -251,6 +252,17 @@ def test_audit_filters_and_refuses_as_the_contract_says(home: Path) -> None:
     assert run("audit", "query", "--home", home, "--from", "never").exit_code == 1
     result = run("audit", "query", "--home", home, "--to", "2001-01-01T00:00:00Z", "--json")
     assert json.loads(result.output) == {"items": []}
+
+
+def test_a_time_is_shown_with_its_zone_and_one_that_is_none_with_how_to_write_it(
+    home: Path,
+) -> None:
+    wrong = run("audit", "query", "--home", home, "--from", "yesterday")
+    form = re.search(r"\S+Z\b", wrong.output)
+    assert form is not None
+    assert run("audit", "query", "--home", home, "--from", form[0]).exit_code == 0
+    _, when, *_ = run("audit", "query", "--home", home, "--limit", "1").output.split()
+    assert when.endswith("Z")
 
 
 def forged(path: Path, record: object) -> Path:

@@ -9,6 +9,7 @@ import msgspec
 from toolgate import settings
 from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
 from toolgate.cli.terminal import one_line, plain
+from toolgate.domain.errors import Invalid
 from toolgate.execution.audit import AuditPage, AuditQuery, search
 
 
@@ -34,8 +35,13 @@ def query(as_json: bool, home: Path | None, **filters: str | int | None) -> None
     """Print rows, newest first."""
     given = {name: str(value) for name, value in filters.items() if value is not None}
     place = home if home is not None else settings.load().home
+    try:
+        wanted = AuditQuery.parse(given)
+    except Invalid as wrong:
+        form = ": write it as 2026-11-16T12:00:00Z" if wrong.field in {"from", "to"} else ""
+        raise Invalid(f"--{wrong}{form}", field=wrong.field) from wrong
     with ClosedJournal(place / JOURNAL_FILE) as journal:
-        page = asyncio.run(search(journal, AuditQuery.parse(given)))
+        page = asyncio.run(search(journal, wanted))
     if as_json:
         click.echo(msgspec.json.encode(page).decode())
     else:
@@ -48,7 +54,7 @@ def _print(page: AuditPage) -> None:
         return
     for row in page.items:
         resource = "/".join(part for part in (row.resource_type, row.resource_id) if part)
-        facts = (str(row.id), row.created_at[:19], row.action, row.actor, resource)
+        facts = (str(row.id), f"{row.created_at[:19]}Z", row.action, row.actor, resource)
         click.echo("  ".join(map(one_line, filter(None, facts))))
         # Not in a table: what is folded there cannot be copied or searched for.
         click.echo(f"    {plain(msgspec.json.encode(row.metadata).decode())}")

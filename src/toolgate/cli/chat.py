@@ -98,6 +98,8 @@ async def _decide(asked: wire.ApprovalRequired) -> bool:
         click.echo(f"\n? {one_line(asked.tool_name)} {one_line(asked.args_summary)}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
+        if asked.args_summary.endswith("…"):  # nobody should approve what they cannot see
+            click.echo("  this is cut short; the console shows all of it, under Approvals")
         try:
             answer = await _line("  approve? [y/N] ")
         except asyncio.CancelledError:  # it was decided elsewhere, or the run has ended

@@ -11,19 +11,24 @@ from toolgate import settings as table
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Misconfigured, Unavailable
 
+TIMEOUT_S: float = 40.0
+
 
 async def _code(url: str, token: str) -> str:
+    limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
     headers = {"Authorization": f"Bearer {token}", "X-Toolgate-Console": "1"}
     try:
         async with (
-            aiohttp.ClientSession(headers=headers) as http,
+            aiohttp.ClientSession(headers=headers, timeout=limit) as http,
             http.post(f"{url}/api/links") as answer,
         ):
             if answer.status != 200:
                 raise Unavailable(f"{url} answers {answer.status}: is this its home?")
             return str((await answer.json())["code"])
-    except aiohttp.ClientError as failed:
+    except (aiohttp.ClientConnectionError, TimeoutError) as failed:
         raise Unavailable(f"{url} does not answer; `toolgate up` starts it") from failed
+    except (aiohttp.ClientError, ValueError, TypeError, KeyError) as stranger:
+        raise Unavailable(f"{url} is not a console: is this its port?") from stranger
 
 
 @click.command()

@@ -287,6 +287,17 @@ async def test_an_hour_that_was_too_busy_to_be_counted_does_not_look_counted(
     await expect(page.get_by_role("link", name="runs in the last hour")).to_contain_text("5,000+")
 
 
+async def test_a_target_that_is_set_elsewhere_comes_by_itself(
+    page: Page, program: Program, session: aiohttp.ClientSession
+) -> None:
+    await page.goto(f"{program.urls['console']}/targets")
+    await expect(page.locator(".top .linked.on")).to_be_visible()
+    wanted = {"tenantId": "t_default", "kind": "docker-runner"}
+    async with session.put(f"{api(program)}/targets/set-elsewhere", json=wanted) as answer:
+        assert answer.status == 200
+    await expect(page.get_by_role("table")).to_contain_text("set-elsewhere")
+
+
 # Playwright takes the network away, and leaves open what is open: the page must hear of it.
 LINKED = """async () => {
   const { live } = await import("/console/static/api.js");

@@ -203,6 +203,25 @@ async def test_a_refusal_at_each_try_to_connect_is_said_once(page: Page, program
     await expect(page.get_by_text("auth_failed: wrong key")).to_have_count(1)
 
 
+async def test_the_chat_follows_what_is_said_until_someone_scrolls_up(
+    page: Page, program: Program
+) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    ingress = await talking(page, program)
+    ingress.say(STARTED, request_id="c_1", seq=1)
+    ingress.tell("delta", 2, text="a long answer\n" * 100)
+    approval = {"approval_id": "ap_1", "args_summary": "kv.set {}", "reason": "It writes"}
+    ingress.tell("approval_required", 3, **approval)
+    await expect(page.get_by_role("button", name="Approve")).to_be_in_viewport()
+    log = page.get_by_role("log")
+    await log.evaluate(
+        "(log) => new Promise((done) => { log.onscroll = done; log.scrollTop = 0; })"
+    )
+    ingress.tell("delta", 4, text="more\n" * 20)
+    await expect(log).to_contain_text("more")
+    assert await log.evaluate("(log) => log.scrollTop") == 0
+
+
 async def test_what_is_approved_in_the_chat_is_shown_to_its_end(
     page: Page, program: Program
 ) -> None:

@@ -82,3 +82,12 @@ async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_
     scope = {"type": "http", "headers": [], "path_params": {"id": "apr_req_elsewhere"}}
     told = cast(dict[str, Any], await ApprovalPages(parts).decide(Request(scope, receive)))
     assert told["status"] == ApprovalStatus.APPROVED
+
+
+async def test_the_approval_that_was_decided_last_is_the_first_of_the_recent_ones() -> None:
+    parts = await asking(4)
+    for name in ("apr_req_00003", "apr_req_00001"):
+        cast(FakeClock, parts.clock).advance(1)
+        await parts.approvals.decide(name, approve=False, decided_by="operator")
+    told: dict[str, Any] = await ApprovalPages(parts).listed(Request({"type": "http"}))
+    assert [one["id"][-1] for one in told["recent"]] == ["1", "3", "0"]

@@ -1,7 +1,6 @@
 """Approvals: what would be done, by whom, why the policy asks; and a person's word on it."""
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -56,20 +55,19 @@ class ApprovalPages:
             "now": now,
             "total": len(pending),
             "pending": [await self._with_call(approval) for approval in pending[:SHOWN]],
-            "recent": [await self._shown(one) for one in await self._decided(now, len(pending))],
+            "recent": [await self._shown(one) for one in await self._decided(now)],
         }
 
     async def waiting(self, _: Request) -> Answer:
         """How many: every page shows it, and asks again at each that comes or goes."""
         return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
 
-    async def _decided(self, now: int, waiting: int) -> list[Approval]:
-        """The newest that wait no more, however many that wait were asked for since."""
-        limit = min(RECENT + waiting, LOOKED_AT)
-        rows = await self.parts.journal.scan(kept.COLLECTION, limit=limit, newest_first=True)
+    async def _decided(self, now: int) -> list[Approval]:
+        """Those that were decided last. Their names say nothing: services choose their own."""
+        rows = await self.parts.journal.scan(kept.COLLECTION, limit=LOOKED_AT, newest_first=True)
         found = (kept.decode(row.value).at(now) for row in rows)
         decided = (one for one in found if one.status is not ApprovalStatus.PENDING)
-        return list(islice(decided, RECENT))
+        return sorted(decided, key=lambda one: one.decided_at or one.expires_at)[: -RECENT - 1 : -1]
 
     async def one(self, request: Request) -> Answer:
         approval = await self.parts.approvals.get(request.path_params["id"])

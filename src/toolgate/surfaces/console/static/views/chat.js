@@ -39,7 +39,9 @@ export async function show(context) {
       delete kept.said[oldest];
     }
   };
-  const bottom = () => { if (log.scrollHeight - log.scrollTop - log.clientHeight < 160) log.scrollTop = log.scrollHeight; };
+  let follows = true; // until someone scrolls up to read, however much is added at once
+  log.addEventListener("scroll", () => { follows = log.scrollHeight - log.scrollTop - log.clientHeight < 160; });
+  const bottom = () => { if (follows) log.scrollTop = log.scrollHeight; };
   const show = (node) => { log.querySelector(".welcome")?.remove(); log.append(node); bottom(); return node; };
   const aside = (...words) => show(h("div", { class: "aside" }, words));
   const say = (type, members) => isIn && socket.send(JSON.stringify({ type, ts: Date.now(), session_id: session, ...members }));
@@ -103,7 +105,7 @@ export async function show(context) {
       if (run.bubble) { run.bubble.classList.remove("partial"); run.bubble = null; run.words = ""; }
       run.approvals.get(message.approval_id)?.remove();
       const word = (decision) => () => { saySurely(message.approval_id, "approval_decision", { run_id: message.run_id, approval_id: message.approval_id, decision }); node.querySelectorAll("button").forEach((one) => one.remove()); };
-      const call = h("div", { class: "stack" }, mono(message.args_summary));
+      const call = h("div", { class: "call" }, mono(message.args_summary));
       get(`/approvals/${encodeURIComponent(message.approval_id)}`).then((one) => { if (one.call) { put(call, mono(one.tool), json(one.call.args, t("Exactly what would be done"))); bottom(); } }).catch(() => {}); // what was said is a summary
       const node = show(h("div", { class: "bubble" }, h("div", { class: "who" }, t("The policy asks a person")), call, message.reason ? h("div", { class: "hint" }, plain(message.reason)) : null,
         h("div", { class: "actions" }, button(t("Approve"), word("approve"), { small: true }), button(t("Reject"), word("reject"), { small: true, tone: "danger" }))));
