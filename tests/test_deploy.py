@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from toolgate import settings
+from toolgate import asgi, settings
+from toolgate.bootstrap import runs
 from toolgate.cli.main import COMMANDS
+from toolgate.surfaces.ingress.server import STOP_S
 
 ROOT = Path(__file__).parents[1]
 SANDBOX = "deploy/compose.sandbox.yaml"
@@ -78,6 +80,20 @@ def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
     unit.read(ROOT / "deploy" / "toolgate.service")
     assert unit["Service"]["ExecStart"].split()[1] in COMMANDS
     assert unit["Service"]["User"] == "toolgate"
+
+
+def test_whoever_stops_it_waits_for_as_long_as_draining_may_take() -> None:
+    """Docker kills after 10 s, unless told otherwise."""
+    draining = asgi.DRAIN_S + asgi.ENDING_S + runs.DRAIN_S + STOP_S
+    unit = (ROOT / "deploy" / "toolgate.service").read_text()
+    given = [re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)]
+    given += [
+        re.fullmatch(r"(\d+)s", str(service.get("stop_grace_period", "10s")))
+        for service in services().values()
+    ]
+    for seconds in given:
+        assert seconds is not None
+        assert int(seconds[1]) > draining
 
 
 @pytest.mark.parametrize(
