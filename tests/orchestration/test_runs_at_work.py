@@ -769,6 +769,23 @@ async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: Hou
     assert "facts" not in await retained(kept, first) | await retained(kept, second)
 
 
+async def test_a_session_goes_on_also_when_what_it_was_told_last_is_forgotten(kept: House) -> None:
+    """What it was told goes after a day; it may be used once a week."""
+    first = await kept.invoke("what I said", "echo")
+    await kept.until(first, RunStatus.DONE)
+    kept.clock.advance(28 * DAY_MS)
+    second = await kept.invoke("and then", "echo")
+    await kept.until(second, RunStatus.DONE)
+    kept.clock.advance(3 * DAY_MS)
+    retention = Retention(kept.journal, kept.clock)
+    await retention.once()
+    assert await kept.journal.read("session/s") == []
+    assert "facts" in await retained(kept, first)
+    kept.clock.advance(30 * DAY_MS + 1)
+    await retention.once()
+    assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
 async def test_a_run_that_was_half_forgotten_is_forgotten_and_so_are_those_after_it(
     kept: House,
 ) -> None:

@@ -124,16 +124,24 @@ class Retention:
 
     async def _is_remembered(self, owner: Owner, before: int) -> bool:
         """Whether its session still goes on, and its agent is told of this run."""
-        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
-        if not latest or latest[0].at < before:
-            return False
         newer = await self.journal.scan(
             records.SESSION_RUNS,
             after=records.session_key(owner.session_id, owner.run_id),
             limit=HISTORY_RUNS,
         )
-        own = [row for row in newer if records.session_and_run(row.key)[0] == owner.session_id]
-        return len(own) < HISTORY_RUNS
+        own = [
+            run_id
+            for session_id, run_id in (records.session_and_run(row.key) for row in newer)
+            if session_id == owner.session_id
+        ]
+        if len(own) >= HISTORY_RUNS:
+            return False
+        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
+        if latest and latest[0].at >= before:
+            return True
+        # What it was told goes after a day; its newest run tells whether it was in use later.
+        newest = await records.load(self.journal, own[-1]) if own else None
+        return newest is not None and (not newest.ended or newest.ended_at >= before)
 
     async def _keep_on(self) -> None:
         while True:
