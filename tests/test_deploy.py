@@ -14,10 +14,12 @@ import pytest
 import yaml
 
 from tests.engines import need
-from toolgate import settings
+from toolgate import asgi, settings
 from toolgate.adapters.sandbox_agent import OPENAT2
 from toolgate.adapters.sandbox_seccomp import MACHINES, REFUSED
+from toolgate.bootstrap import runs
 from toolgate.cli.main import COMMANDS
+from toolgate.surfaces.ingress.server import STOP_S
 
 ROOT = Path(__file__).parents[1]
 SANDBOX = "deploy/compose.sandbox.yaml"
@@ -123,6 +125,20 @@ def test_the_sandbox_works_behind_the_filters_that_the_unit_asks_for() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("written", "")
+
+
+def test_whoever_stops_it_waits_for_as_long_as_draining_may_take() -> None:
+    """Docker kills after 10 s, unless told otherwise."""
+    draining = asgi.DRAIN_S + asgi.ENDING_S + runs.DRAIN_S + STOP_S
+    unit = (ROOT / "deploy" / "toolgate.service").read_text()
+    given = [re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)]
+    given += [
+        re.fullmatch(r"(\d+)s", str(service.get("stop_grace_period", "10s")))
+        for service in services().values()
+    ]
+    for seconds in given:
+        assert seconds is not None
+        assert int(seconds[1]) > draining
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
-from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.domain.errors import Damaged, Misconfigured, Unavailable
 from toolgate.settings import Settings, load
 
 
@@ -127,6 +127,20 @@ async def test_a_file_of_the_home_that_cannot_be_used_is_named_in_one_line(
     given = {"TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
     with pytest.raises(Unavailable, match=f"it cannot start: .*{name}"):
         await start(load(given, environment={}))
+
+
+@pytest.mark.parametrize("name", ["operator.token", "executor.token"])
+@pytest.mark.parametrize("content", [b"\xff\xfe of another program", b"two\nlines"])
+async def test_a_token_that_nobody_could_send_is_named_in_one_line(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    ports = ("HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT", "WS_PORT")
+    given = {"TOOLGATE_HOME": str(tmp_path), "LOG_LEVEL": "error", **dict.fromkeys(ports, "0")}
+    with pytest.raises(Damaged, match=f"{name} .*delete it") as refused:
+        await start_everything(load(given, environment={}))
+    assert "lines" not in str(refused.value)  # it may be one all the same
+    assert (tmp_path / name).read_bytes() == content
 
 
 @pytest.mark.parametrize("start", [start_ingress, start_orchestrator])

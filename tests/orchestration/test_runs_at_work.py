@@ -39,7 +39,7 @@ from toolgate.ports.agents import (
     Step,
     Transcript,
 )
-from toolgate.ports.journal import Append, Delete, Event, Put
+from toolgate.ports.journal import Append, Delete, Event, NewEvent, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
@@ -802,6 +802,55 @@ async def test_what_an_agent_is_told_of_a_session_that_goes_on_is_kept(kept: Hou
     kept.clock.advance(30 * DAY_MS + 1)
     await retention.once()
     assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
+async def test_a_session_goes_on_also_when_what_it_was_told_last_is_forgotten(kept: House) -> None:
+    """What it was told goes after a day; it may be used once a week."""
+    first = await kept.invoke("what I said", "echo")
+    await kept.until(first, RunStatus.DONE)
+    kept.clock.advance(28 * DAY_MS)
+    second = await kept.invoke("and then", "echo")
+    await kept.until(second, RunStatus.DONE)
+    kept.clock.advance(3 * DAY_MS)
+    retention = Retention(kept.journal, kept.clock)
+    await retention.once()
+    assert await kept.journal.read("session/s") == []
+    assert "facts" in await retained(kept, first)
+    kept.clock.advance(30 * DAY_MS + 1)
+    await retention.once()
+    assert "facts" not in await retained(kept, first) | await retained(kept, second)
+
+
+async def test_a_run_that_was_half_forgotten_is_forgotten_and_so_are_those_after_it(
+    kept: House,
+) -> None:
+    """As after a kill between two parts of a long one."""
+    first, second = await kept.invoke("a", "echo"), await kept.invoke("b", "echo")
+    for run_id in (first, second):
+        await kept.until(run_id, RunStatus.DONE)
+    await kept.journal.forget(records.run_stream(first), through=1)
+    kept.clock.advance(30 * DAY_MS + 1)
+    await Retention(kept.journal, kept.clock).once()
+    assert await kept.journal.scan(records.ENDED_RUNS) == []
+    assert [event.stream for event in await kept.journal.read_all()] == []
+
+
+async def test_a_run_that_cannot_be_read_does_not_keep_the_others(kept: House) -> None:
+    first, second = await kept.invoke("a", "echo"), await kept.invoke("b", "echo")
+    for run_id in (first, second):
+        await kept.until(run_id, RunStatus.DONE)
+    garbage = NewEvent("nobody_knows_this", b"{}")
+    await kept.journal.commit(Append(records.run_stream(first), [garbage]))
+    kept.clock.advance(30 * DAY_MS + 1)
+    swept: list[int] = []
+
+    async def sweep(before: int) -> int:
+        swept.append(before)
+        return 0
+
+    await Retention(kept.journal, kept.clock, besides=[sweep]).once()
+    assert "facts" not in await retained(kept, second)
+    assert swept
 
 
 async def test_tools_are_forgotten_with_a_session_that_is_not_in_use_any_more(house: House) -> None:

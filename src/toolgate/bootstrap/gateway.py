@@ -13,7 +13,15 @@ from toolgate.adapters.signatures import verify_ed25519
 from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.admission.scheduler import Entry as ScheduleEntry
 from toolgate.bootstrap.execution import Execution
-from toolgate.bootstrap.installation import VERSION, Core, Installation, allowed_hosts, tell, token
+from toolgate.bootstrap.installation import (
+    VERSION,
+    Core,
+    Installation,
+    allowed_hosts,
+    kept_token,
+    tell,
+    token,
+)
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.runs import RunStatus
 from toolgate.domain.tools import Caller, ToolRequest
@@ -165,8 +173,7 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
-    kept = settings.home / "operator.token"
-    is_new = not settings.operator_token and not (kept.exists() and kept.read_text().strip())
+    is_new = not settings.operator_token and not kept_token(settings.home / "operator.token")
     made = token(settings, "operator", patterns)
     if is_new:
         tell(settings, f"operator token (shown once; kept in operator.token): {made}")

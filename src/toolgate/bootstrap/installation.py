@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final, TypeVar
 
 from starlette.applications import Starlette
@@ -29,7 +30,7 @@ from toolgate.adapters.metrics import Metrics
 from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
 from toolgate.adapters.seal_aesgcm import AesGcmSeal, write_private
 from toolgate.bootstrap.sealing import open_seal
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Damaged, Misconfigured
 from toolgate.domain.redaction import Redactor
 from toolgate.settings import Settings
 
@@ -179,11 +180,25 @@ def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
     if given:
         return str(given)
     path = settings.home / f"{name}.token"
-    if not path.exists() or not path.read_text().strip():  # an empty one would let anyone in
-        write_private(path, secrets.token_urlsafe(TOKEN_BYTES).encode())
-    token = path.read_text().strip()
-    patterns.learn(token)
-    return token
+    kept = kept_token(path)
+    if not kept:  # an empty one would let anyone in
+        kept = secrets.token_urlsafe(TOKEN_BYTES)
+        write_private(path, kept.encode())
+    patterns.learn(kept)
+    return kept
+
+
+def kept_token(path: Path) -> str:
+    """The token in this file, empty where there is none; raises Damaged where it cannot be one."""
+    try:
+        kept = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        kept = "\0"
+    if not kept.isprintable():
+        raise Damaged(f"{path} holds no token of one line: delete it, and a new one is made")
+    return kept
 
 
 def address(name: Sequence[object]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from toolgate.domain.errors import Unavailable
 from toolgate.orchestration import records
 from toolgate.orchestration.conversations import HISTORY_RUNS
 from toolgate.orchestration.records import Owner
@@ -82,7 +83,12 @@ class Retention:
             for row in rows:
                 if row.key >= end:
                     return forgotten
-                forgotten += await self._forget_run(row, before)
+                try:
+                    forgotten += await self._forget_run(row, before)
+                except Unavailable:
+                    raise
+                except Exception:  # those after it, and all else, must not pile up for that
+                    log.exception("run_not_forgotten key=%s", row.key)
             after = rows[-1].key
         return forgotten
 
@@ -96,7 +102,11 @@ class Retention:
                 durable=False,
             )
             return 0
-        state = await records.load(self.journal, owner.run_id)
+        stream = records.run_stream(owner.run_id)
+        head = await self.journal.head(stream)
+        # One that was begun with has no rows any more, and cannot be made of what is left.
+        is_whole = head.first == 1
+        state = await records.load(self.journal, owner.run_id) if is_whole else None
         if state is not None:
             gone: list[Operation] = [
                 Delete(records.RUNS, owner.run_id),
@@ -107,23 +117,31 @@ class Retention:
                 if call.approval_id:
                     gone.append(Delete(records.RUN_APPROVALS, call.approval_id))
             await self.journal.commit(*gone, durable=False)
-            await self.journal.forget(records.run_stream(owner.run_id), through=state.seq)
+        await self.journal.forget(stream, through=head.last)
         # Last, so that what a killed process left half done is found again.
         await self.journal.commit(Delete(row.collection, row.key), durable=False)
-        return 0 if state is None else state.seq
+        return head.last - head.first + 1
 
     async def _is_remembered(self, owner: Owner, before: int) -> bool:
         """Whether its session still goes on, and its agent is told of this run."""
-        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
-        if not latest or latest[0].at < before:
-            return False
         newer = await self.journal.scan(
             records.SESSION_RUNS,
             after=records.session_key(owner.session_id, owner.run_id),
             limit=HISTORY_RUNS,
         )
-        own = [row for row in newer if records.session_and_run(row.key)[0] == owner.session_id]
-        return len(own) < HISTORY_RUNS
+        own = [
+            run_id
+            for session_id, run_id in (records.session_and_run(row.key) for row in newer)
+            if session_id == owner.session_id
+        ]
+        if len(own) >= HISTORY_RUNS:
+            return False
+        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
+        if latest and latest[0].at >= before:
+            return True
+        # What it was told goes after a day; its newest run tells whether it was in use later.
+        newest = await records.load(self.journal, own[-1]) if own else None
+        return newest is not None and (not newest.ended or newest.ended_at >= before)
 
     async def _keep_on(self) -> None:
         while True:

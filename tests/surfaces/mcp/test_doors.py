@@ -102,3 +102,17 @@ async def test_a_first_caller_that_goes_away_leaves_doors_that_open_and_close(
             assert status == 200
             assert doors._life is life
         await doors.close()
+
+
+async def test_doors_that_cannot_be_opened_say_so_to_each_who_asks_and_still_close(
+    tmp_path: Path,
+) -> None:
+    def fails(_: object) -> None:
+        raise ZeroDivisionError
+
+    async with a_toolset(tmp_path, instant()) as toolset:
+        doors = McpDoors(toolset, extend=fails)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.wait_for(ask(doors, "POST", user="ann"), 20)
+        await doors.close()

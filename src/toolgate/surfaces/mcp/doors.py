@@ -94,9 +94,9 @@ class McpDoors:
             opened = await asyncio.to_thread(
                 _import_and_build, self._toolset, self._hosts, self._extend, self._streams
             )
-        except ImportError as missing:
+        except Exception as failed:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
             self._open = None  # it may be installed meanwhile
-            ready.set_exception(missing)
+            ready.set_exception(failed)
             ready.exception()  # nobody may wait for it any more
             return
         async with opened.manager.run():
