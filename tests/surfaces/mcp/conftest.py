@@ -110,9 +110,11 @@ async def serving(app: Any) -> AsyncIterator[str]:
     async with asyncio.timeout(10):
         while not server.started:
             await asyncio.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    await task
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
 
 
 @pytest.fixture(scope="session")

@@ -67,8 +67,10 @@ async def extended(home: Path) -> AsyncIterator[str]:
     async with a_toolset(home, catalog=catalog) as toolset:
         doors = McpDoors(toolset, extend=extend)
         async with serving(doors) as base:
-            yield base
-            await doors.close()
+            try:
+                yield base
+            finally:
+                await doors.close()
 
 
 async def suite(base: str, revision: str, kept: Path) -> Outcome:
