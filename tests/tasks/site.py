@@ -40,6 +40,9 @@ PAGES = {
     "/made-anew": "<title>Anew</title><form method=post action=/sent><div id=d></div></form><script>"
     "const end=performance.now()+700;const draw=()=>{d.innerHTML='<input name=name><button>Send</button>';"
     "if(performance.now()<end)requestAnimationFrame(draw)};draw()</script>",
+    "/slow-to-read": "<title>Slow</title><script>const was=Element.prototype.checkVisibility;"
+    "Element.prototype.checkVisibility=function(how){const end=performance.now()+10;"
+    "while(performance.now()<end);return was.call(this,how)}</script>" + "<p>Text" * 60,
     "/unusable": "<title>Unusable</title><input name=off disabled><input name=gone hidden>"
     "<select><option>red</select><button style='visibility:hidden'>Send</button>",
     "/hangs-later": "<title>Later</title><input name=a>"

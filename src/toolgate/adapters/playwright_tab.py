@@ -172,12 +172,14 @@ class PlaywrightTab:
             )
         except TimeoutError:
             await self._stop()
-        try:
-            # No script runs in it any more, so it answers in the end, however large it is.
-            looked = await self._look(options, quiet_ms=0, within_s=budget.navigation_ms / 1000)
-        except TimeoutError:
-            raise self._hung() from None
-        return marked(looked, Degraded.STOPPED)
+        # No script runs in it any more, so it answers in the end, however large it is. A browser that
+        # was slow to stop it may have stopped our own look instead: hence a second.
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                half_s = budget.navigation_ms / 2000
+                looked = await self._look(options, quiet_ms=0, within_s=half_s)
+                return marked(looked, Degraded.STOPPED)
+        raise self._hung()
 
     async def title(self) -> str:
         return str(await self._answered(self._page.evaluate(TITLE)))
