@@ -142,6 +142,15 @@ def test_what_an_upsert_may_not_say() -> None:
     assert upsert(LOCAL_DEFAULT, None, Change(config={"a": 1}), now_ms=1).kind is BUILT_IN.kind
 
 
+@pytest.mark.parametrize(
+    "endpoint", ["ftp://lab/execute", "lab:18081/execute", "http://", "http://[1", "http://lab:0"]
+)
+def test_an_endpoint_that_no_runner_can_have_is_not_taken(endpoint: str) -> None:
+    change = Change(tenant="t", kind="docker-runner", endpoint=endpoint)
+    with pytest.raises(Invalid, match="http or https"):
+        upsert("target_lab", None, change, now_ms=1)
+
+
 @pytest.mark.requirement("000/targets/one-default")
 def test_a_new_default_displaces_only_those_of_its_own_tenant_and_workspace() -> None:
     others = [

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
+from toolgate.domain.targets import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 
 COLUMNS = {
     "target": "targetId",
@@ -40,7 +41,11 @@ def listed(operator: Operator, *, as_json: bool) -> None:
 @click.option("--workspace", help="Whose alone. Unset: the whole tenant's.")
 @click.option("--default/--no-default", "is_default", default=None, help="Where calls go.")
 @click.option("--enabled/--disabled", default=None, help="A disabled one refuses its calls.")
-@click.option("--timeout-ms", type=int, help="How long a call may take; 15000, at most 180000.")
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(1, MAX_TIMEOUT_MS),
+    help=f"How long a call may take; default: {DEFAULT_TIMEOUT_MS}.",
+)
 @as_operator
 def set_one(
     operator: Operator,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from toolgate.domain.errors import Invalid, Refused
 from toolgate.domain.tools import JsonValue
@@ -108,7 +109,7 @@ def upsert(target_id: str, before: Target | None, change: Change, *, now_ms: int
         before,
         workspace=before.workspace if change.workspace is None else change.workspace or None,
         kind=before.kind if change.kind is None else _kind(change.kind),
-        endpoint=before.endpoint if change.endpoint is None else change.endpoint.strip(),
+        endpoint=before.endpoint if change.endpoint is None else _endpoint(change.endpoint),
         auth_token=before.auth_token if change.auth_token is None else change.auth_token,
         is_default=before.is_default if change.is_default is None else change.is_default,
         enabled=before.enabled if change.enabled is None else change.enabled,
@@ -128,6 +129,18 @@ def _change_built_in(before: Target, change: Change, *, now_ms: int) -> Target:
         version=before.version + 1,
         updated_at=now_ms,
     )
+
+
+def _endpoint(text: str) -> str:
+    text = text.strip()
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if text and not is_url:
+        raise Invalid("the endpoint must be an http or https URL", field="endpoint")
+    return text
 
 
 def _kind(text: str) -> Kind:
