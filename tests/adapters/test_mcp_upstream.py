@@ -211,7 +211,13 @@ def test_servers_come_from_the_file_that_mcp_clients_share(tmp_path: Path) -> No
     (capability,) = read_servers(path)
     assert (capability.capability_id, capability.scope) == ("mcp.playwright", "browser")
     assert capability.server == Server(command="npx", args=("x",))
-    for wrong in ("{", '{"mcpServers": {"x": {}}}', '{"mcpServers": {"x": {"command": 7}}}', "{}"):
+    for wrong in (
+        "{",
+        "{}",
+        '{"mcpServers": {"x": {}}}',
+        '{"mcpServers": {"x": {"command": 7}}}',
+        '{"mcpServers": {"x": {"url": "nonsense"}}}',
+    ):
         path.write_text(wrong)
         with pytest.raises(Misconfigured):
             read_servers(path)

@@ -143,11 +143,12 @@ def test_what_an_upsert_may_not_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["ftp://lab/execute", "lab:18081/execute", "http://", "http://[1", "http://lab:0"]
+    "endpoint",
+    ["ftp://lab/execute", "lab:18081/execute", "http://", "http://[1", "http://u:p@lab/"],
 )
 def test_an_endpoint_that_no_runner_can_have_is_not_taken(endpoint: str) -> None:
     change = Change(tenant="t", kind="docker-runner", endpoint=endpoint)
-    with pytest.raises(Invalid, match="http or https"):
+    with pytest.raises(Invalid, match="not an endpoint"):
         upsert("target_lab", None, change, now_ms=1)
 
 

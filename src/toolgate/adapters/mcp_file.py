@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from toolgate.domain.capabilities import Capability, Server
-from toolgate.domain.errors import Misconfigured
+from toolgate.domain.errors import Invalid, Misconfigured
 from toolgate.domain.tools import Level
 
 PREFIX = "mcp."
@@ -43,5 +43,5 @@ def read_servers(path: Path) -> list[Capability]:
             )
             for name, one in named.items()
         ]
-    except (OSError, ValueError, msgspec.DecodeError) as wrong:
+    except (OSError, ValueError, Invalid) as wrong:
         raise Misconfigured(f"MCP_FILE {path}: {wrong}") from wrong

@@ -6,6 +6,7 @@ from enum import StrEnum
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.redaction import is_sensitive_header, looks_random
 from toolgate.domain.tools import Level
+from toolgate.domain.urls import parse_url
 
 
 class Health(StrEnum):
@@ -31,6 +32,8 @@ class Server:
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
             raise ValueError("an MCP server has either a command or a URL")
+        if self.url:
+            parse_url(self.url)  # raises Invalid
 
     @property
     def secrets(self) -> frozenset[str]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from toolgate.domain.errors import Invalid, Refused
 from toolgate.domain.tools import JsonValue
+from toolgate.domain.urls import parse_url
 
 LOCAL_DEFAULT: Final = "target_local_default"
 EVERYONE: Final = ""  # the tenant of the built-in target
@@ -133,13 +133,11 @@ def _change_built_in(before: Target, change: Change, *, now_ms: int) -> Target:
 
 def _endpoint(text: str) -> str:
     text = text.strip()
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if text and not is_url:
-        raise Invalid("the endpoint must be an http or https URL", field="endpoint")
+    if text:
+        try:
+            parse_url(text)
+        except Invalid as wrong:
+            raise Invalid(f"not an endpoint: {wrong}", field="endpoint") from wrong
     return text
 
 

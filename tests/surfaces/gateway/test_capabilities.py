@@ -69,7 +69,16 @@ async def test_registering_and_registering_again(door: Door) -> None:
 
 @pytest.mark.requirement("002/capabilities/register-levels")
 @pytest.mark.requirement("002/capabilities/register-statuses")
-@pytest.mark.parametrize("wrong", [{"level": "admin"}, {"status": "asleep"}, {"rateLimit": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"level": "admin"},
+        {"status": "asleep"},
+        {"rateLimit": 0},
+        {"server": {"url": "nonsense"}},
+        {"server": {"url": "http://user:word@server/mcp"}},
+    ],
+)
 async def test_a_registration_that_makes_no_sense_is_invalid(door: Door, wrong: Any) -> None:
     answer = await register(door, **wrong)
     assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
