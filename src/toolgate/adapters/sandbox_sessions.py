@@ -107,7 +107,10 @@ class Sessions:
     async def sweep(self) -> None:
         """End the leases that are over."""
         for key in list(self._leases):
-            await self._end_if(key, lambda lease: self._is_over(lease, self._clock.monotonic()))
+            try:
+                await self._end_if(key, lambda lease: self._is_over(lease, self._clock.monotonic()))
+            except Exception:  # those after it must not stay for ever
+                log.exception("sandbox_not_closed session=%s", key.digest)
 
     async def close(self) -> None:
         if self._proof is not None:

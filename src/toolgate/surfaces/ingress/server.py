@@ -159,10 +159,13 @@ class Ingress:
             await asyncio.sleep(min(interval, wait) / SWEEPS)
             now = self.clock.monotonic()
             for connection in tuple(self.connections):
-                if connection.listens and now - connection.ponged_at > wait:
-                    connection.close(CloseCode.PONG_TIMEOUT, "no pong")
-                elif now - connection.pinged_at >= interval:
-                    connection.ping(now)
+                try:
+                    if connection.listens and now - connection.ponged_at > wait:
+                        connection.close(CloseCode.PONG_TIMEOUT, "no pong")
+                    elif now - connection.pinged_at >= interval:
+                        connection.ping(now)
+                except Exception:  # whatever is wrong with one, the others are looked after
+                    log.exception("ping_failed")
 
     async def _session_gone(self, session_id: str) -> None:
         if not self.cancel_when_gone:
