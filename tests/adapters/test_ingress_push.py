@@ -205,22 +205,26 @@ class Unreadable(MemoryJournal):
     """A disk whose second and third read of a session fail."""
 
     reads = 0
+    failure: Exception = Unavailable("the disk does not answer")
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
         self.reads += 1
         if self.reads in (2, 3):
-            raise Unavailable("the disk does not answer")
+            raise self.failure
         return await super().read(stream, after=after, limit=limit, subject=subject)
 
 
+@pytest.mark.parametrize("failure", [Unreadable.failure, ValueError("a fault of ours")])
 async def test_a_run_is_pushed_on_though_the_journal_could_not_be_read_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    monkeypatch.setattr("toolgate.adapters.ingress_push.PAUSE_S", 0.001)
+    for pause in ("PAUSE_S", "LOOK_S"):
+        monkeypatch.setattr(f"toolgate.adapters.ingress_push.{pause}", 0.001)
     clock, bus = FakeClock(), LocalBus()
     journal = Unreadable(clock=clock, bus=bus)
+    journal.failure = failure
     pushed: list[str] = []
 
     async def take(request: web.Request) -> web.StreamResponse:

@@ -107,6 +107,9 @@ class IngressPush:
             except Unavailable:
                 log.exception("push_interrupted run_id=%s", run_id)
                 await asyncio.sleep(PAUSE_S)
+            except Exception:  # not foreseen, so that it may be so for long
+                log.exception("push_broke run_id=%s", run_id)
+                await asyncio.sleep(LOOK_S)
             else:
                 return
 
