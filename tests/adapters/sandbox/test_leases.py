@@ -345,3 +345,25 @@ async def test_a_session_that_cannot_be_closed_does_not_keep_the_others_from_end
     await leased.sessions.open(key("c"))  # the sweeper is still there, and the stop ends it too
     await leased.sessions.close()
     assert leased.sandbox.closed
+
+
+async def test_a_stop_waits_for_every_session_though_one_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leased = Leased()
+    for name in ("a", "b"):
+        await leased.sessions.open(key(name))
+
+    async def fails() -> None:
+        raise RuntimeError("the container does not answer")
+
+    monkeypatch.setattr(leased.sandbox.session_of(key("a")), "close", fails)
+    gate = leased.hold("b")
+    closing = asyncio.create_task(leased.sessions.close())
+    await until(lambda: not len(leased.sessions))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert leased.sandbox.closed
