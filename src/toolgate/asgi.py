@@ -10,7 +10,9 @@ import hmac
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from ipaddress import ip_address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import uvicorn
@@ -47,6 +49,7 @@ ENDING_S: Final = 3.0  # and those that are cut off then, to end what they began
 LOOK_S: Final = 0.05  # between two looks at what streams owe, when one is about to
 
 
+LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -92,9 +95,30 @@ def bearer(request: Request) -> str:
 def is_of_a_page(request: Request) -> bool:
     """Whether a page in a browser sends it, and not a program or whoever sits there.
 
-    Any page can reach loopback, and needs no answer to have done something.
+    Any page can reach loopback, and needs no answer to have done something. One that lets its own
+    name stand for our address reads without an Origin: the Host tells.
     """
-    return "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+    headers = request.headers
+    return (
+        "origin" in headers
+        or headers.get("sec-fetch-site", "none") != "none"
+        or _may_be_rebound(headers.get("host", ""))
+    )
+
+
+def _may_be_rebound(host: str) -> bool:
+    """Whether it is a name that somebody can let stand for any address, and no address itself."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return True
+    if not name or name in LOCAL_NAMES or name.endswith(".localhost"):
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def same_secret(given: str, expected: str) -> bool:

@@ -79,6 +79,65 @@ async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others(
     await dispatcher.drain(seconds=0)
 
 
+async def test_a_deadline_whose_handling_hangs_does_not_hold_up_those_that_come_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "HANDLING_S", 0.01, raising=False)
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    dispatcher = LocalDispatcher(journal, clock)
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    ended: list[str] = []
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        await begun.put(row.key)
+        try:
+            if row.key == "hangs":
+                await asyncio.Event().wait()
+        finally:
+            ended.append(row.key)
+        await journal.commit(Delete(row.collection, row.key))
+
+    await journal.commit(Put("calls", "hangs", b"", due=clock.now_ms() - 10))
+    dispatcher.start(nothing, {"calls": on_due})
+    assert await asyncio.wait_for(begun.get(), 5) == "hangs"
+    for key in ("second", "third"):
+        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 5))
+        dispatcher.wake_at(clock.now_ms() - 5)
+        assert await asyncio.wait_for(begun.get(), 5) == key  # and the one that hangs is not twice
+    await dispatcher.drain(seconds=0)
+    assert ended == ["second", "third", "hangs"]
+
+
+async def test_a_handler_whose_own_work_was_cancelled_does_not_stop_the_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    dispatcher = LocalDispatcher(journal, clock)
+    met: asyncio.Queue[str] = asyncio.Queue()
+
+    async def nothing(_: str) -> None: ...
+
+    async def on_due(row: Row) -> None:
+        if not met.qsize():
+            await met.put("cancelled")
+            raise asyncio.CancelledError  # as of a request that it shares with someone else
+        await journal.commit(Delete(row.collection, row.key))
+        await met.put(row.key)
+
+    await journal.commit(Put("calls", "first", b"", due=clock.now_ms() - 10))
+    dispatcher.start(nothing, {"calls": on_due})
+    async with asyncio.timeout(2):
+        while met.qsize() < 2:
+            await asyncio.sleep(0.001)
+    await dispatcher.drain(seconds=0)
+
+
 async def test_a_run_that_is_interrupted_before_its_work_began_is_let_go_and_can_be_worked_on() -> (
     None
 ):

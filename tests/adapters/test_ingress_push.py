@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.ingress_push import PUSHES, SEND_PATH, IngressPush
+from toolgate.adapters.ingress_push import PUSHES, SEND_PATH, IngressPush, PushRow
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Unavailable
+from toolgate.domain.runs import End, RunStarted, RunStatus, decide, reduce
 from toolgate.orchestration import records
-from toolgate.ports.journal import Event, Operation, Put
+from toolgate.ports.journal import Append, Event, Operation, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -203,22 +205,26 @@ class Unreadable(MemoryJournal):
     """A disk whose second and third read of a session fail."""
 
     reads = 0
+    failure: Exception = Unavailable("the disk does not answer")
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
     ) -> list[Event]:
         self.reads += 1
         if self.reads in (2, 3):
-            raise Unavailable("the disk does not answer")
+            raise self.failure
         return await super().read(stream, after=after, limit=limit, subject=subject)
 
 
+@pytest.mark.parametrize("failure", [Unreadable.failure, ValueError("a fault of ours")])
 async def test_a_run_is_pushed_on_though_the_journal_could_not_be_read_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    monkeypatch.setattr("toolgate.adapters.ingress_push.PAUSE_S", 0.001)
+    for pause in ("PAUSE_S", "LOOK_S"):
+        monkeypatch.setattr(f"toolgate.adapters.ingress_push.{pause}", 0.001)
     clock, bus = FakeClock(), LocalBus()
     journal = Unreadable(clock=clock, bus=bus)
+    journal.failure = failure
     pushed: list[str] = []
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -264,3 +270,75 @@ async def test_a_run_that_has_ended_is_told_again_but_asks_for_nothing_any_more(
         await push.stop()
     assert pushed[:4] == ["run_started", "tool_request", "delta", "done"]
     assert pushed[4:] == ["run_started", "delta", "done"]
+
+
+async def an_ended_run(journal: MemoryJournal) -> None:
+    """What a run that was cancelled at once leaves, both in its own stream and its session's."""
+    started = RunStarted("run_1", "s", "echo", "u", "", "user", "hello", at=1)
+    state = reduce(None, started)
+    facts = [started, *decide(state, End(RunStatus.CANCELLED, "cancelled", "no more", 2))]
+    told = [Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1"})]
+    for fact in facts[1:]:
+        told += deliveries.of_fact(state, fact, state := reduce(state, fact))
+    await journal.commit(
+        Append(records.run_stream("run_1"), records.fact_events("run_1", facts)),
+        records.delivery_append("s", told),
+    )
+
+
+async def forget(journal: MemoryJournal, stream: str) -> None:
+    await journal.forget(stream, through=(await journal.head(stream)).last)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_run_whose_end_the_session_has_forgotten_is_not_waited_for_for_ever(
+    *, is_kept: bool
+) -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    pushed: list[dict[str, object]] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"])
+        return web.json_response({"ok": True})
+
+    await an_ended_run(journal)
+    row = msgspec.json.encode(PushRow("s", 1))
+    await journal.commit(Put(PUSHES, "run_1", row))  # it was told of its start only
+    await forget(journal, records.session_stream("s"))
+    if not is_kept:  # nor is the run itself, after a month
+        await forget(journal, records.run_stream("run_1"))
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await push.start()
+        await is_over(journal)
+        await push.stop()
+    ends = [(one["type"], one["run_id"], one["code"]) for one in pushed]
+    assert ends == ([("error", "run_1", "cancelled")] if is_kept else [])
+
+
+async def test_a_run_whose_end_is_forgotten_while_its_ingress_is_away_is_ended_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolgate.adapters.ingress_push.PAUSE_S", 0.001)
+    monkeypatch.setattr("toolgate.adapters.ingress_push.LOOK_S", 0.01, raising=False)
+    clock, deaf = FakeClock(), LocalBus()  # too much came at once for it to be kept
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    pushed: list[str] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"]["type"])
+        if len(pushed) == 1:
+            await an_ended_run(journal)
+            await forget(journal, records.session_stream("s"))  # more came than is kept
+            return web.Response(status=503)
+        return web.json_response({"ok": True})
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, deaf, clock, nobody, window_ms=1000)
+        await push.start()
+        await journal.commit(records.delivery_append("s", a_run()[:1]))
+        await push("run_1", "s")
+        await is_over(journal)
+        await push.stop()
+    assert pushed == ["run_started", "run_started", "error"]

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -345,6 +346,25 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
         watching.cancel()
         await asyncio.wait({watching})
         await sessions.close()
+
+
+async def test_servers_are_looked_after_though_a_look_at_one_broke() -> None:
+    reports: Counter[str] = Counter()
+
+    def report(name: str, _: Health) -> None:
+        reports[name] += 1
+        raise ValueError("a fault of ours")
+
+    servers = {name: Server(command="/nowhere/at/all") for name in ("mcp.one", "mcp.two")}
+    sessions = McpUpstreams(servers.get, clock=SystemClock(), report=report)
+    watching = asyncio.create_task(sessions.watch(every_s=0.01, registered=lambda: servers))
+    async with asyncio.timeout(10):
+        while not watching.done() and min(reports[name] for name in servers) < 2:
+            await asyncio.sleep(0.01)
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.wait({watching})
+    await sessions.close()
 
 
 @pytest.mark.parametrize("session", ["", "mine"])

@@ -690,3 +690,30 @@ async def test_a_run_whose_stream_broke_ends_once_there_is_room_to_write_that_do
             await asyncio.sleep(0.001)
         await orchestrator.stop()
     assert await told(journal) == ["run_started", "error"]
+
+
+class Broken(Held):
+    """A commit of what an agent said fails as nobody foresaw."""
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if not durable:
+            raise ValueError("a fault of ours")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.requirement("001/invoke/one-end")
+async def test_a_run_whose_stream_cannot_be_read_for_a_fault_of_ours_has_an_end_too() -> None:
+    journal, clock, over = Broken(), FakeClock(), asyncio.Event()
+    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    started = b'{"type": "run_started", "run_id": "run_1"}'
+    said = b'{"type": "delta", "run_id": "run_1", "text": "hi"}'
+    async with answering(stream_of(started, said, then=over)) as there, asyncio.timeout(10):
+        orchestrator = HttpOrchestrator(there.url, runs, CountingIds())
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        while orchestrator._reading:
+            await asyncio.sleep(0.001)
+        over.set()
+        await orchestrator.stop()
+    assert await told(journal) == ["run_started", "error"]
+    assert await orchestrator.open_runs() == []

@@ -288,3 +288,22 @@ async def test_an_end_that_the_disk_refused_is_told_once_it_takes_it(
     after_a_restart = await times.scheduler()
     await times.until(lambda: not after_a_restart._tasks)
     assert len(times.ran) == 1
+
+
+async def test_the_clock_is_looked_at_again_after_something_unforeseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_module, "LOOK_S", 0)
+    times = Times()
+    scheduler = await times.scheduler()
+    looks: list[str] = []
+
+    async def fails(collection: str, _key: str) -> None:
+        looks.append(collection)
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(times.journal, "get", fails)
+    keeping = asyncio.create_task(scheduler.keep_time())
+    await times.until(lambda: len(looks) > 1 or keeping.done())
+    assert not keeping.done()
+    keeping.cancel()

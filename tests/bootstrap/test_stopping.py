@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 import pytest
@@ -16,7 +17,10 @@ from toolgate.bootstrap.roles import start_everything
 Answer = aiohttp.ClientResponse
 
 OPERATOR = "operator-of-one-that-stops"
+EXECUTOR = "executor-of-one-that-stops"
 PORTS = ("WS_PORT", "HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT")
+LISTENERS = ("gateway", "orchestrator", "ingress_internal")
+SLOW_PATHS = ("/tool/run", "/internal/invoke", "/internal/send")
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -35,6 +39,7 @@ async def started(tmp_path: Path) -> Installation:
             **dict.fromkeys(PORTS, "0"),
             "TOOLGATE_HOME": str(tmp_path / "home"),
             "OPERATOR_TOKEN": OPERATOR,
+            "EXECUTOR_TOKEN": EXECUTOR,
             "HEARTBEAT": "",
         },
         environment={},
@@ -137,3 +142,40 @@ async def test_a_stream_on_which_nothing_is_due_does_not_hold_the_stop_up(
             took = await stopping(installation)
         await stream.read()  # to a proper end: it is not cut off
     assert took < asgi.DRAIN_S
+
+
+async def test_requests_under_way_at_several_doors_are_waited_for_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "DRAIN_S", 60)  # one after the other they would take three times that
+    installation = await started(tmp_path)
+    doors = [urlsplit(installation.urls[name]) for name in LISTENERS]
+    slow: list[asyncio.StreamWriter] = []
+    stop: asyncio.Task[float] | None = None
+    try:
+        async with asyncio.timeout(30):
+            for door, path in zip(doors, SLOW_PATHS, strict=True):
+                reader, writer = await asyncio.open_connection(door.hostname, door.port)
+                slow.append(writer)
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                keys = f"Authorization: Bearer {EXECUTOR}\r\n"
+                writer.write(f"{head}{keys}Content-Length: 9\r\n\r\n".encode())
+                assert b"100" in await reader.readline()  # it waits for the body
+            stop = asyncio.create_task(stopping(installation))
+            for door in doors:
+                while await is_open(door):
+                    await asyncio.sleep(0.01)
+            assert not stop.done()
+    finally:
+        for writer in slow:
+            writer.close()
+        await (stopping(installation) if stop is None else stop)
+
+
+async def is_open(door: SplitResult) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(door.hostname, door.port)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -83,3 +83,26 @@ async def test_a_page_cannot_start_runs_decide_or_push_where_there_is_no_token(
             assert [one["agent_id"] for one in (await typed_in.json())["agents"]] == [
                 "echo", "script", "assistant",
             ]  # fmt: skip
+
+
+async def test_a_page_whose_name_is_made_to_stand_for_this_machine_reads_nothing(
+    tmp_path: Path,
+) -> None:
+    """To the browser it is the page's own origin: it sends neither Origin nor Sec-Fetch-Site."""
+    async with installed(TOGETHER, tmp_path, **NO_KEYS) as running:
+        paths = [
+            f"{running.orchestrator}/internal/agents",
+            f"{running.internal}/internal/sessions/s/status",
+        ]
+        for url in paths:
+            port = urlsplit(url).port
+            for host in (
+                f"evil.example:{port}",
+                "localhost.evil.example",
+                "127.0.0.1.evil.example",
+            ):
+                async with running.http.get(url, headers={"Host": host}) as refused:
+                    assert refused.status == 401, (url, host)
+            for host in (f"localhost:{port}", "LOCALHOST.", f"127.0.0.1:{port}", f"[::1]:{port}"):
+                async with running.http.get(url, headers={"Host": host}) as answered:
+                    assert answered.status == 200, (url, host)

@@ -8,10 +8,11 @@ import pytest
 from toolgate.adapters.policy_file import load_policy
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.domain.policy.model import ACTIVE_POLICY
+from toolgate.execution import policy_records
 from toolgate.execution.audit import AuditQuery
 from toolgate.execution.policy_records import ACTION, PolicyRecords
 from toolgate.ports.evidence import STREAM
-from toolgate.ports.journal import Event, Operation
+from toolgate.ports.journal import Event, Operation, Row
 from toolgate.testing.pipelines import Rig, open_rig
 
 STRICTER = load_policy("version: 1\nrules: []\n", parse_shell=TreeSitterShellParser())
@@ -91,3 +92,27 @@ async def test_a_policy_that_was_in_force_while_another_was_written_down_is_on_r
         await records.note()
         a, b = first.version, STRICTER.version
         assert await versions(rig) == [("", a), (a, b), (b, a)]
+
+
+async def test_a_change_is_written_down_though_something_unforeseen_was_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_records, "RETRY_S", 0.001)
+    async with open_rig(tmp_path) as rig, asyncio.timeout(10):
+        records = records_of(rig)
+        await records.note()
+        get, failures = rig.journal.get, [ValueError("a fault of ours")]
+
+        async def failing(collection: str, key: str) -> Row | None:
+            if failures:
+                raise failures.pop()
+            return await get(collection, key)
+
+        monkeypatch.setattr(rig.journal, "get", failing)
+        keeping = asyncio.create_task(records.keep())
+        rig.policies[ACTIVE_POLICY] = STRICTER
+        records.changed(None)
+        while not keeping.done() and len(await versions(rig)) < 2:
+            await asyncio.sleep(0.01)
+        assert not keeping.done()
+        keeping.cancel()

@@ -1,6 +1,7 @@
 """Runs in their queue: who runs when, how each ends once, what is kept and for how long."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -327,6 +328,21 @@ async def test_a_run_and_its_key_are_kept_for_thirty_minutes_after_the_end(
         anew = await run(toolset, "instant", mode="sync", idempotencyKey="k")
         assert anew["runId"] != first["runId"]
         assert anew["deduplicated"] is False
+
+
+async def test_what_is_over_is_forgotten_though_an_earlier_sweep_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "SWEEP_S", 0.001)
+    async with a_toolset(tmp_path, instant()) as toolset:
+        sweeps: list[str] = []
+
+        async def fails() -> int:
+            sweeps.append("artifacts")
+            raise OSError(errno.EIO, "the disk does not answer")
+
+        monkeypatch.setattr(toolset.runtime.artifacts, "sweep", fails)
+        await until(lambda: len(sweeps) > 1)
 
 
 @pytest.mark.requirement("004/artifacts/kept-24h")

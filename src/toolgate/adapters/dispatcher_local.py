@@ -20,6 +20,7 @@ OnDue = Callable[[Row], Awaitable[None]]
 AT_ONCE: Final = 1000  # deadlines, beside those that could not be handled
 LONGEST_SLEEP_S: Final = 60.0  # the wall clock may be set while the timer sleeps
 RETRY_S: Final = 1.0  # after a deadline could not be handled
+HANDLING_S: Final = 1.0  # for which the others wait for one that is being handled
 SHORTEST_SLEEP_S: Final = 0.02  # a row that stays due must not keep the loop busy
 
 
@@ -31,6 +32,7 @@ class LocalDispatcher:
         self._on_due: Mapping[str, OnDue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._handling: dict[tuple[str, str], asyncio.Task[bool]] = {}  # by collection and key
         self._stuck = 0  # how many could not be handled when it last looked
         self._unknown: set[str] = set()  # collections whose deadlines nobody here handles
         self._timer: asyncio.Task[None] | None = None
@@ -75,6 +77,10 @@ class LocalDispatcher:
         self._draining = True
         if self._timer is not None:
             self._timer.cancel()
+        handling = tuple(self._handling.values())
+        for one in handling:
+            one.cancel()
+        await asyncio.gather(*handling, return_exceptions=True)
         tasks = set(self._tasks.values())
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=seconds)
@@ -124,12 +130,24 @@ class LocalDispatcher:
                 continue
 
     async def _handle_due(self) -> bool:
-        """Hand each row that is due to its handler, all at once; whether one of them failed."""
+        """Hand each row that is due to its handler, all at once; whether one of them is due still."""
         # What stays due comes first each time: those after it must not wait for ever.
         limit = AT_ONCE + self._stuck
         due = await self._journal.due(until=self._clock.now_ms(), limit=limit)
-        self._stuck = (await asyncio.gather(*map(self._handle, due))).count(False)
+        fresh = [row for row in due if (row.collection, row.key) not in self._handling]
+        self._stuck = len(due) - len(fresh)
+        if fresh:
+            done, late = await asyncio.wait(map(self._begin, fresh), timeout=HANDLING_S)
+            failed = [task for task in done if task.cancelled() or not task.result()]
+            self._stuck += len(late) + len(failed)
         return self._stuck > 0
+
+    def _begin(self, row: Row) -> asyncio.Task[bool]:
+        """In a task of its own: one that hangs must not hold up those that come later."""
+        name = (row.collection, row.key)
+        task = self._handling[name] = asyncio.create_task(self._handle(row))
+        task.add_done_callback(lambda _: self._handling.pop(name))
+        return task
 
     async def _handle(self, row: Row) -> bool:
         handle = self._on_due.get(row.collection)

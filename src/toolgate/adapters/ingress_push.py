@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST
+from toolgate.domain.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.orchestration import records
 from toolgate.ports.bus import Bus
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 PUSHES: Final = "pushes"
 SEND_PATH: Final = "/internal/send"
 ANSWER_S: Final = 10.0
+LOOK_S: Final = 60.0  # of silence, before it is asked whether anything can still come
 PAUSE_S: Final = 0.5  # before an ingress or a client that was away is tried again
 TAKEN: Final = 200
 AWAY: Final = 409
@@ -106,6 +107,9 @@ class IngressPush:
             except Unavailable:
                 log.exception("push_interrupted run_id=%s", run_id)
                 await asyncio.sleep(PAUSE_S)
+            except Exception:  # not foreseen, so that it may be so for long
+                log.exception("push_broke run_id=%s", run_id)
+                await asyncio.sleep(LOOK_S)
             else:
                 return
 
@@ -119,9 +123,13 @@ class IngressPush:
             after = first[0].seq - 1 if first else 0
         latest = await self.journal.read_back(stream, subject=run_id, limit=1)
         moot = ASKS if latest and latest[0].type in ENDS else ()  # nobody waits for an answer
-        batches = follow(self.journal, self.bus, stream, after=after)
+        if await self._end_was_forgotten(run_id, session_id, after, patience):
+            return
+        batches = follow(self.journal, self.bus, stream, after=after, recheck=LOOK_S)
         async with aclosing(batches):
             async for batch in batches:
+                if not batch and await self._end_was_forgotten(run_id, session_id, after, patience):
+                    return
                 for event in batch:
                     if event.subject != run_id or event.type in moot:
                         continue
@@ -131,7 +139,29 @@ class IngressPush:
                         return
                     row = msgspec.json.encode(PushRow(session_id, event.seq))
                     await self._note(Put(PUSHES, run_id, row))
-                    yield event.seq
+                    after = event.seq
+                    yield after
+
+    async def _end_was_forgotten(
+        self, run_id: str, session_id: str, after: int, patience: _Patience
+    ) -> bool:
+        """Whether the session's stream tells of its end no more; then the run itself does."""
+        stream = records.session_stream(session_id)
+        if (
+            (await self.journal.head(stream)).first <= after + 1
+            or run_id in await records.open_of(self.journal, session_id)
+            or await self.journal.read(stream, after=after, subject=run_id, limit=1)
+        ):
+            return False
+        log.warning("push_of_forgotten run_id=%s", run_id)
+        latest = await self.journal.read_back(records.run_stream(run_id), limit=1)
+        state = await records.load(self.journal, run_id) if latest else None
+        if state is not None:  # else it was forgotten too, as it is after a month
+            end = of_fact(None, records.fact_of(latest[0]), state)[-1]
+            told = latest[0]._replace(type=end.type, data=records.encode(end.members))
+            await self._deliver(session_id, told, patience)
+        await self._note(Delete(PUSHES, run_id))
+        return True
 
     async def _note(self, progress: Operation) -> None:
         """How far it came; where that is lost, the next process tells some of it again."""

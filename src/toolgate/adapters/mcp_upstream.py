@@ -182,12 +182,18 @@ class McpUpstreams:
         What is registered is asked once for its tools, which nobody can call who does not know them.
         """
         while True:
-            await self.end_idle()
-            used = {key.capability_id for key in self._sessions}
-            unknown = {name for name in registered() if self._known(name) is None}
-            looked_after = filter(self.knows, used | unknown | self._failures.keys())
-            # All at once: one that hangs must not keep the others from being found well.
-            await asyncio.gather(*map(self.check, looked_after))
+            try:
+                await self.end_idle()
+                used = {key.capability_id for key in self._sessions}
+                unknown = {name for name in registered() if self._known(name) is None}
+                looked_after = filter(self.knows, used | unknown | self._failures.keys())
+                # All at once: one that hangs must not keep the others from being found well.
+                checks = map(self.check, looked_after)
+                for failed in await asyncio.gather(*checks, return_exceptions=True):
+                    if isinstance(failed, Exception):
+                        log.error("mcp_check_failed", exc_info=failed)
+            except Exception:  # whatever one look brings, the next one comes
+                log.exception("mcp_watch_failed")
             await asyncio.sleep(every_s)
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:

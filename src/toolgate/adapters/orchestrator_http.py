@@ -205,6 +205,10 @@ class HttpOrchestrator:
                 if isinstance(failed, NotFound):
                     most = RESUMES_OF_UNKNOWN
                 log.warning("stream_broken run_id=%s error=%r", run_id, failed)
+            except Exception:  # whatever it is, whoever waits for the run must hear of its end
+                log.exception("stream_failed run_id=%s", run_id)
+                why = "the ingress failed"
+                break
             finally:
                 if opened is not None:
                     opened[0].close()

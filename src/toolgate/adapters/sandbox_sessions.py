@@ -107,7 +107,10 @@ class Sessions:
     async def sweep(self) -> None:
         """End the leases that are over."""
         for key in list(self._leases):
-            await self._end_if(key, lambda lease: self._is_over(lease, self._clock.monotonic()))
+            try:
+                await self._end_if(key, lambda lease: self._is_over(lease, self._clock.monotonic()))
+            except Exception:  # those after it must not stay for ever
+                log.exception("sandbox_not_closed session=%s", key.digest)
 
     async def close(self) -> None:
         if self._proof is not None:
@@ -117,7 +120,10 @@ class Sessions:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
         # At once: a container takes half a second, and whoever stops us does not wait for ever.
-        await asyncio.gather(*(self._end(key) for key in list(self._leases)))
+        ends = (self._end(key) for key in list(self._leases))
+        for failed in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(failed, Exception):
+                log.error("sandbox_not_closed", exc_info=failed)
         await self._sandbox.close()
 
     def _is_over(self, lease: Lease, now: float) -> bool:

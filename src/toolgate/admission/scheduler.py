@@ -103,8 +103,8 @@ class Scheduler:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.realign()
-            except ToolgateError as failed:
-                log.warning("schedules_unread error=%s", failed)
+            except Exception:  # whatever one look brings, the next one comes
+                log.exception("schedules_unread")
 
     async def realign(self) -> None:
         """A time that is further away than the next one was put off by a clock that was set back."""

@@ -50,6 +50,7 @@ class Installation:
     urls: dict[str, str] = field(default_factory=dict)
     console_link: str = field(default="", repr=False)  # signs the operator in, once
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    _listeners: list[asgi.Listener] = field(default_factory=list)
 
     def on_stop(self, stop: Callable[[], Awaitable[object]]) -> None:
         self._stops.append(stop)
@@ -70,6 +71,18 @@ class Installation:
         """Whoever listens on one closes it; but a start that fails may not have come so far."""
         for bound in sockets:
             self.on_stop_soon(bound.close)
+
+    def listens(self, listener: asgi.Listener) -> None:
+        """They stop at once, where the first would: what each may take must not add up."""
+        if not self._listeners:
+            self.on_stop(self._stop_listeners)
+        self._listeners.append(listener)
+
+    async def _stop_listeners(self) -> None:
+        stops = (listener.stop() for listener in self._listeners)
+        for failed in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                log.error("stop_failed", exc_info=failed)
 
     def keep_running(self, work: Awaitable[None]) -> None:
         """A task that lives as long as the installation."""
@@ -158,7 +171,7 @@ async def serve(
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
     listener = asgi.Listener(app, bound, websockets=websockets)
     await listener.start()
-    installation.on_stop(listener.stop)
+    installation.listens(listener)
 
 
 def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:

@@ -58,6 +58,9 @@ class PolicyRecords:
             except ToolgateError as failed:
                 log.warning("policy_not_recorded error=%s", failed)
                 retry_after = RETRY_S
+            except Exception:  # or no later change would be on record either
+                log.exception("policy_not_recorded")
+                retry_after = RETRY_S
 
     async def note(self) -> None:
         """Put the policy in force on record, and those before it, where the last is of another."""

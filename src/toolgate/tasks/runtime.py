@@ -521,8 +521,8 @@ class TaskRuntime:
             await asyncio.sleep(SWEEP_S)
             try:
                 await self.sweep()
-            except ToolgateError as failed:
-                log.warning("sweep_failed error=%s", type(failed).__name__)
+            except Exception:  # whatever it was, what comes later must go too
+                log.exception("sweep_failed")
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.ensure_future(work)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.adapters import sandbox_sessions
 from toolgate.adapters.sandbox_sessions import Sessions
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Caller, ToolRequest
@@ -324,3 +325,45 @@ async def test_an_isolation_that_does_not_hold_is_told_in_the_log(
     assert [record.message for record in caplog.records] == [
         "sandbox_unavailable isolation=fake reason=missing here: bwrap"
     ]
+
+
+async def test_a_session_that_cannot_be_closed_does_not_keep_the_others_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox_sessions, "SWEEP_SECONDS", 0)
+    leased = Leased()
+    await leased.sessions.start()
+    for name in ("a", "b"):
+        await leased.sessions.open(key(name))
+
+    async def fails() -> None:
+        raise OSError(errno.EIO, "the container does not answer")
+
+    monkeypatch.setattr(leased.sandbox.session_of(key("a")), "close", fails)
+    leased.clock.advance(int(LIMITS.idle_seconds) * 1000 + 1)
+    await until(lambda: not len(leased.sessions))
+    await leased.sessions.open(key("c"))  # the sweeper is still there, and the stop ends it too
+    await leased.sessions.close()
+    assert leased.sandbox.closed
+
+
+async def test_a_stop_waits_for_every_session_though_one_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leased = Leased()
+    for name in ("a", "b"):
+        await leased.sessions.open(key(name))
+
+    async def fails() -> None:
+        raise RuntimeError("the container does not answer")
+
+    monkeypatch.setattr(leased.sandbox.session_of(key("a")), "close", fails)
+    gate = leased.hold("b")
+    closing = asyncio.create_task(leased.sessions.close())
+    await until(lambda: not len(leased.sessions))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert leased.sandbox.closed

@@ -312,8 +312,9 @@ async def test_running_shows_what_is_in_flight_and_nothing_afterwards(door: Door
     assert (await device.get("/status")).json["running"]["tool"] == []
 
 
+@pytest.mark.parametrize("failure", [Unavailable("disk full"), ValueError("a fault of ours")])
 async def test_housekeeping_goes_on_after_the_disk_refused_it(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     monkeypatch.setattr(assembly, "HOUSEKEEPING_S", 0.0)
     tries: list[str] = []
@@ -323,7 +324,7 @@ async def test_housekeeping_goes_on_after_the_disk_refused_it(
         tries.append(stream)
         if len(tries) > 1:
             again.set()
-        raise Unavailable("disk full")
+        raise failure
 
     monkeypatch.setattr(door.journal, "read", refuses)
     keeping = asyncio.create_task(door.parts.housekeeping())

@@ -256,3 +256,33 @@ async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_ses
         )
     await listener.stop()
     ingress.hub.close()
+
+
+@dataclass(eq=False)
+class Pinged:
+    """A connection, as the heartbeat sees it."""
+
+    fails: bool
+    pings: int = 0
+    listens: bool = True
+    ponged_at: float = float("inf")
+    pinged_at: float = float("-inf")
+
+    def ping(self, _now: float) -> None:
+        self.pings += 1
+        if self.fails:
+            raise RuntimeError("a fault of ours")
+
+
+async def test_a_connection_that_cannot_be_pinged_does_not_stop_the_heartbeat() -> None:
+    ingress = an_ingress(Two())
+    ingress.ping_interval_ms = 4
+    connections: list[Any] = [Pinged(fails=True), Pinged(fails=False)]
+    ingress.connections.update(connections)
+    beating = asyncio.create_task(ingress._beat())
+    async with asyncio.timeout(5):
+        while not beating.done() and min(one.pings for one in connections) < 2:
+            await asyncio.sleep(0.001)
+    assert not beating.done()
+    beating.cancel()
+    ingress.hub.close()

@@ -14,7 +14,6 @@ from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.capabilities import Capability
 from toolgate.domain.devices import Kind
-from toolgate.domain.errors import Unavailable
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Level
 from toolgate.execution.audit import AuditLog
@@ -126,8 +125,8 @@ class Assembled:
             await asyncio.sleep(HOUSEKEEPING_S)
             try:
                 await self.events.forget_old()
-            except Unavailable as unavailable:
-                log.error("old_events_kept error=%s", unavailable)
+            except Exception:  # or they would be kept for ever
+                log.exception("old_events_kept")
 
     @property
     def on_due(self) -> Mapping[str, OnDue]:

@@ -41,7 +41,10 @@ READ_BUFFER: Final = 2048  # bytes to begin with; 5,000 idle connections must no
 BACKLOG: Final = 4096  # connections that may wait while 2,000 come back at once
 STOP_S: Final = 2.0  # how long clients may take to answer the close at the end
 TOLD_AGAIN_S: Final = (1, 2, 4, 8, 16, 32, 60, 60)  # for an orchestrator that is away
-NOT_ALLOWED: Final = "the bearer token is missing or wrong, or a web page asks and there is none"
+NOT_ALLOWED: Final = (
+    "the bearer token is missing or wrong; where there is none, web pages, and names other than"
+    " localhost, are refused"
+)
 SWEEPS: Final = 4  # looks at every connection per ping interval
 PAGE_REFUSED: Final = b"web pages of other hosts need API_KEY to be set\n"
 
@@ -156,10 +159,13 @@ class Ingress:
             await asyncio.sleep(min(interval, wait) / SWEEPS)
             now = self.clock.monotonic()
             for connection in tuple(self.connections):
-                if connection.listens and now - connection.ponged_at > wait:
-                    connection.close(CloseCode.PONG_TIMEOUT, "no pong")
-                elif now - connection.pinged_at >= interval:
-                    connection.ping(now)
+                try:
+                    if connection.listens and now - connection.ponged_at > wait:
+                        connection.close(CloseCode.PONG_TIMEOUT, "no pong")
+                    elif now - connection.pinged_at >= interval:
+                        connection.ping(now)
+                except Exception:  # whatever is wrong with one, the others are looked after
+                    log.exception("ping_failed")
 
     async def _session_gone(self, session_id: str) -> None:
         if not self.cancel_when_gone:

@@ -258,7 +258,10 @@ class OrchestratorApi:
 
     def _authorize(self, request: Request) -> None:
         if not self.internal_token and asgi.is_of_a_page(request):
-            raise Unauthorized("a web page may not use an orchestrator that has no INTERNAL_TOKEN")
+            raise Unauthorized(
+                "an orchestrator that has no INTERNAL_TOKEN may be used by no web page, and by its"
+                " address or as localhost only"
+            )
         if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
             raise Unauthorized("the bearer token is missing or wrong")
 
