@@ -567,6 +567,36 @@ async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: R
     assert asked == ["http://a.example.com/", "http://a.example.com/there"]
 
 
+@pytest.mark.requirement("003/policy/redirects")
+async def test_a_hop_is_put_to_the_policy_with_the_method_that_it_is_asked_with(rig: Rig) -> None:
+    posts = """
+  - id: posts
+    allow: web.fetch
+    match: {url: {host: [a.example.com, b.example.com], method: [POST]}}
+    reason: Hooks
+"""
+    reads = """
+  - id: reads
+    allow: web.fetch
+    match: {url: {host: [b.example.com], method: [GET]}}
+    reason: Pages
+"""
+    rig.web.answers |= {
+        "http://a.example.com/": page("", status=303, location="http://b.example.com/"),
+        "http://b.example.com/": page("http://b.example.com/"),
+    }
+    wanted = {"url": "http://a.example.com/", "method": "POST", "body": "x=1"}
+    for number, (rules, followed) in enumerate([(posts, False), (posts + reads, True)]):
+        rig.policies[ACTIVE_POLICY] = load_policy(
+            POLICY + rules, parse_shell=TreeSitterShellParser()
+        )
+        rig.web.asked.clear()
+        assert (
+            as_ran(await rig.pipeline.run(call(f"r{number}", "web.fetch", **wanted))).ok is followed
+        )
+        assert [one.method for one in rig.web.asked] == ["POST", "GET"][: 1 + followed]
+
+
 @pytest.mark.requirement("003/response/output-capped")
 async def test_output_beyond_the_limit_is_cut_and_says_so(rig: Rig) -> None:
     rig.engine.outputs["count"] = ToolOutput(0, stdout="x" * 600_000, data=["y" * 2_000_000])
