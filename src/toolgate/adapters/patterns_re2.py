@@ -23,6 +23,7 @@ SHORTEST: Final = 4  # a shorter secret would take half of every text with it
 STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
+WRAPPED_LINE: Final = 48  # characters of base64 without a gap, before a line's end
 VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
 SEARCH_MEMORY: Final = (
     64 << 20
@@ -70,10 +71,10 @@ _BACKSLASH: Final = re.compile(
 _SIGNS: Final = (("%", _PERCENT), ("\\", _BACKSLASH))
 _CUT_OFF: Final = re.compile(  # an escape of which only the beginning is there
     r"(?:%[0-9A-Fa-f]?|(?:\\u[dD][89abAB][0-9A-Fa-f]{2})?\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?"
-    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff])$"
+    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff]|\r)\Z"
 )
 _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-_WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{48}\r?\n")
+_WRAPPED: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{WRAPPED_LINE}}}\r?\n")
 _BREAKS: Final = re.compile(r"\r?\n")
 
 _Escapes = re.Pattern[str]
@@ -154,7 +155,10 @@ class SecretPatterns:
         """Undo one kind of escape at a time: a secret may hold what looks like the other kind."""
         spans: list[Span] = []
         if self._secrets and _WRAPPED.search(text) is not None:
-            found = self._known(_BREAKS.sub("", text))
+            found = [
+                span._replace(anchor=max(0, span.start - WRAPPED_LINE))
+                for span in self._known(_BREAKS.sub("", text))
+            ]
             spans += _placed(found, original, (*undone, _BREAKS))
         if len(undone) == ROUNDS:
             return spans
@@ -201,7 +205,8 @@ class SecretPatterns:
             whole = _CUT_OFF.sub("", behind.text)
             start = self._begun(whole)
             if start < len(whole):
-                begun = min(begun, behind.origin(start))
+                line = WRAPPED_LINE if escapes is _BREAKS else 0  # by which it is known again
+                begun = min(begun, behind.origin(max(0, start - line)))
             begun = min(begun, self._begun_behind(behind, seen=seen))
         return begun
 
