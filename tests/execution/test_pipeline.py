@@ -763,6 +763,41 @@ async def test_what_a_target_calls_its_isolation_is_looked_through_too(rig: Rig)
     assert not any(b"correct-horse" in each for each in written)
 
 
+@pytest.mark.requirement("003/secrets/everywhere")
+async def test_no_half_of_a_known_secret_is_left_where_output_was_cut(rig: Rig) -> None:
+    secret = "correct-horse-battery-é-staple"
+    rig.patterns.learn(secret)
+    half = secret.encode()[:23].decode("utf-8", "replace")  # and half of a character
+    middle = f"a {secret[:15]}\n[9 bytes left out]\n{secret[12:]} b"
+    rig.engine.outputs["count"] = ToolOutput(
+        0,
+        stdout=f"out {half}",
+        stderr=f"{middle}\n[cut: 10 of 20 bytes]\n",
+        data={"bodyText": f"web {half}", "parts": ["%63orrect-horse-%62"]},
+        truncated=True,
+    )
+    pieces: list[str] = []
+    output = as_ran(await rig.pipeline.run(call("r1", "count"), update=pieces.append))
+    assert (output.stdout, "".join(pieces)) == ("out [redacted]", "out [redacted]")
+    left = "a [redacted]\n[9 bytes left out]\n[redacted] b\n[cut: 10 of 20 bytes]\n"
+    assert output.stderr == left
+    assert output.data == {"bodyText": "web [redacted]", "parts": ["[redacted]"]}
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan("executions")]
+    assert not any(b"correct-" in each or b"staple" in each for each in written)
+
+
+async def test_what_begins_like_a_known_secret_is_shown_where_nothing_was_cut(rig: Rig) -> None:
+    rig.patterns.learn("https://hooks.example.com/of-one-team")
+    said = ToolOutput(0, stdout="see https://hooks.example.com", data={"cut": "https://hooks"})
+    rig.engine.outputs["count"] = said
+    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    assert (output.stdout, output.data) == (said.stdout, said.data)
+    short = said._replace(stdout="see https:", data=None, truncated=True)
+    rig.engine.outputs["count"] = short
+    assert as_ran(await rig.pipeline.run(call("r2", "count"))).stdout == "see https:"
+
+
 @pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)
 async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_away(
     rig: Rig, given: JsonValue

@@ -74,6 +74,7 @@ _CUT_OFF: Final = re.compile(  # an escape of which only the beginning is there
     r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff]|\r)\Z"
 )
 _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_HALF_CHARACTER: Final = "\ufffd"  # what becomes of one that was cut
 _WRAPPED: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{WRAPPED_LINE}}}\r?\n")
 _BREAKS: Final = re.compile(r"\r?\n")
 
@@ -139,8 +140,34 @@ class SecretPatterns:
             text, text, (), seen={text}
         )
 
+    def halves(self, text: str) -> Sequence[Span]:
+        """Where a text that was cut begins with a known secret's rest, or ends with its beginning."""
+        self._built()
+        whole = text.rstrip(_HALF_CHARACTER)
+        begun = self._begun_anywhere(whole)
+        start = len(text) - len(text.lstrip(_HALF_CHARACTER))
+        ended = start + self._rest(text[start:])
+        spans = [Span(0, ended, KNOWN, 0), Span(begun, len(text), KNOWN, begun)]
+        shown = (ended - start, len(whole) - begun)
+        return [span for span, size in zip(spans, shown, strict=True) if size >= STEM]
+
+    def _rest(self, text: str) -> int:
+        """How far the longest beginning of the text reaches that is the end of a known form."""
+        head, longest = text[:STEM], 0
+        if len(head) == STEM:
+            for forms_ in self._forms.values():
+                for form in forms_:
+                    at = form.find(head)
+                    while at >= 0:
+                        if text.startswith(form[at:]):
+                            longest = max(longest, len(form) - at)
+                        at = form.find(head, at + 1)
+        return longest
+
     def redactor(self) -> Redactor:
-        return Redactor(self.find, unfinished=self.unfinished, is_clean=self.is_clean)
+        return Redactor(
+            self.find, unfinished=self.unfinished, is_clean=self.is_clean, halves=self.halves
+        )
 
     def known_stream(self) -> RedactingStream:
         """For words that must stay readable: what merely looks like a secret is left in them."""
