@@ -773,7 +773,7 @@ async def test_no_half_of_a_known_secret_is_left_where_output_was_cut(rig: Rig) 
         0,
         stdout=f"out {half}",
         stderr=f"{middle}\n[cut: 10 of 20 bytes]\n",
-        data={"bodyText": f"web {half}", "parts": ["%63orrect-horse-%62"]},
+        data={"bodyText": f"{'web ' * 99}{half}", "parts": [f"{'x ' * 200}%63orrect-horse-%62"]},
         truncated=True,
     )
     pieces: list[str] = []
@@ -781,7 +781,10 @@ async def test_no_half_of_a_known_secret_is_left_where_output_was_cut(rig: Rig) 
     assert (output.stdout, "".join(pieces)) == ("out [redacted]", "out [redacted]")
     left = "a [redacted]\n[9 bytes left out]\n[redacted] b\n[cut: 10 of 20 bytes]\n"
     assert output.stderr == left
-    assert output.data == {"bodyText": "web [redacted]", "parts": ["[redacted]"]}
+    assert output.data == {
+        "bodyText": f"{'web ' * 99}[redacted]",
+        "parts": [f"{'x ' * 200}[redacted]"],
+    }
     written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
     written += [row.value for row in await rig.journal.scan("executions")]
     assert not any(b"correct-" in each or b"staple" in each for each in written)

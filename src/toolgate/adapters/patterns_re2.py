@@ -88,6 +88,7 @@ class SecretPatterns:
         self._forms: dict[str, frozenset[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         self._longest = 0
+        self._written = ""
         self._automaton = ahocorasick.Automaton()
         self._set: re2.Set | None = None
         self._clean: set[str] = set()  # short texts that were looked through, since the last change
@@ -154,7 +155,7 @@ class SecretPatterns:
     def _rest(self, text: str) -> int:
         """How far the longest beginning of the text reaches that is the end of a known form."""
         head, longest = text[:STEM], 0
-        if len(head) == STEM:
+        if len(head) == STEM and head in self._written:
             for forms_ in self._forms.values():
                 for form in forms_:
                     at = form.find(head)
@@ -308,6 +309,7 @@ class SecretPatterns:
             searched.Add("|".join(re2.escape(_replaced(stem)) for stem in by_stem))
         searched.Compile()
         self._by_stem, self._automaton, self._set = by_stem, automaton, searched
+        self._written = "\0".join(form for all_ in by_stem.values() for form in all_)
         self._longest = max((len(form) for all_ in by_stem.values() for form in all_), default=0)
         return searched
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from toolgate.domain.tools import JsonValue
@@ -43,6 +44,8 @@ VALUE_MEMBERS: Final = frozenset({"value", "Value"})  # {"name": "Authorization"
 REMEMBERED_NAMES: Final = 4096
 LONGEST_REMEMBERED: Final = 128
 PREVIEW_LENGTH: Final = 240
+SHORTEST_CUT: Final = 256  # characters; a member of a value that is shorter was not what was cut
+MOST_CUTS: Final = 100  # looked at in one text: each stream is cut once, but may quote others
 STREAM_LIMIT: Final = 65_536  # what a stream holds back at most before it gives up on an end
 ENTROPY_WORD: Final = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 ENTROPY_BITS: Final = 3.6  # per character; random hex has 3.5-4, base64 above 4, words below
@@ -170,7 +173,7 @@ class Redactor:
         """As `cut`, for each text in a value; raises RecursionError."""
         match value:
             case str():
-                return self.cut(value)
+                return self.cut(value) if len(value) >= SHORTEST_CUT else value
             case dict():
                 return {key: self.cut_value(member) for key, member in value.items()}
             case list():
@@ -179,7 +182,8 @@ class Redactor:
                 return value
 
     def _cut_off(self, text: str) -> list[Span]:
-        notes = [place for note in _LEFT_OUT.finditer(text) for place in note.span()]
+        found = islice(_LEFT_OUT.finditer(text), MOST_CUTS)
+        notes = [place for note in found for place in note.span()]
         edges = [0, *notes, len(text)]
         return [
             span._replace(start=span.start + start, end=span.end + start)
