@@ -107,6 +107,26 @@ def test_base64_that_comes_line_by_line_is_caught() -> None:
             assert its_own not in shown.replace("\n", ""), (secret, shift)
 
 
+@pytest.mark.parametrize("size", [1, 7, 40])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_wrapped_base64_whose_last_line_is_short_is_caught_in_small_pieces(
+    size: int, end: str
+) -> None:
+    redactor = SecretPatterns(SECRETS[:12:2]).redactor()
+    for secret in SECRETS[:12:2]:
+        raw = secret.encode()
+        for shift in (30, 37, 44, 47, 53):
+            lines = base64.encodebytes(b"x" * shift + raw + b"y").decode()
+            text = f"out:\n{lines}after\n".replace("\n", end)
+            its_own = lines.replace("\n", "")[-(-shift * 8 // 6) : (shift + len(raw)) * 8 // 6]
+            stream = redactor.stream()
+            pieces = (text[at : at + size] for at in range(0, len(text), size))
+            shown = "".join(stream.feed(piece) for piece in pieces) + stream.close()
+            assert its_own[-12:] not in shown.replace(end, ""), (secret, shift)
+            assert shown.startswith(f"out:{end}eHh4")
+            assert shown.endswith(f"after{end}")
+
+
 def test_a_key_block_longer_than_a_stream_holds_back_is_swallowed_to_its_end() -> None:
     body = "\n".join("MIIEowIBAAKCAQEA" * 4 for _ in range(3000))
     text = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\nafter\n"

@@ -115,6 +115,17 @@ class TestOverHttp(DriverSuite):
         assert TOKEN not in text
         assert '"status":200' in text
 
+    async def test_a_call_that_ran_is_answered_where_its_exchange_cannot_be_noted(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "traces").write_text("no directory", encoding="utf-8")
+        async with open_rig(tmp_path / "other") as rig, serving(rig) as url:
+            traces = Traces(tmp_path, "traces")
+            async with ExecutorHttp(url, token=TOKEN, clock=SystemClock(), traces=traces) as driver:
+                response = await driver.run_tool(request("r1", "count"))
+            assert response.ok
+            assert isinstance(response.local_evidence_paths, UnsetType)
+
     async def test_a_wrong_bearer_is_refused(self, tmp_path: Path) -> None:
         async with open_rig(tmp_path / "other") as rig, serving(rig, token="another") as url:
             async with ExecutorHttp(url, token=TOKEN, clock=SystemClock()) as driver:

@@ -567,6 +567,36 @@ async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: R
     assert asked == ["http://a.example.com/", "http://a.example.com/there"]
 
 
+@pytest.mark.requirement("003/policy/redirects")
+async def test_a_hop_is_put_to_the_policy_with_the_method_that_it_is_asked_with(rig: Rig) -> None:
+    posts = """
+  - id: posts
+    allow: web.fetch
+    match: {url: {host: [a.example.com, b.example.com], method: [POST]}}
+    reason: Hooks
+"""
+    reads = """
+  - id: reads
+    allow: web.fetch
+    match: {url: {host: [b.example.com], method: [GET]}}
+    reason: Pages
+"""
+    rig.web.answers |= {
+        "http://a.example.com/": page("", status=303, location="http://b.example.com/"),
+        "http://b.example.com/": page("http://b.example.com/"),
+    }
+    wanted = {"url": "http://a.example.com/", "method": "POST", "body": "x=1"}
+    for number, (rules, followed) in enumerate([(posts, False), (posts + reads, True)]):
+        rig.policies[ACTIVE_POLICY] = load_policy(
+            POLICY + rules, parse_shell=TreeSitterShellParser()
+        )
+        rig.web.asked.clear()
+        assert (
+            as_ran(await rig.pipeline.run(call(f"r{number}", "web.fetch", **wanted))).ok is followed
+        )
+        assert [one.method for one in rig.web.asked] == ["POST", "GET"][: 1 + followed]
+
+
 @pytest.mark.requirement("003/response/output-capped")
 async def test_output_beyond_the_limit_is_cut_and_says_so(rig: Rig) -> None:
     rig.engine.outputs["count"] = ToolOutput(0, stdout="x" * 600_000, data=["y" * 2_000_000])
@@ -731,6 +761,44 @@ async def test_what_a_target_calls_its_isolation_is_looked_through_too(rig: Rig)
     written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
     written += [row.value for row in await rig.journal.scan("executions")]
     assert not any(b"correct-horse" in each for each in written)
+
+
+@pytest.mark.requirement("003/secrets/everywhere")
+async def test_no_half_of_a_known_secret_is_left_where_output_was_cut(rig: Rig) -> None:
+    secret = "correct-horse-battery-é-staple"
+    rig.patterns.learn(secret)
+    half = secret.encode()[:23].decode("utf-8", "replace")  # and half of a character
+    middle = f"a {secret[:15]}\n[9 bytes left out]\n{secret[12:]} b"
+    rig.engine.outputs["count"] = ToolOutput(
+        0,
+        stdout=f"out {half}",
+        stderr=f"{middle}\n[cut: 10 of 20 bytes]\n",
+        data={"bodyText": f"{'web ' * 99}{half}", "parts": [f"{'x ' * 200}%63orrect-horse-%62"]},
+        truncated=True,
+    )
+    pieces: list[str] = []
+    output = as_ran(await rig.pipeline.run(call("r1", "count"), update=pieces.append))
+    assert (output.stdout, "".join(pieces)) == ("out [redacted]", "out [redacted]")
+    left = "a [redacted]\n[9 bytes left out]\n[redacted] b\n[cut: 10 of 20 bytes]\n"
+    assert output.stderr == left
+    assert output.data == {
+        "bodyText": f"{'web ' * 99}[redacted]",
+        "parts": [f"{'x ' * 200}[redacted]"],
+    }
+    written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
+    written += [row.value for row in await rig.journal.scan("executions")]
+    assert not any(b"correct-" in each or b"staple" in each for each in written)
+
+
+async def test_what_begins_like_a_known_secret_is_shown_where_nothing_was_cut(rig: Rig) -> None:
+    rig.patterns.learn("https://hooks.example.com/of-one-team")
+    said = ToolOutput(0, stdout="see https://hooks.example.com", data={"cut": "https://hooks"})
+    rig.engine.outputs["count"] = said
+    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    assert (output.stdout, output.data) == (said.stdout, said.data)
+    short = said._replace(stdout="see https:", data=None, truncated=True)
+    rig.engine.outputs["count"] = short
+    assert as_ran(await rig.pipeline.run(call("r2", "count"))).stdout == "see https:"
 
 
 @pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)

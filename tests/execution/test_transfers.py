@@ -242,6 +242,18 @@ async def test_a_secret_is_found_wherever_it_lies(tmp_path: Path, at: int) -> No
         await place.files.keep(b"x" * at + SECRET.encode() + b"x" * WINDOW, owner=OWNER)
 
 
+async def test_a_secret_of_other_letters_is_found_in_a_file_that_is_no_text(tmp_path: Path) -> None:
+    secret = "geheim-für-日本-🙂"
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    files = FileArtifacts(
+        DiskBlobs(tmp_path), journal, clock=clock, holds_secret=lambda text: secret in text
+    )
+    for around in (b"\x80\n", b"\xe2\x82", b"\x00\xff"):
+        with pytest.raises(Invalid):
+            await files.keep(around + secret.encode() + around, owner=OWNER)
+
+
 async def test_a_file_that_takes_too_long_to_check_is_not_kept(tmp_path: Path) -> None:
     clock = FakeClock()
 

@@ -5,7 +5,6 @@ A failure is an output with `data.error` and an outcome; nothing a caller sends 
 
 import asyncio
 import base64
-import codecs
 import contextlib
 import json
 import math
@@ -21,6 +20,7 @@ from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.domain.urls import Url, parse_url
 from toolgate.execution.builtin import in_session
 from toolgate.execution.hops import Hops
+from toolgate.execution.pieces import Pieces
 from toolgate.execution.target_tools import (
     GET,
     PUT,
@@ -42,9 +42,7 @@ from toolgate.ports.sandbox import (
     Interpreter,
     Lost,
     NotStarted,
-    Piece,
     Session,
-    Stream,
 )
 from toolgate.ports.web import Web, WebRequest, WebResponse
 
@@ -161,10 +159,13 @@ class SandboxEngine:
         return await self._execute(request, command, update)
 
     async def _execute(self, request: ToolRequest, command: Command, update: Update) -> ToolOutput:
+        pieces = Pieces(update)
+
         async def execute(session: Session) -> Finished:
-            return await session.exec(command, piece=_decoded(update))
+            return await session.exec(command, piece=pieces)
 
         finished = await self._with_session(request, execute)
+        pieces.end()
         return _output(finished, isolation=self.isolation)
 
     async def _file_read(self, request: ToolRequest, _update: Update) -> ToolOutput:
@@ -267,18 +268,6 @@ def _web_output(answer: WebResponse) -> ToolOutput:
         data={"status": answer.status, "url": answer.url, "headers": headers},
         truncated=answer.truncated,
     )
-
-
-def _decoded(update: Update) -> Piece:
-    """Pieces as text; a character that is cut in two waits for its other half."""
-    decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in Stream}
-
-    def piece(stream: Stream, data: bytes) -> None:
-        text = decoders[stream].decode(data)
-        if text:
-            update(text)
-
-    return piece
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -5,6 +5,7 @@ address is the operator's own setting, so it may be private; redirects are not f
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.execution.builtin import failed
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Update, no_update
+
+log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES: Final = 1_000_000  # what the other side takes (toolgate.asgi)
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -102,7 +105,13 @@ class ExecutorHttp:
             "status": status,
             "duration_ms": self._clock.now_ms() - started,
         }
-        noted = await asyncio.to_thread(self._traces.note, request.request_id, line)
+        try:
+            noted = await asyncio.to_thread(self._traces.note, request.request_id, line)
+        except OSError as error:  # the call has run, and its answer is here
+            log.warning(
+                "trace_not_written request=%s error=%s", request.request_id, type(error).__name__
+            )
+            return response
         return msgspec.structs.replace(response, local_evidence_paths=[noted])
 
     async def artifact(self, ref: str) -> bytes:

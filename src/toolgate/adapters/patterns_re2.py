@@ -23,6 +23,7 @@ SHORTEST: Final = 4  # a shorter secret would take half of every text with it
 STEM: Final = 8  # how much of a form is searched for; the rest is compared where one is found
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
+WRAPPED_LINE: Final = 48  # characters of base64 without a gap, before a line's end
 VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
 SEARCH_MEMORY: Final = (
     64 << 20
@@ -70,10 +71,11 @@ _BACKSLASH: Final = re.compile(
 _SIGNS: Final = (("%", _PERCENT), ("\\", _BACKSLASH))
 _CUT_OFF: Final = re.compile(  # an escape of which only the beginning is there
     r"(?:%[0-9A-Fa-f]?|(?:\\u[dD][89abAB][0-9A-Fa-f]{2})?\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?"
-    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff])$"
+    r"|\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff]|\r)\Z"
 )
 _PLAIN_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-_WRAPPED: Final = re.compile(r"[A-Za-z0-9+/_-]{48}\r?\n")
+_HALF_CHARACTER: Final = "\ufffd"  # what becomes of one that was cut
+_WRAPPED: Final = re.compile(rf"[A-Za-z0-9+/_-]{{{WRAPPED_LINE}}}\r?\n")
 _BREAKS: Final = re.compile(r"\r?\n")
 
 _Escapes = re.Pattern[str]
@@ -86,6 +88,7 @@ class SecretPatterns:
         self._forms: dict[str, frozenset[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         self._longest = 0
+        self._written = ""
         self._automaton = ahocorasick.Automaton()
         self._set: re2.Set | None = None
         self._clean: set[str] = set()  # short texts that were looked through, since the last change
@@ -138,8 +141,34 @@ class SecretPatterns:
             text, text, (), seen={text}
         )
 
+    def halves(self, text: str) -> Sequence[Span]:
+        """Where a text that was cut begins with a known secret's rest, or ends with its beginning."""
+        self._built()
+        whole = text.rstrip(_HALF_CHARACTER)
+        begun = self._begun_anywhere(whole)
+        start = len(text) - len(text.lstrip(_HALF_CHARACTER))
+        ended = start + self._rest(text[start:])
+        spans = [Span(0, ended, KNOWN, 0), Span(begun, len(text), KNOWN, begun)]
+        shown = (ended - start, len(whole) - begun)
+        return [span for span, size in zip(spans, shown, strict=True) if size >= STEM]
+
+    def _rest(self, text: str) -> int:
+        """How far the longest beginning of the text reaches that is the end of a known form."""
+        head, longest = text[:STEM], 0
+        if len(head) == STEM and head in self._written:
+            for forms_ in self._forms.values():
+                for form in forms_:
+                    at = form.find(head)
+                    while at >= 0:
+                        if text.startswith(form[at:]):
+                            longest = max(longest, len(form) - at)
+                        at = form.find(head, at + 1)
+        return longest
+
     def redactor(self) -> Redactor:
-        return Redactor(self.find, unfinished=self.unfinished, is_clean=self.is_clean)
+        return Redactor(
+            self.find, unfinished=self.unfinished, is_clean=self.is_clean, halves=self.halves
+        )
 
     def known_stream(self) -> RedactingStream:
         """For words that must stay readable: what merely looks like a secret is left in them."""
@@ -154,7 +183,10 @@ class SecretPatterns:
         """Undo one kind of escape at a time: a secret may hold what looks like the other kind."""
         spans: list[Span] = []
         if self._secrets and _WRAPPED.search(text) is not None:
-            found = self._known(_BREAKS.sub("", text))
+            found = [
+                span._replace(anchor=max(0, span.start - WRAPPED_LINE))
+                for span in self._known(_BREAKS.sub("", text))
+            ]
             spans += _placed(found, original, (*undone, _BREAKS))
         if len(undone) == ROUNDS:
             return spans
@@ -201,7 +233,8 @@ class SecretPatterns:
             whole = _CUT_OFF.sub("", behind.text)
             start = self._begun(whole)
             if start < len(whole):
-                begun = min(begun, behind.origin(start))
+                line = WRAPPED_LINE if escapes is _BREAKS else 0  # by which it is known again
+                begun = min(begun, behind.origin(max(0, start - line)))
             begun = min(begun, self._begun_behind(behind, seen=seen))
         return begun
 
@@ -276,6 +309,7 @@ class SecretPatterns:
             searched.Add("|".join(re2.escape(_replaced(stem)) for stem in by_stem))
         searched.Compile()
         self._by_stem, self._automaton, self._set = by_stem, automaton, searched
+        self._written = "\0".join(form for all_ in by_stem.values() for form in all_)
         self._longest = max((len(form) for all_ in by_stem.values() for form in all_), default=0)
         return searched
 

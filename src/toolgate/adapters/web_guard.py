@@ -219,7 +219,7 @@ class GuardedWeb:
         try:
             async with asyncio.timeout(self._limits.total_s):
                 while True:
-                    await self._check(url, granted)
+                    await self._check(url, method, granted)
                     answer = await self._ask(url, method, headers, body)
                     location = answer.header("location")
                     if answer.status not in REDIRECTS or not location:
@@ -235,9 +235,9 @@ class GuardedWeb:
         except TimeoutError as error:
             raise Unavailable(f"{url.origin} took over {self._limits.total_s} s") from error
 
-    async def _check(self, url: Url, granted: Granted) -> None:
+    async def _check(self, url: Url, method: str, granted: Granted) -> None:
         """Before the connection pool is asked: a literal address never meets the resolver."""
-        if not granted(url):
+        if not granted(url, method):
             raise Blocked(url.endpoint, "not a host that was granted")
         if url.host.address is not None or not url.host.canonical:
             await self._guard.addresses(url.host, url.port)

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from toolgate.domain.tools import JsonValue
@@ -43,6 +44,8 @@ VALUE_MEMBERS: Final = frozenset({"value", "Value"})  # {"name": "Authorization"
 REMEMBERED_NAMES: Final = 4096
 LONGEST_REMEMBERED: Final = 128
 PREVIEW_LENGTH: Final = 240
+SHORTEST_CUT: Final = 256  # characters; a member of a value that is shorter was not what was cut
+MOST_CUTS: Final = 100  # looked at in one text: each stream is cut once, but may quote others
 STREAM_LIMIT: Final = 65_536  # what a stream holds back at most before it gives up on an end
 ENTROPY_WORD: Final = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 ENTROPY_BITS: Final = 3.6  # per character; random hex has 3.5-4, base64 above 4, words below
@@ -53,6 +56,7 @@ _OUR_IDS: Final = re.compile(
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 _FLAG: Final = re.compile(r"--?[A-Za-z][A-Za-z0-9_-]*")
 _CLOSED: Final = re.compile(r"-----|\n|.{80}", re.DOTALL)  # the rest of a key block's last line
+_LEFT_OUT: Final = re.compile(r"\n\[(?:\d+ bytes left out|cut: [^\]\n]+)\]\n")  # said at a cut
 _WORD_END: Final = re.compile(r"[\s\"'<>]")
 
 
@@ -112,10 +116,12 @@ class Redactor:
         *,
         unfinished: Callable[[str], int] | None = None,
         is_clean: Callable[[str], bool] | None = None,
+        halves: Find | None = None,
     ) -> None:
         self._find = find
         self._unfinished = unfinished or (lambda text: len(text))
         self._is_clean = is_clean or (lambda text: not find(text))
+        self._halves = halves or (lambda _text: ())
 
     def text(self, text: str) -> str:
         try:
@@ -155,6 +161,35 @@ class Redactor:
         """A short form for people: what looks random is masked too, then the rest is cut off."""
         clean = ENTROPY_WORD.sub(_mask_random, self.text(text))
         return clean if len(clean) <= limit else clean[: max(0, limit - 1)] + "…"
+
+    def cut(self, text: str) -> str:
+        """What is left of a text, redacted already, that a limit has cut, maybe amid a secret."""
+        try:
+            return mask(text, self._cut_off(text))
+        except Exception:  # noqa: BLE001 -- as in text()
+            return UNCHECKED
+
+    def cut_value(self, value: JsonValue) -> JsonValue:
+        """As `cut`, for each text in a value; raises RecursionError."""
+        match value:
+            case str():
+                return self.cut(value) if len(value) >= SHORTEST_CUT else value
+            case dict():
+                return {key: self.cut_value(member) for key, member in value.items()}
+            case list():
+                return [self.cut_value(item) for item in value]
+            case _:
+                return value
+
+    def _cut_off(self, text: str) -> list[Span]:
+        found = islice(_LEFT_OUT.finditer(text), MOST_CUTS)
+        notes = [place for note in found for place in note.span()]
+        edges = [0, *notes, len(text)]
+        return [
+            span._replace(start=span.start + start, end=span.end + start)
+            for start, end in zip(edges[::2], edges[1::2], strict=True)
+            for span in self._halves(text[start:end])
+        ]
 
     def stream(self) -> "RedactingStream":
         return RedactingStream(self._find, unfinished=self._unfinished)

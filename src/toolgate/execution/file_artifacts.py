@@ -25,7 +25,7 @@ CHECK_SECONDS: Final = 10.0  # a file can be written so that each of its bytes h
 WINDOW: Final = 64 * 1024
 OVERLAP: Final = 4 * 1024  # longer than what gives a secret away
 PREFIX: Final = "files/"
-_TEXTS: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}")
+_TEXTS: Final = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]{8,}")
 _REF: Final = re.compile(r"files/([0-9a-f]{64})")
 
 
@@ -115,7 +115,7 @@ def _readable(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return b"\0".join(_TEXTS.findall(content)).decode()
+        return "\0".join(_TEXTS.findall(content.decode("utf-8", "replace")))
 
 
 def is_file(ref: str) -> bool:

@@ -15,9 +15,12 @@ class Hops:
         self._permits = permits
         self._asked = 0
 
-    def __call__(self, url: Url) -> bool:
+    def __call__(self, url: Url, method: str) -> bool:
         self._asked += 1
-        return self._permits(self._request, url)
+        request = self._request
+        if "method" in request.args:  # after some redirects it's another one
+            request = request._replace(args={**request.args, "method": method})
+        return self._permits(request, url)
 
     def outcome(self, refused: ToolgateError) -> Outcome:
         """What was done before this: the hops but the last, or all where its answer led nowhere."""

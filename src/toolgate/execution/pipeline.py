@@ -407,7 +407,7 @@ class Pipeline:
             await running.started()
             output = await engine.run(call.request, update=shown)
             if stream is not None and (rest := stream.close()):
-                update(rest)
+                update(self._redactor.cut(rest) if output.truncated else rest)
         except TimeoutError:
             output = failed("The engine gave up waiting", outcome=Outcome.MAY_HAVE_EXECUTED)
         except (Invalid, Refused, NotFound) as refused:
@@ -435,9 +435,11 @@ def clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     texts = f"{out}\0{err}\0{isolation}"
     if redactor.text(texts) != texts:
         out, err, isolation = map(redactor.text, (out, err, isolation))
+    if output.truncated:
+        out, err = redactor.cut(out), redactor.cut(err)
     stdout, stdout_cut = _capped(out)
     stderr, stderr_cut = _capped(err)
-    data, data_cut = _bounded(output.data, redactor)
+    data, data_cut = _bounded(output.data, redactor, cut=output.truncated)
     unchanged = stdout is output.stdout and stderr is output.stderr
     if unchanged and data is None and isolation == output.isolation:
         return output
@@ -465,12 +467,14 @@ def _capped(text: str) -> tuple[str, bool]:
     return f"{text[:MAX_TEXT]}\n[cut: {MAX_TEXT} of {len(text)} characters]\n", True
 
 
-def _bounded(data: JsonValue, redactor: Redactor) -> tuple[JsonValue, bool]:
+def _bounded(data: JsonValue, redactor: Redactor, *, cut: bool) -> tuple[JsonValue, bool]:
     """Structured data without secrets; a note in its place where there is too much of it."""
     if data is None:
         return None, False
     clean = redactor.value(data)
     try:
+        if cut:
+            clean = redactor.cut_value(clean)
         fits = len(msgspec.json.encode(clean)) <= MAX_DATA_BYTES
     except (TypeError, ValueError, RecursionError):
         return {"unreadable": True}, True

@@ -7,10 +7,10 @@ from typing import Protocol
 from toolgate.domain.errors import Refused
 from toolgate.domain.urls import Url
 
-Granted = Callable[[Url], bool]  # asked before each hop, the first one too
+Granted = Callable[[Url, str], bool]  # asked with the method before each hop, the first one too
 
 
-def any_host(_: Url) -> bool:
+def any_host(_url: Url, _method: str) -> bool:
     """For callers whose policy has already spoken; the guard's own table still holds."""
     return True
 

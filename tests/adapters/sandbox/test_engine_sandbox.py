@@ -222,7 +222,7 @@ async def test_a_runner_follows_a_redirect_only_to_where_its_caller_was_allowed(
     class Redirecting(FakeWeb):
         async def fetch(self, request: WebRequest, *, granted: Granted = any_host) -> WebResponse:
             for url in ("http://e/", "http://e/b", "https://e/", "http://e:8080/", "http://f/"):
-                followed[url] = granted(parse_url(url))
+                followed[url] = granted(parse_url(url), "GET")
             return await super().fetch(request, granted=granted)
 
     web = Redirecting(WebResponse("http://e/", 200, (), b"body", False))

@@ -141,7 +141,7 @@ async def test_a_raw_connection_meets_the_same_guard(inside: Inside, liar: Liar)
 async def test_a_host_that_was_not_granted_is_not_looked_up(inside: Inside, liar: Liar) -> None:
     async with GuardedWeb(Guard(resolve=liar), limits=FAST) as web:
         with pytest.raises(Blocked):
-            await web.fetch(WebRequest("http://elsewhere.example.com/"), granted=lambda _: False)
+            await web.fetch(WebRequest("http://elsewhere.example.com/"), granted=lambda *_: False)
     assert liar.asked == []
 
 
@@ -149,7 +149,7 @@ async def test_each_hop_is_granted_anew(inside: Inside, open_web: GuardedWeb) ->
     inside.answer = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n"
     seen: list[str] = []
 
-    def granted(url: Url) -> bool:
+    def granted(url: Url, _method: str) -> bool:
         seen.append(url.target)
         return url.target == "/first"
 
@@ -181,11 +181,19 @@ async def test_a_post_that_is_sent_elsewhere_becomes_a_get(
     inside: Inside, open_web: GuardedWeb
 ) -> None:
     inside.answer = b"HTTP/1.1 303 See Other\r\nLocation: /done\r\nContent-Length: 0\r\n\r\n"
+    methods: list[str] = []
+
+    def granted(_url: Url, method: str) -> bool:
+        methods.append(method)
+        return True
+
     with pytest.raises(Blocked):
         await open_web.fetch(
-            WebRequest(f"http://127.0.0.1:{inside.port}/", method="POST", body=b"x=1")
+            WebRequest(f"http://127.0.0.1:{inside.port}/", method="POST", body=b"x=1"),
+            granted=granted,
         )
     assert [head.split(b" ")[0] for head in inside.heads[:2]] == [b"POST", b"GET"]
+    assert methods[:2] == ["POST", "GET"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """`shell`: a command in the session's sandbox."""
 
-import codecs
 from typing import Annotated
 
 import msgspec
 
 from toolgate.domain.tools import Level, Outcome, ToolOutput
 from toolgate.execution.builtin import Args, Context, define, failed, text_of
-from toolgate.ports.sandbox import Command, Finished, Lost, NotStarted, Piece, Stream
+from toolgate.execution.pieces import Pieces
+from toolgate.ports.sandbox import Command, Finished, Lost, NotStarted
 
 MAX_TIMEOUT_MS = 175_000  # the sandbox's own cap (DESIGN, "The sandbox")
 
@@ -20,25 +20,15 @@ class ShellArgs(Args, frozen=True):
 async def run(args: ShellArgs, context: Context) -> ToolOutput:
     timeout = args.timeout_ms / 1000 if args.timeout_ms is not None else None
     command = Command(args.command, timeout_seconds=timeout)
+    pieces = Pieces(context.update)
     try:
-        finished = await context.in_session(
-            lambda session: session.exec(command, piece=_pieces(context))
-        )
+        finished = await context.in_session(lambda session: session.exec(command, piece=pieces))
     except NotStarted as failure:
         return failed(f"shell: {failure}")
     except Lost as failure:
         return failed(f"shell: {failure}", outcome=Outcome.MAY_HAVE_EXECUTED)
+    pieces.end()
     return _output(finished, isolation=context.isolation)
-
-
-def _pieces(context: Context) -> Piece:
-    decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in Stream}
-
-    def piece(stream: Stream, data: bytes) -> None:
-        if text := decoders[stream].decode(data):
-            context.update(text)
-
-    return piece
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
