@@ -26,7 +26,7 @@ from toolgate.surfaces.gateway.plans import (
 )
 
 LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
-CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty for one of ours
+CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty: nobody's
 
 MAX_CALLS: Final = 64  # ours: in one command
 
@@ -36,6 +36,7 @@ class ToolPlanner:
     pipeline: ToolPipeline
     level_of: LevelOf
     capability_of: CapabilityOf
+    own_capability_of: CapabilityOf = lambda _tool: ""  # of a server of ours
 
     def decode(self, raw: bytes) -> wire.ToolCommand:
         return wire.decode_tool_command(raw)
@@ -53,7 +54,8 @@ class ToolPlanner:
             raise Forbidden(outside)
         session = given(command.session_key, "")
         names = [call.name for call in calls]
-        charged = (*servers, *names)
+        ours = [own for name in names if (own := self.own_capability_of(name))]
+        charged = (*servers, *ours, *names)
 
         async def run(ticket: Ticket) -> Came:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
