@@ -17,7 +17,7 @@ from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolReq
 from toolgate.ports.pipeline import Answer
 from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
-from toolgate.testing.pipeline import FakePipeline
+from toolgate.testing.pipeline import FakePipeline, echo
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -610,3 +610,50 @@ async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() 
             while pipeline.faulty or door.parts.states._tasks:
                 await asyncio.sleep(0)
             assert (await device.tool("pay", key="k", requestId="r")).status == 200
+
+
+async def test_calls_that_ran_have_their_results_when_the_right_to_the_last_is_taken_away(
+    door: Door,
+) -> None:
+    door.pipeline.add("note", Level.WRITE, echo)
+    door.pipeline.add("pay", Level.SIGN, echo)
+    device = await door.pair(**ALL)
+    calls = [
+        {"id": "a", "name": "note", "arguments": {"text": "kept"}},
+        {"id": "b", "name": "pay", "arguments": {}},
+    ]
+    asked = {"requestId": "r", "payload": {"toolCalls": calls}}
+    first = await device.post("/command/tool", asked, key="k")
+    assert first.status == 202, first.json
+    device = await door.pair(tools="read")
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    state = await device.get("/command/r?wait=10")
+    noted, paid = state.data["answer"]["data"]["results"]
+    assert (noted["success"], noted["data"]) == (True, "kept")
+    assert (paid["success"], paid["outcome"]) == (False, "not_started")
+    assert [request.tool for request in door.pipeline.ran] == ["note"]
+
+
+async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door: Door) -> None:
+    for name in ("first", "second"):
+        door.pipeline.add(name, Level.SIGN, echo)
+    door.pipeline.add("note", Level.WRITE, echo)
+    device = await door.pair(**ALL)
+    names = ("note", "first", "second")
+    calls = [{"id": name, "name": name, "arguments": {"text": name}} for name in names]
+    asked = {"requestId": "r", "payload": {"toolCalls": calls}}
+    first = await device.post("/command/tool", asked, key="k")
+    waits = first.data["approvalId"]
+    later = waits[:-1] + "2"
+    await door.pipeline.decide_approval(later, approve=True, decided_by="operator", reason="")
+    again = await device.post("/command/tool", asked, key="k")
+    assert (again.status, again.data["approvalId"]) == (202, waits)
+    device = await door.pair(tools="read")
+    await door.pipeline.decide_approval(waits, approve=True, decided_by="operator", reason="")
+    state = await device.get("/command/r?wait=10")
+    results = state.data["answer"]["data"]["results"]
+    assert [one["success"] for one in results] == [True, False, True]
+    told = [event.data for event in await door.journal.read("gateway")]
+    assert sum(b'"pending"' in data for data in told) == 1

@@ -49,6 +49,7 @@ class OpenCommand(msgspec.Struct, frozen=True):
     at: int
     approval_id: str
     run_id: str
+    ran: bytes = b""  # the answer's data, where the rest may not run any more
 
 
 class State(msgspec.Struct, frozen=True):
@@ -139,6 +140,7 @@ class States:
             at=entered.at,
             approval_id=waiting.approval_id,
             run_id=waiting.run_id,
+            ran=waiting.ran,
         )
         self._want(kept)
         state = State(entered.command_id, _PENDING, waiting.approval_id, waiting.run_id)

@@ -1,7 +1,7 @@
 """`/command/tool`: one call or several, each through the pipeline, each with its own result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -29,6 +29,7 @@ LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
 CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty: nobody's
 
 MAX_CALLS: Final = 64  # ours: in one command
+_NOT_ANY_MORE: Final = Denied("blocked", "", "the right to it was taken away while it waited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ class ToolPlanner:
                 answers.append(await self.pipeline.run(request, rider=rider))
             if ticket.rider.ended:
                 return ticket.done
-            return first_waiting(answers) or _done(calls, answers)
+            if (waiting := first_waiting(answers)) is not None:
+                return replace(waiting, ran=_ran(calls, answers))
+            return _done(calls, answers)
 
         return Plan(
             level=levels[0] if len(levels) == 1 else max(levels, key=lambda level: level.rank),
@@ -106,6 +109,14 @@ def _done(calls: list[wire.ToolCall], answers: list[Answer]) -> Done:
     problem = denied(refusals[0])
     problem.data = data
     return Done(data, problem)
+
+
+def _ran(calls: list[wire.ToolCall], answers: list[Answer]) -> bytes:
+    """The results, should those that wait never run; nothing where none has run."""
+    if not any(isinstance(answer, Ran) for answer in answers):
+        return b""
+    settled: list[Answer] = [_NOT_ANY_MORE if isinstance(one, Pending) else one for one in answers]
+    return wire.encode(_done(calls, settled).data)
 
 
 def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:

@@ -268,7 +268,8 @@ class Commands:
                 raise  # that may pass: the command goes on waiting
 
             async def refuse(_: Ticket) -> Done:
-                return Done(problem.data, problem)
+                # Of several calls, those that ran before have their results to tell.
+                return Done(msgspec.Raw(kept.ran)) if kept.ran else Done(problem.data, problem)
 
             return Plan(Level.READ, str(entered.kind), (), refuse)
         return plan
@@ -356,14 +357,16 @@ class Commands:
         paid: Paid | None,
     ) -> Reply:
         before = ticket.waited
-        if before is None or before != (waiting.approval_id, waiting.run_id):
+        told = before is not None and _same(before, waiting)
+        if before is None or not told or before.ran != waiting.ran:
             due = waiting.expires_at + 1 if waiting.expires_at else None
+            event = self.records.event(entered, plan.name, wire.EventStatus.PENDING)
             await self.journal.commit(
                 *ticket.unwritten(),
                 *((self.keys.begin(claim),) if claim is not None else ()),
                 *self.states.wait(entered, waiting, due=due),
                 *(self.limits.writes(paid) if paid is not None else ()),
-                self.records.event(entered, plan.name, wire.EventStatus.PENDING),
+                *(() if told else (event,)),
             )
             if due is not None:
                 self.wake_at(due)
@@ -419,9 +422,15 @@ class Commands:
 def _taken_up(command_id: str, request_id: str, waiting: OpenCommand | None) -> Ticket:
     """The ticket of a command that was let in before, and perhaps has waited."""
     ticket = Ticket(command_id, request_id, waiting.run_id if waiting else "")
-    ticket.waited = (waiting.approval_id, waiting.run_id) if waiting else None
+    if waiting is not None:
+        ticket.waited = Waiting(waiting.approval_id, waiting.run_id, ran=waiting.ran)
     ticket.rider.began = True
     return ticket
+
+
+def _same(before: Waiting, now: Waiting) -> bool:
+    """Whether it waits for what it waited for."""
+    return (before.approval_id, before.run_id) == (now.approval_id, now.run_id)
 
 
 def _headers(entered: Entered, spent: Spent) -> Headers:
