@@ -71,7 +71,6 @@ class Commands:
 
     async def post(self, asked: Asked) -> Reply:
         """Never raises but when cancelled."""
-        bucket = Bucket(f"device/{asked.identity.name}", self.rate, "this device")
         try:
             entered = read(
                 asked,
@@ -81,7 +80,8 @@ class Commands:
                 started=self.clock.monotonic(),
             )
         except EXPECTED as wrong:
-            return await self._refuse_unread(asked, bucket, wrong)
+            return await self.refuse(asked, wrong)
+        bucket = self._bucket_of(asked.identity)
         try:
             return await self._post(entered, bucket)
         except Exception as wrong:  # noqa: BLE001 -- a fault of ours is logged as such
@@ -250,8 +250,8 @@ class Commands:
                 self.keys.release(claim, None)
             raise
         ticket = _taken_up(kept.command_id, kept.request_id, kept)
-        bucket = Bucket(f"device/{kept.who}", self.rate, "this device")
-        await self._run(entered, plan, claim, ticket, self.limits.look(bucket), again=True)
+        spent = self.limits.look(self._bucket_of(identity))
+        await self._run(entered, plan, claim, ticket, spent, again=True)
 
     async def _plan_again(self, entered: Entered, kept: OpenCommand) -> Plan:
         """As before; where the right to it was taken away meanwhile, a plan that says so."""
@@ -380,7 +380,9 @@ class Commands:
         )
         return success(data, entered.trace_id, status=202, headers=headers)
 
-    async def _refuse_unread(self, asked: Asked, bucket: Bucket, wrong: Exception) -> Reply:
+    async def refuse(self, asked: Asked, wrong: Exception) -> Reply:
+        """Of one that makes no sense, or is of nobody who may send any."""
+        bucket = self._bucket_of(asked.identity)
         problem = problem_of(wrong)
         trace_id = trace_id_of("", asked.traceparent)
         writes: Sequence[Operation] = ()
@@ -410,6 +412,9 @@ class Commands:
         await self._try_commit(writes)
         headers = _headers(entered, self.limits.look(bucket))
         return failure(problem, entered.trace_id, headers=_without(headers, problem.headers))
+
+    def _bucket_of(self, identity: Identity) -> Bucket:
+        return Bucket(f"device/{identity.name}", self.rate, "this device")
 
     async def _try_commit(self, writes: Sequence[Operation]) -> None:
         """For what is refused anyway: it is refused whether or not that can be written down."""
