@@ -4,12 +4,13 @@ import asyncio
 import gc
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.surfaces.gateway.conftest import ALL, Door, open_door
+from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.idempotency import request_hash
@@ -657,3 +658,64 @@ async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door
     assert [one["success"] for one in results] == [True, False, True]
     told = [event.data for event in await door.journal.read("gateway")]
     assert sum(b'"pending"' in data for data in told) == 1
+
+
+async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_once(
+    tmp_path: Path,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hangs(_: object) -> ToolOutput:
+        began.set()
+        await may_end.wait()
+        return ToolOutput(0)
+
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    async with open_door(home=running) as door:
+        door.pipeline.add("kv.set", Level.WRITE, hangs)
+        device = await door.pair(**ALL)
+        asked = asyncio.create_task(device.tool("kv.set", key="k", requestId="r"))
+        await asyncio.wait_for(began.wait(), 10)
+        shutil.copytree(running, killed)  # as a killed process leaves it
+        may_end.set()
+        await asked
+    for _ in range(2):
+        async with open_door(home=killed) as door:
+            events = await device_events(door)
+            assert events == ["kv.set started", "kv.set failed"]
+            state = await Paired(door, "laptop", device.token).get("/command/r")
+            assert state.data["status"] == "done"
+            error = state.data["answer"]["error"]
+            assert (error["code"], error["outcome"]) == ("ERR_INTERNAL", "may_have_executed")
+    async with open_door(home=killed) as door:
+        door.pipeline.add("kv.set", Level.WRITE, writes)
+        again = Paired(door, "laptop", device.token)
+        answer = await again.tool("kv.set", key="k", requestId="r")
+        assert answer.status == 200
+        state = await again.get("/command/r")
+        assert state.data["answer"]["ok"] is True
+
+
+async def device_events(door: Door) -> list[str]:
+    events = await door.journal.read("gateway")
+    return [json.loads(event.data)["message"] for event in events]
+
+
+async def test_a_command_that_failed_here_is_not_told_of_again_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def fails(*_: object, **__: object) -> Answer:
+        raise Unavailable("gone")
+
+    async with open_door(home=tmp_path) as door:
+        door.pipeline.add("kv.set", Level.WRITE, writes)
+        device = await door.pair(**ALL)
+        run = FakePipeline.run
+        try:
+            FakePipeline.run = fails  # type: ignore[method-assign]
+            assert (await device.tool("kv.set", key="k")).status == 500
+        finally:
+            FakePipeline.run = run  # type: ignore[method-assign]
+    async with open_door(home=tmp_path) as door:
+        assert await device_events(door) == ["kv.set started", "kv.set failed"]

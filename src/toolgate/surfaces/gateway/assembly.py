@@ -114,7 +114,6 @@ class Assembled:
             self.pairing,
             self.capabilities,
             self.limits,
-            self.keys,
             self.events,
             self.commands,
         ):

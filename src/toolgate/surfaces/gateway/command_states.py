@@ -166,7 +166,7 @@ class States:
         tried = False
         while True:
             before = self._by_request.get((identity.name, request_id))
-            found = await self._known_state(identity, request_id)
+            found = await self.known_state(identity, request_id)
             running = self._by_request.get((identity.name, request_id))
             if running != before:  # it began or ended while its row was read
                 continue
@@ -187,7 +187,7 @@ class States:
             except TimeoutError:
                 continue
 
-    async def _known_state(self, identity: Identity, request_id: str) -> State | None:
+    async def known_state(self, identity: Identity, request_id: str) -> State | None:
         row = await self.journal.get(STATES, _state_key(identity.name, request_id))
         return None if row is None else _unpack_state(self.seal.open(row.value))
 

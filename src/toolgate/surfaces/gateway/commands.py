@@ -8,6 +8,7 @@ pipeline makes anyway, where the plan is a tool call.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -20,7 +21,7 @@ from toolgate.domain.devices import Identity, Kind, Who
 from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.idempotency import Known
 from toolgate.domain.ratelimit import Rate, Spent
-from toolgate.domain.tools import Level
+from toolgate.domain.tools import Level, Outcome
 from toolgate.ports.clock import Clock
 from toolgate.ports.ids import NewId
 from toolgate.ports.journal import Journal, Operation
@@ -50,6 +51,12 @@ from toolgate.surfaces.gateway.traces import trace_id_of
 
 log = logging.getLogger(__name__)
 
+_INTERRUPTED: Final = Problem(
+    Code.INTERNAL,
+    "the gateway was stopped while this ran; the same Idempotency-Key tells what is known",
+    outcome=Outcome.MAY_HAVE_EXECUTED,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Commands:
@@ -67,6 +74,8 @@ class Commands:
     wake_at: Callable[[int], None] = lambda _due: None
 
     async def load(self) -> None:
+        for slot, known in await self.keys.load():
+            await self._tell_interrupted(slot, known)
         await self.states.load(self._resume)
 
     async def post(self, asked: Asked) -> Reply:
@@ -167,9 +176,8 @@ class Commands:
         ]
         claim = None
         if entered.key:
-            claim = self._claim(entered)
-            # A run of an agent goes on without us, and may do what only it knows of.
-            if plan.level is not Level.READ or not plan.rides:
+            claim = self._claim(entered, plan.name)
+            if _keeps_key(plan):
                 begin.append(self.keys.begin(claim))
         ticket = Ticket(entered.command_id, entered.request_id, rider=Rider(begin))
         if not plan.rides:
@@ -183,12 +191,15 @@ class Commands:
             ticket.rider.began = True
         return await self._run(entered, plan, claim, ticket, paid.spent, paid=paid)
 
-    def _claim(self, entered: Entered) -> Claim:
+    def _claim(self, entered: Entered, name: str) -> Claim:
         first = first_use(
             entered.request_hash,
             command_id=entered.command_id,
             request_id=entered.request_id,
             now=entered.at,
+            kind=entered.kind,
+            name=name,
+            trace_id=entered.trace_id,
         )
         return self.keys.claim(entered.slot, first)
 
@@ -242,7 +253,7 @@ class Commands:
         )
         if kept.key and self.keys.running(entered.slot):
             return
-        claim = self._claim(entered) if kept.key else None
+        claim = self._claim(entered, name_of(entered)) if kept.key else None
         try:
             plan = await self._plan_again(entered, kept)
         except BaseException:
@@ -298,7 +309,7 @@ class Commands:
         headers = _headers(entered, spent)
         self.states.enter(entered, plan.name, ticket.run_id)
         try:
-            outcome = await self._outcome(entered, plan, ticket)
+            outcome = await self._outcome(entered, plan, claim, ticket)
             if isinstance(outcome, Waiting):
                 return await self._wait(entered, plan, claim, ticket, outcome, headers, paid)
             if not ticket.rider.ended:
@@ -316,7 +327,9 @@ class Commands:
             if claim is not None:
                 self.keys.release(claim, known)
 
-    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Came:
+    async def _outcome(
+        self, entered: Entered, plan: Plan, claim: Claim | None, ticket: Ticket
+    ) -> Came:
         """What the plan came to. A fault of ours is no answer: the same key may try again."""
         try:
             return await plan.run(ticket)
@@ -324,9 +337,45 @@ class Commands:
             problem = problem_of(refusal)
             return Done(problem.data, problem)
         except Exception:
-            failed = self.records.event(entered, plan.name, wire.EventStatus.FAILED)
-            await self._try_commit([*ticket.unwritten(), failed])
+            failed: list[Operation] = [
+                self.records.event(entered, plan.name, wire.EventStatus.FAILED)
+            ]
+            if claim is not None and _keeps_key(plan):
+                failed.append(self.keys.told(claim.slot, claim.known))
+            await self._try_commit([*ticket.unwritten(), *failed])
             raise
+
+    async def _tell_interrupted(self, slot: str, known: Known) -> None:
+        """The end of a command that ran when the last process was stopped.
+
+        Nothing is run: the same key goes on with it, and is told what the pipeline knows.
+        """
+        if await self.states.waiting(known.command_id) is not None:
+            return
+        who = slot.partition("\n")[0]
+        entered = Entered(
+            kind=Kind(known.kind),
+            identity=self.registry.identity(who) or Identity(Who.DEVICE, who),
+            raw=b"",
+            command=None,
+            level=None,
+            command_id=known.command_id,
+            request_id=known.request_id,
+            named=True,
+            key="",
+            request_hash=known.request_hash,
+            trace_id=known.trace_id,
+            at=known.at,
+            started=self.clock.monotonic() - (self.clock.now_ms() - known.at) / 1000,
+        )
+        writes: list[Operation] = [
+            self.records.event(entered, known.name, wire.EventStatus.FAILED),
+            self.keys.told(slot, known),
+        ]
+        if await self.states.known_state(entered.identity, known.request_id) is None:
+            body = failure(_INTERRUPTED, known.trace_id).body
+            writes += self.states.end(entered, body, waited=False)
+        await self._try_commit(writes)
 
     def _ended(
         self, entered: Entered, plan: Plan, claim: Claim | None, done: Done, *, again: bool
@@ -422,6 +471,12 @@ class Commands:
             await self.journal.commit(*writes)
         except Unavailable as unavailable:
             log.error("not_recorded error=%s", unavailable)
+
+
+def _keeps_key(plan: Plan) -> bool:
+    """Whether its key is written as it begins: what it did may be known to none but the pipeline,
+    or to a run of an agent, which goes on without us."""
+    return plan.level is not Level.READ or not plan.rides
 
 
 def _taken_up(command_id: str, request_id: str, waiting: OpenCommand | None) -> Ticket:
