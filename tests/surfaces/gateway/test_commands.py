@@ -15,6 +15,7 @@ from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.idempotency import request_hash
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.orchestration.runs import Runs
 from toolgate.ports.pipeline import Answer
 from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
@@ -719,3 +720,55 @@ async def test_a_command_that_failed_here_is_not_told_of_again_at_the_next_start
             FakePipeline.run = run  # type: ignore[method-assign]
     async with open_door(home=tmp_path) as door:
         assert await device_events(door) == ["kv.set started", "kv.set failed"]
+
+
+async def test_an_agent_that_was_at_work_when_the_process_was_killed_answers_after_it(
+    tmp_path: Path,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> ToolOutput:
+        began.set()
+        await may_end.wait()
+        return ToolOutput(0, stdout="rested")
+
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    message = {"agentId": "script", "message": "[[tool:slow {}]]"}
+    pipeline = FakePipeline()
+    pipeline.add("slow", Level.READ, slow)
+    async with open_door(home=running, pipeline=pipeline) as door:
+        device = await door.pair(**ALL)
+        command = {"requestId": "r", "payload": message}
+        asked = asyncio.create_task(device.post("/command/agent", command))
+        await asyncio.wait_for(began.wait(), 10)
+        shutil.copytree(running, killed)  # as a killed process leaves it
+        may_end.set()
+        assert (await asked).status == 200
+        assert await door.journal.scan("open_commands") == []
+    pipeline = FakePipeline()
+    pipeline.add("slow", Level.READ, slow)
+    async with open_door(home=killed, pipeline=pipeline) as door:
+        for run_id, _ in await door.runs.open_runs():  # as a start does
+            door.dispatcher.dispatch(run_id)
+        state = await Paired(door, "laptop", device.token).get("/command/r?wait=20")
+        assert state.data["status"] == "done", state.json
+        assert state.data["answer"]["ok"] is True, state.json
+        assert await device_events(door) == ["script started", "script succeeded"]
+        assert await door.journal.scan("open_commands") == []
+
+
+async def test_an_agents_command_that_failed_here_is_not_set_to_work_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise Unavailable("the disk is gone")
+
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair(**ALL)
+        command = {"requestId": "r", "payload": {"agentId": "echo", "message": "once"}}
+        with monkeypatch.context() as patched:
+            patched.setattr(Runs, "invoke", fails)
+            assert (await device.post("/command/agent", command)).status == 500
+        assert await door.journal.scan("open_commands") == []
+        assert (await device.get("/command/r")).status == 404

@@ -149,6 +149,11 @@ class States:
             self._row(entered, state),
         )
 
+    def drop(self, entered: Entered) -> Sequence[Operation]:
+        """Of one that is open and is not to be gone on with."""
+        key = _state_key(entered.identity.name, entered.request_id)
+        return (Delete(OPEN, entered.command_id), Delete(STATES, key))
+
     def end(self, entered: Entered, body: bytes, *, waited: bool) -> Sequence[Operation]:
         """The rows of a command that has ended: of one that anybody can ask for by its name."""
         if not (entered.named or waited):

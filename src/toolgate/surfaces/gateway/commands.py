@@ -181,6 +181,8 @@ class Commands:
                 begin.append(self.keys.begin(claim))
         ticket = Ticket(entered.command_id, entered.request_id, rider=Rider(begin))
         if not plan.rides:
+            # Its run goes on after a restart: so that it is told then what came of it.
+            begin += self.states.wait(entered, Waiting(), due=None)
             try:
                 await self.journal.commit(*begin)
             except BaseException:
@@ -342,6 +344,8 @@ class Commands:
             ]
             if claim is not None and _keeps_key(plan):
                 failed.append(self.keys.told(claim.slot, claim.known))
+            if not plan.rides and ticket.waited is None:
+                failed += self.states.drop(entered)  # it was told to have failed
             await self._try_commit([*ticket.unwritten(), *failed])
             raise
 
@@ -392,7 +396,7 @@ class Commands:
         if claim is not None:
             known, write = self.keys.answer(claim, reply.status, reply.body)
             ended.append(write)
-        ended.extend(self.states.end(entered, reply.body, waited=again))
+        ended.extend(self.states.end(entered, reply.body, waited=again or not plan.rides))
         return known, reply, ended
 
     async def _wait(
