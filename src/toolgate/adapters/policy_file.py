@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -135,6 +135,10 @@ def _ignore(_: PolicyChange) -> None:
     """For an owner that does not want to hear of changes."""
 
 
+async def _unnoted(_: Policy) -> None:
+    """For a change of which nothing is to be written first."""
+
+
 class PolicyFile:
     """The policy in force, and those that have a name of their own.
 
@@ -206,10 +210,13 @@ class PolicyFile:
                 self._activate(*found)
             return self.current.version != previous
 
-    async def replace(self, text: str, *, over: str = "") -> Policy:
+    async def replace(
+        self, text: str, *, over: str = "", first: Callable[[Policy], Awaitable[None]] = _unnoted
+    ) -> Policy:
         """Put another text in the file and in force; `over` is the version that it must replace.
 
-        Raises InvalidPolicy, Conflict, Refused, and then changes nothing.
+        `first` is awaited when nothing stands in the way any more. Raises InvalidPolicy, Conflict,
+        Refused, what `first` raises, and then changes nothing.
         """
         path = self._path or self._keep_at
         if path is None:
@@ -219,7 +226,12 @@ class PolicyFile:
                 raise Conflict("the policy was changed meanwhile; look at it again")
             policy = await asyncio.to_thread(self._compile, text)
             try:
-                await asyncio.to_thread(_write, path.resolve(), text)
+                beside = await asyncio.to_thread(_write_beside, path.resolve(), text)
+                try:
+                    await first(policy)
+                    await asyncio.to_thread(_put, beside, path.resolve())
+                finally:
+                    beside.unlink(missing_ok=True)
             except OSError as failed:
                 raise Refused(f"{path} cannot be written: {failed.strerror}") from failed
             self._path = path
@@ -278,8 +290,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write(path: Path, text: str) -> None:
-    """All of the new text or all of the old, also after a power cut."""
+def _write_beside(path: Path, text: str) -> Path:
+    """The new text, on disk, in the folder of the old."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         if path.exists():
@@ -288,8 +300,13 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
-        sync_directory(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    return Path(temporary)
+
+
+def _put(beside: Path, path: Path) -> None:
+    """All of the new text or all of the old, also after a power cut."""
+    beside.replace(path)
+    sync_directory(path.parent)

@@ -127,11 +127,18 @@ class Keys:
     _running: dict[str, Claim] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)  # every key with a row, and no other
 
-    async def load(self) -> None:
+    async def load(self) -> Sequence[tuple[str, Known]]:
+        """The keys of commands that were begun and of which no end was told, with their slots."""
         after = ""
+        untold: list[tuple[str, Known]] = []
+        answered_due = self.clock.now_ms() + KEPT_MS  # or before: those need not be opened
         while rows := await self.journal.scan(KEYS, after=after):
             self._used.update(row.key for row in rows)
+            begun = [row for row in rows if row.due is None or row.due > answered_due]
+            known = ((row.key, self._read(row)) for row in begun)
+            untold += [(slot, one) for slot, one in known if one.kind and not one.done]
             after = rows[-1].key
+        return untold
 
     def is_used(self, slot: str) -> bool:
         """Whether this key runs now or has a row; if not, it is new for certain."""
@@ -189,6 +196,12 @@ class Keys:
         self._used.add(claim.slot)
         return Put(KEYS, claim.slot, value, due=expires_at)
 
+    def told(self, slot: str, known: Known) -> Operation:
+        """That an end of it was told, though it has no answer: the same key may try again."""
+        value = self.seal.close(_encode_known(known._replace(kind="")))
+        self._used.add(slot)
+        return Put(KEYS, slot, value, due=known.expires_at)
+
     def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Operation]:
         expires_at = self.clock.now_ms() + KEPT_MS
         first = claim.known
@@ -241,11 +254,23 @@ def slot_of(device: str, key: str) -> str:
     return f"{device}\n{key}"
 
 
-def first_use(request_hash: str, *, command_id: str, request_id: str, now: int) -> Known:
+def first_use(
+    request_hash: str,
+    *,
+    command_id: str,
+    request_id: str,
+    now: int,
+    kind: str = "",
+    name: str = "",
+    trace_id: str = "",
+) -> Known:
     return Known(
         request_hash=request_hash,
         command_id=command_id,
         request_id=request_id,
         at=now,
         expires_at=now + UNFINISHED_KEPT_MS,
+        kind=kind,
+        name=name,
+        trace_id=trace_id,
     )

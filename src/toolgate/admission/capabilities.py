@@ -59,6 +59,10 @@ class Capabilities:
             return known
         return replace(known, status=seen)
 
+    def registered(self, capability_id: str) -> Capability | None:
+        """As registered, however it was seen to be."""
+        return self._known.get(capability_id)
+
     def all(self) -> Sequence[Capability]:
         found = (self.get(capability_id) for capability_id in sorted(self._known))
         return [one for one in found if one is not None]

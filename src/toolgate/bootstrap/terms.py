@@ -76,7 +76,8 @@ class Terms:
         if self.registered is None or request.caller.device:
             return engine
         capabilities, limits = self.registered
-        names = dict.fromkeys((self.capability_of(request.tool), request.tool))
+        tool = request.tool
+        names = dict.fromkeys((self.capability_of(tool), self.own.get(tool, ""), tool))
         known = [found for name in names if (found := capabilities.get(name)) is not None]
         now = self.clock.now_ms()
         if refusal := next(filter(None, (one.refusal(now) for one in known)), ""):

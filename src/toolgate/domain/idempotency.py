@@ -20,6 +20,10 @@ class Known(NamedTuple):
     done: bool = False
     status: int = 0
     body: bytes = b""
+    # How its end is told of, should we be stopped before it; empty where an end was told of.
+    kind: str = ""
+    name: str = ""
+    trace_id: str = ""
 
 
 class Verdict(StrEnum):

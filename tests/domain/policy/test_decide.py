@@ -163,9 +163,19 @@ def test_a_rule_can_be_for_callers_of_a_level_or_for_tools_of_one() -> None:
     )
     assert effect(by, "a", level=Level.READ)[0] is DENY
     call = ToolRequest("r", "a", {}, caller=Caller(level=Level.WRITE))
-    assert decide(by, call, level=Level.SIGN, parse_shell=PARSE).effect is ALLOW
+    assert decide(by, call, level=Level.READ, parse_shell=PARSE).effect is ALLOW
     assert effect(by, "b", level=Level.READ)[0] is ALLOW
     assert effect(by, "b", level=Level.WRITE)[0] is DENY
+
+
+@pytest.mark.parametrize("match", ["any", {"level": "sign"}, {"command": "git push"}])
+def test_what_signs_asks_a_person_whatever_allows_it(match: JsonValue) -> None:
+    by = policy({"id": "mine", "allow": "pay", "match": match, "reason": "Ours"})
+    call = ToolRequest("r", "pay", {"command": "git push"})
+    decision = decide(by, call, level=Level.SIGN, parse_shell=PARSE)
+    assert (decision.effect, decision.rule_id) == (ASK, "mine")
+    never = policy({"allow": "pay", "match": match}, {"deny": "pay"})
+    assert decide(never, call, level=Level.SIGN, parse_shell=PARSE).effect is DENY
 
 
 @pytest.mark.parametrize("kind", ["role", "tool", "command", "path", "host", "arguments"])

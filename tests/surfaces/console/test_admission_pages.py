@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.admission.capabilities import Capabilities
-from toolgate.domain.capabilities import Capability
+from toolgate.domain.capabilities import Capability, Health
 from toolgate.domain.tools import Level
 from toolgate.surfaces.console.admissions import AdmissionPages
 from toolgate.surfaces.console.parts import Parts
@@ -38,3 +38,19 @@ async def test_another_rate_does_not_take_away_when_a_capability_expires() -> No
     pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission)))
     shown = await pages.register(asking("mcp.docs", level="read", scope="docs", rate=7))
     assert (shown["rate"], shown["expires_at"], shown["version"]) == (7, 5, "2.1")
+
+
+async def test_another_rate_leaves_a_capability_as_healthy_as_it_was_registered() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    capabilities = Capabilities(journal, clock, PlainSeal(), SilentAudit())
+    for name, status in (("mcp.off", Health.OFFLINE), ("mcp.docs", Health.HEALTHY)):
+        docs = Capability(name, "docs", Level.READ, updated_at=1, status=status)
+        await capabilities.register(docs, by="phone")
+    capabilities.report("mcp.docs", Health.DEGRADED)
+    admission = SimpleNamespace(capabilities=capabilities)
+    pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission)))
+    for name in ("mcp.off", "mcp.docs"):
+        await pages.register(asking(name, level="read", scope="docs", rate=7))
+    registered = {one.capability_id: one.status for one in capabilities._known.values()}
+    assert registered == {"mcp.off": Health.OFFLINE, "mcp.docs": Health.HEALTHY}

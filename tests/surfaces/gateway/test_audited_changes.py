@@ -2,18 +2,24 @@
 that gives up."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.policy_file import PolicyFile
+from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import OPERATOR
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.redaction import Redactor
 from toolgate.execution.audit import AuditLog, AuditQuery
+from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import Targets
 from toolgate.ports.journal import Event, Operation
-from toolgate.surfaces.gateway.operator import TargetRoutes
+from toolgate.surfaces.gateway.operator import PolicyRoutes, TargetRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
 from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.trail import AuditTrail
@@ -82,3 +88,25 @@ async def test_a_target_is_changed_and_deleted_in_one_commit_with_its_row() -> N
     assert await office.actions() == ["target.upserted"]
     await office.call("DELETE", path={"targetId": "box"})
     assert await office.actions() == ["target.upserted", "target.deleted"]
+
+
+POLICY = "version: 1\nrules:\n  - {id: a, allow: kv.get, match: any, reason: It only reads}\n"
+
+
+async def test_a_policy_is_not_changed_where_it_cannot_be_written_who_did(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    policy = PolicyFile(path, parse_shell=TreeSitterShellParser())
+
+    def of_policy(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+        return PolicyRoutes(policy, cast(Simulation, None), trail, journal).routes()
+
+    office = Office(of_policy)
+    wanted = wire.PolicyPut(text=POLICY.replace("kv.get", "kv.list"))
+    office.journal.left = 0
+    with pytest.raises(Unavailable):
+        await office.handle["PUT"](Call(OPERATOR, "trace", body=wanted))
+    assert (path.read_text(), policy.text) == (POLICY, POLICY)
+    assert [each.name for each in tmp_path.iterdir()] == ["policy.yaml"]
+    await office.call("PUT", body=wanted)
+    assert (path.read_text(), await office.actions()) == (wanted.text, ["policy.changed"])

@@ -4,20 +4,22 @@ import asyncio
 import gc
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.surfaces.gateway.conftest import ALL, Door, open_door
+from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.idempotency import request_hash
 from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.orchestration.runs import Runs
 from toolgate.ports.pipeline import Answer
 from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
-from toolgate.testing.pipeline import FakePipeline
+from toolgate.testing.pipeline import FakePipeline, echo
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -610,3 +612,163 @@ async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() 
             while pipeline.faulty or door.parts.states._tasks:
                 await asyncio.sleep(0)
             assert (await device.tool("pay", key="k", requestId="r")).status == 200
+
+
+async def test_calls_that_ran_have_their_results_when_the_right_to_the_last_is_taken_away(
+    door: Door,
+) -> None:
+    door.pipeline.add("note", Level.WRITE, echo)
+    door.pipeline.add("pay", Level.SIGN, echo)
+    device = await door.pair(**ALL)
+    calls = [
+        {"id": "a", "name": "note", "arguments": {"text": "kept"}},
+        {"id": "b", "name": "pay", "arguments": {}},
+    ]
+    asked = {"requestId": "r", "payload": {"toolCalls": calls}}
+    first = await device.post("/command/tool", asked, key="k")
+    assert first.status == 202, first.json
+    device = await door.pair(tools="read")
+    await door.pipeline.decide_approval(
+        first.data["approvalId"], approve=True, decided_by="operator", reason=""
+    )
+    state = await device.get("/command/r?wait=10")
+    noted, paid = state.data["answer"]["data"]["results"]
+    assert (noted["success"], noted["data"]) == (True, "kept")
+    assert (paid["success"], paid["outcome"]) == (False, "not_started")
+    assert [request.tool for request in door.pipeline.ran] == ["note"]
+
+
+async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door: Door) -> None:
+    for name in ("first", "second"):
+        door.pipeline.add(name, Level.SIGN, echo)
+    door.pipeline.add("note", Level.WRITE, echo)
+    device = await door.pair(**ALL)
+    names = ("note", "first", "second")
+    calls = [{"id": name, "name": name, "arguments": {"text": name}} for name in names]
+    asked = {"requestId": "r", "payload": {"toolCalls": calls}}
+    first = await device.post("/command/tool", asked, key="k")
+    waits = first.data["approvalId"]
+    later = waits[:-1] + "2"
+    await door.pipeline.decide_approval(later, approve=True, decided_by="operator", reason="")
+    again = await device.post("/command/tool", asked, key="k")
+    assert (again.status, again.data["approvalId"]) == (202, waits)
+    device = await door.pair(tools="read")
+    await door.pipeline.decide_approval(waits, approve=True, decided_by="operator", reason="")
+    state = await device.get("/command/r?wait=10")
+    results = state.data["answer"]["data"]["results"]
+    assert [one["success"] for one in results] == [True, False, True]
+    told = [event.data for event in await door.journal.read("gateway")]
+    assert sum(b'"pending"' in data for data in told) == 1
+
+
+async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_once(
+    tmp_path: Path,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hangs(_: object) -> ToolOutput:
+        began.set()
+        await may_end.wait()
+        return ToolOutput(0)
+
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    async with open_door(home=running) as door:
+        door.pipeline.add("kv.set", Level.WRITE, hangs)
+        device = await door.pair(**ALL)
+        asked = asyncio.create_task(device.tool("kv.set", key="k", requestId="r"))
+        await asyncio.wait_for(began.wait(), 10)
+        shutil.copytree(running, killed)  # as a killed process leaves it
+        may_end.set()
+        await asked
+    for _ in range(2):
+        async with open_door(home=killed) as door:
+            events = await device_events(door)
+            assert events == ["kv.set started", "kv.set failed"]
+            state = await Paired(door, "laptop", device.token).get("/command/r")
+            assert state.data["status"] == "done"
+            error = state.data["answer"]["error"]
+            assert (error["code"], error["outcome"]) == ("ERR_INTERNAL", "may_have_executed")
+    async with open_door(home=killed) as door:
+        door.pipeline.add("kv.set", Level.WRITE, writes)
+        again = Paired(door, "laptop", device.token)
+        answer = await again.tool("kv.set", key="k", requestId="r")
+        assert answer.status == 200
+        state = await again.get("/command/r")
+        assert state.data["answer"]["ok"] is True
+
+
+async def device_events(door: Door) -> list[str]:
+    events = await door.journal.read("gateway")
+    return [json.loads(event.data)["message"] for event in events]
+
+
+async def test_a_command_that_failed_here_is_not_told_of_again_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def fails(*_: object, **__: object) -> Answer:
+        raise Unavailable("gone")
+
+    async with open_door(home=tmp_path) as door:
+        door.pipeline.add("kv.set", Level.WRITE, writes)
+        device = await door.pair(**ALL)
+        run = FakePipeline.run
+        try:
+            FakePipeline.run = fails  # type: ignore[method-assign]
+            assert (await device.tool("kv.set", key="k")).status == 500
+        finally:
+            FakePipeline.run = run  # type: ignore[method-assign]
+    async with open_door(home=tmp_path) as door:
+        assert await device_events(door) == ["kv.set started", "kv.set failed"]
+
+
+async def test_an_agent_that_was_at_work_when_the_process_was_killed_answers_after_it(
+    tmp_path: Path,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> ToolOutput:
+        began.set()
+        await may_end.wait()
+        return ToolOutput(0, stdout="rested")
+
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    message = {"agentId": "script", "message": "[[tool:slow {}]]"}
+    pipeline = FakePipeline()
+    pipeline.add("slow", Level.READ, slow)
+    async with open_door(home=running, pipeline=pipeline) as door:
+        device = await door.pair(**ALL)
+        command = {"requestId": "r", "payload": message}
+        asked = asyncio.create_task(device.post("/command/agent", command))
+        await asyncio.wait_for(began.wait(), 10)
+        shutil.copytree(running, killed)  # as a killed process leaves it
+        may_end.set()
+        assert (await asked).status == 200
+        assert await door.journal.scan("open_commands") == []
+    pipeline = FakePipeline()
+    pipeline.add("slow", Level.READ, slow)
+    async with open_door(home=killed, pipeline=pipeline) as door:
+        for run_id, _ in await door.runs.open_runs():  # as a start does
+            door.dispatcher.dispatch(run_id)
+        state = await Paired(door, "laptop", device.token).get("/command/r?wait=20")
+        assert state.data["status"] == "done", state.json
+        assert state.data["answer"]["ok"] is True, state.json
+        assert await device_events(door) == ["script started", "script succeeded"]
+        assert await door.journal.scan("open_commands") == []
+
+
+async def test_an_agents_command_that_failed_here_is_not_set_to_work_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise Unavailable("the disk is gone")
+
+    async with open_door(home=tmp_path) as door:
+        device = await door.pair(**ALL)
+        command = {"requestId": "r", "payload": {"agentId": "echo", "message": "once"}}
+        with monkeypatch.context() as patched:
+            patched.setattr(Runs, "invoke", fails)
+            assert (await device.post("/command/agent", command)).status == 500
+        assert await door.journal.scan("open_commands") == []
+        assert (await device.get("/command/r")).status == 404

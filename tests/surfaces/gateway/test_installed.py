@@ -739,6 +739,31 @@ async def test_mcp_browser_is_our_own_browser_tasks(installed: Installed) -> Non
     assert (unknown.status, unknown.code) == (403, ErrorCode.PERMISSION_DENIED)
 
 
+@pytest.mark.parametrize(
+    "terms",
+    [{"status": "offline"}, {"expiresAt": 1}, {"rateLimit": {"limit": 1, "windowMs": 3_600_000}}],
+    ids=["offline", "expired", "rate"],
+)
+async def test_the_terms_of_mcp_browser_hold_for_its_tools_by_any_way(
+    installed: Installed, terms: dict[str, Any]
+) -> None:
+    own = {"capabilityId": "mcp.browser", "scope": "browser", "level": "write"}
+    path = "/capabilities/register"
+    call = "[[tool:browser.list_task_runs {}]]"
+    await installed.operator("POST", path, {**own, **terms})
+    try:
+        as_tool = [
+            await installed.command("tool", {"name": "browser.list_task_runs"}) for _ in range(2)
+        ]
+        by_agent = await installed.command("agent", {"agentId": "script", "message": call})
+    finally:
+        await installed.operator("POST", path, own)
+    assert as_tool[-1].status in (403, 429), as_tool[-1].json
+    assert "capability mcp.browser" in by_agent.data["output"], by_agent.json
+    open_again = await installed.command("tool", {"name": "browser.list_task_runs"})
+    assert open_again.status == 200, open_again.json
+
+
 @pytest.mark.requirement("002/operator/default-port")
 async def test_the_gateway_listens_on_loopback_8787_unless_told_otherwise() -> None:
     defaults = table.Settings()

@@ -492,3 +492,13 @@ async def test_long_polls_of_a_connection_that_has_ended_wait_no_longer(door: Do
     async with asyncio.timeout(10):
         while "laptop" in watchers:
             await asyncio.sleep(0.01)
+
+
+async def test_a_command_of_one_who_may_send_none_leaves_a_row(door: Door) -> None:
+    async with opened(door) as (socket, _):
+        assert (await connect(socket, "console", token=OPERATOR))["ok"]
+        answer = await ask(socket, "command.tool", payload={"name": "echo", "args": {}})
+    assert answer["error"]["code"] == ErrorCode.AUTH_REQUIRED
+    (row,) = await door.audit_rows(action="command.tool")
+    assert (row.metadata["decision"], row.metadata["code"]) == ("deny", ErrorCode.AUTH_REQUIRED)
+    assert row.metadata["deviceId"] == "operator"

@@ -5,6 +5,7 @@ Whatever goes wrong while deciding is a deny with its own rule id; nothing is ra
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from toolgate.domain.policy.facts import EvaluationError, Facts, LimitReached
 from toolgate.domain.policy.model import (
@@ -28,6 +29,8 @@ from toolgate.domain.redaction import without_flagged
 from toolgate.domain.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
 from toolgate.domain.tools import Caller, Level, ToolRequest
 
+SIGNING_ASKS: Final = "What signs needs a person"
+
 FindPolicy = Callable[[str], Policy | None]
 
 
@@ -39,7 +42,7 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
         return (
             _fired(candidates.deny, facts)
             or _fired(candidates.ask, facts)
-            or _allowed(candidates.allow, facts)
+            or _unless_it_signs(_allowed(candidates.allow, facts), level)
             or _fired(candidates.otherwise, facts)
             or no_rule_allows(policy, candidates.allow, facts)
         )
@@ -148,6 +151,13 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
     if error is not None:
         raise error
     return None
+
+
+def _unless_it_signs(decision: Decision | None, level: Level) -> Decision | None:
+    """What signs asks a person, whatever allows it (gateway contract)."""
+    if decision is None or level is not Level.SIGN:
+        return decision
+    return decision._replace(effect=Effect.ASK, reason=SIGNING_ASKS)
 
 
 class _Coverage:

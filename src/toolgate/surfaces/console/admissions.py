@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.requests import Request
 
-from toolgate.domain.capabilities import Capability, Server
+from toolgate.domain.capabilities import Capability, Health, Server
 from toolgate.domain.devices import Scope
 from toolgate.domain.errors import Invalid, Unavailable
 from toolgate.domain.ids import is_path_safe
@@ -127,7 +127,7 @@ class AdmissionPages:
         """Register a capability, or change its terms."""
         terms, name = await body_of(request, Terms), str(request.path_params["id"])
         capabilities = self._admission().capabilities
-        known = capabilities.get(name)
+        known = capabilities.registered(name)
         if known is None:  # one that is there was named elsewhere, as it likes
             name = _name(request)
         if terms.command and terms.url:
@@ -140,6 +140,7 @@ class AdmissionPages:
             level=terms.level,
             updated_at=self.parts.clock.now_ms(),
             rate=None if terms.rate is None else Rate(terms.rate),
+            status=Health.HEALTHY if known is None else known.status,
             version="" if known is None else known.version,
             owner=OPERATOR,
             expires_at=None if known is None else known.expires_at,

@@ -41,8 +41,11 @@ class PolicyInForce(Protocol):
     current: Policy
     error: str
 
-    async def replace(self, text: str, *, over: str) -> Policy:
-        """Raises InvalidPolicy, Conflict where another than `over` is in force; changes nothing then."""
+    async def replace(
+        self, text: str, *, over: str, first: Callable[[Policy], Awaitable[None]]
+    ) -> Policy:
+        """Raises InvalidPolicy, Conflict where another than `over` is in force, what `first` raises,
+        which is awaited just before the change; changes nothing then."""
         ...
 
 

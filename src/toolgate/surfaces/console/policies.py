@@ -80,12 +80,12 @@ class PolicyPages:
         wanted = await body_of(request, Activation)
         if not wanted.over:
             raise Conflict("say which version it replaces")
-        policy = await self.parts.policy.replace(wanted.text, over=wanted.over)
-        await self.parts.note(
-            "policy.changed",
-            ("policy", policy.name),
-            {"version": policy.version, "previous": wanted.over},
-        )
+
+        async def note(policy: Policy) -> None:
+            metadata = {"version": policy.version, "previous": wanted.over}
+            await self.parts.note("policy.changed", ("policy", policy.name), metadata)
+
+        policy = await self.parts.policy.replace(wanted.text, over=wanted.over, first=note)
         return _summary(policy)
 
 

@@ -113,7 +113,6 @@ class Assembled:
             self.pairing,
             self.capabilities,
             self.limits,
-            self.keys,
             self.events,
             self.commands,
         ):
@@ -159,6 +158,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
     )
     limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
     states = States(on.journal, on.bus, on.clock, on.seal)
+    own_tools = {
+        tool.name: name for name, server in on.own_servers.items() for tool in server.tools
+    }
     commands = Commands(
         journal=on.journal,
         clock=on.clock,
@@ -171,7 +173,12 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         states=states,
         planners={
             Kind.AGENT: AgentPlanner(on.runs, on.bus),
-            Kind.TOOL: ToolPlanner(on.pipeline, on.level_of, on.upstreams.capability_of),
+            Kind.TOOL: ToolPlanner(
+                on.pipeline,
+                on.level_of,
+                on.upstreams.capability_of,
+                lambda tool: own_tools.get(tool, ""),
+            ),
             Kind.SYSTEM: SystemPlanner(
                 on.pipeline, lambda name: on.level_of(name) is not None, on.clock, capabilities
             ),

@@ -49,6 +49,7 @@ class OpenCommand(msgspec.Struct, frozen=True):
     at: int
     approval_id: str
     run_id: str
+    ran: bytes = b""  # the answer's data, where the rest may not run any more
 
 
 class State(msgspec.Struct, frozen=True):
@@ -139,6 +140,7 @@ class States:
             at=entered.at,
             approval_id=waiting.approval_id,
             run_id=waiting.run_id,
+            ran=waiting.ran,
         )
         self._want(kept)
         state = State(entered.command_id, _PENDING, waiting.approval_id, waiting.run_id)
@@ -146,6 +148,11 @@ class States:
             Put(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
             self._row(entered, state),
         )
+
+    def drop(self, entered: Entered) -> Sequence[Operation]:
+        """Of one that is open and is not to be gone on with."""
+        key = _state_key(entered.identity.name, entered.request_id)
+        return (Delete(OPEN, entered.command_id), Delete(STATES, key))
 
     def end(self, entered: Entered, body: bytes, *, waited: bool) -> Sequence[Operation]:
         """The rows of a command that has ended: of one that anybody can ask for by its name."""
@@ -164,7 +171,7 @@ class States:
         tried = False
         while True:
             before = self._by_request.get((identity.name, request_id))
-            found = await self._known_state(identity, request_id)
+            found = await self.known_state(identity, request_id)
             running = self._by_request.get((identity.name, request_id))
             if running != before:  # it began or ended while its row was read
                 continue
@@ -185,7 +192,7 @@ class States:
             except TimeoutError:
                 continue
 
-    async def _known_state(self, identity: Identity, request_id: str) -> State | None:
+    async def known_state(self, identity: Identity, request_id: str) -> State | None:
         row = await self.journal.get(STATES, _state_key(identity.name, request_id))
         return None if row is None else _unpack_state(self.seal.open(row.value))
 

@@ -1,7 +1,7 @@
 """`/command/tool`: one call or several, each through the pipeline, each with its own result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -26,9 +26,10 @@ from toolgate.surfaces.gateway.plans import (
 )
 
 LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
-CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty for one of ours
+CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty: nobody's
 
 MAX_CALLS: Final = 64  # ours: in one command
+_NOT_ANY_MORE: Final = Denied("blocked", "", "the right to it was taken away while it waited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ToolPlanner:
     pipeline: ToolPipeline
     level_of: LevelOf
     capability_of: CapabilityOf
+    own_capability_of: CapabilityOf = lambda _tool: ""  # of a server of ours
 
     def decode(self, raw: bytes) -> wire.ToolCommand:
         return wire.decode_tool_command(raw)
@@ -53,7 +55,8 @@ class ToolPlanner:
             raise Forbidden(outside)
         session = given(command.session_key, "")
         names = [call.name for call in calls]
-        charged = (*servers, *names)
+        ours = [own for name in names if (own := self.own_capability_of(name))]
+        charged = (*servers, *ours, *names)
 
         async def run(ticket: Ticket) -> Came:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
@@ -68,7 +71,9 @@ class ToolPlanner:
                 answers.append(await self.pipeline.run(request, rider=rider))
             if ticket.rider.ended:
                 return ticket.done
-            return first_waiting(answers) or _done(calls, answers)
+            if (waiting := first_waiting(answers)) is not None:
+                return replace(waiting, ran=_ran(calls, answers))
+            return _done(calls, answers)
 
         return Plan(
             level=levels[0] if len(levels) == 1 else max(levels, key=lambda level: level.rank),
@@ -104,6 +109,14 @@ def _done(calls: list[wire.ToolCall], answers: list[Answer]) -> Done:
     problem = denied(refusals[0])
     problem.data = data
     return Done(data, problem)
+
+
+def _ran(calls: list[wire.ToolCall], answers: list[Answer]) -> bytes:
+    """The results, should those that wait never run; nothing where none has run."""
+    if not any(isinstance(answer, Ran) for answer in answers):
+        return b""
+    settled: list[Answer] = [_NOT_ANY_MORE if isinstance(one, Pending) else one for one in answers]
+    return wire.encode(_done(calls, settled).data)
 
 
 def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:

@@ -8,6 +8,7 @@ pipeline makes anyway, where the plan is a tool call.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -20,7 +21,7 @@ from toolgate.domain.devices import Identity, Kind, Who
 from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.idempotency import Known
 from toolgate.domain.ratelimit import Rate, Spent
-from toolgate.domain.tools import Level
+from toolgate.domain.tools import Level, Outcome
 from toolgate.ports.clock import Clock
 from toolgate.ports.ids import NewId
 from toolgate.ports.journal import Journal, Operation
@@ -50,6 +51,12 @@ from toolgate.surfaces.gateway.traces import trace_id_of
 
 log = logging.getLogger(__name__)
 
+_INTERRUPTED: Final = Problem(
+    Code.INTERNAL,
+    "the gateway was stopped while this ran; the same Idempotency-Key tells what is known",
+    outcome=Outcome.MAY_HAVE_EXECUTED,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Commands:
@@ -67,11 +74,12 @@ class Commands:
     wake_at: Callable[[int], None] = lambda _due: None
 
     async def load(self) -> None:
+        for slot, known in await self.keys.load():
+            await self._tell_interrupted(slot, known)
         await self.states.load(self._resume)
 
     async def post(self, asked: Asked) -> Reply:
         """Never raises but when cancelled."""
-        bucket = Bucket(f"device/{asked.identity.name}", self.rate, "this device")
         try:
             entered = read(
                 asked,
@@ -81,7 +89,8 @@ class Commands:
                 started=self.clock.monotonic(),
             )
         except EXPECTED as wrong:
-            return await self._refuse_unread(asked, bucket, wrong)
+            return await self.refuse(asked, wrong)
+        bucket = self._bucket_of(asked.identity)
         try:
             return await self._post(entered, bucket)
         except Exception as wrong:  # noqa: BLE001 -- a fault of ours is logged as such
@@ -167,12 +176,13 @@ class Commands:
         ]
         claim = None
         if entered.key:
-            claim = self._claim(entered)
-            # A run of an agent goes on without us, and may do what only it knows of.
-            if plan.level is not Level.READ or not plan.rides:
+            claim = self._claim(entered, plan.name)
+            if _keeps_key(plan):
                 begin.append(self.keys.begin(claim))
         ticket = Ticket(entered.command_id, entered.request_id, rider=Rider(begin))
         if not plan.rides:
+            # Its run goes on after a restart: so that it is told then what came of it.
+            begin += self.states.wait(entered, Waiting(), due=None)
             try:
                 await self.journal.commit(*begin)
             except BaseException:
@@ -183,12 +193,15 @@ class Commands:
             ticket.rider.began = True
         return await self._run(entered, plan, claim, ticket, paid.spent, paid=paid)
 
-    def _claim(self, entered: Entered) -> Claim:
+    def _claim(self, entered: Entered, name: str) -> Claim:
         first = first_use(
             entered.request_hash,
             command_id=entered.command_id,
             request_id=entered.request_id,
             now=entered.at,
+            kind=entered.kind,
+            name=name,
+            trace_id=entered.trace_id,
         )
         return self.keys.claim(entered.slot, first)
 
@@ -242,7 +255,7 @@ class Commands:
         )
         if kept.key and self.keys.running(entered.slot):
             return
-        claim = self._claim(entered) if kept.key else None
+        claim = self._claim(entered, name_of(entered)) if kept.key else None
         try:
             plan = await self._plan_again(entered, kept)
         except BaseException:
@@ -250,8 +263,8 @@ class Commands:
                 self.keys.release(claim, None)
             raise
         ticket = _taken_up(kept.command_id, kept.request_id, kept)
-        bucket = Bucket(f"device/{kept.who}", self.rate, "this device")
-        await self._run(entered, plan, claim, ticket, self.limits.look(bucket), again=True)
+        spent = self.limits.look(self._bucket_of(identity))
+        await self._run(entered, plan, claim, ticket, spent, again=True)
 
     async def _plan_again(self, entered: Entered, kept: OpenCommand) -> Plan:
         """As before; where the right to it was taken away meanwhile, a plan that says so."""
@@ -268,7 +281,8 @@ class Commands:
                 raise  # that may pass: the command goes on waiting
 
             async def refuse(_: Ticket) -> Done:
-                return Done(problem.data, problem)
+                # Of several calls, those that ran before have their results to tell.
+                return Done(msgspec.Raw(kept.ran)) if kept.ran else Done(problem.data, problem)
 
             return Plan(Level.READ, str(entered.kind), (), refuse)
         return plan
@@ -297,7 +311,7 @@ class Commands:
         headers = _headers(entered, spent)
         self.states.enter(entered, plan.name, ticket.run_id)
         try:
-            outcome = await self._outcome(entered, plan, ticket)
+            outcome = await self._outcome(entered, plan, claim, ticket)
             if isinstance(outcome, Waiting):
                 return await self._wait(entered, plan, claim, ticket, outcome, headers, paid)
             if not ticket.rider.ended:
@@ -315,7 +329,9 @@ class Commands:
             if claim is not None:
                 self.keys.release(claim, known)
 
-    async def _outcome(self, entered: Entered, plan: Plan, ticket: Ticket) -> Came:
+    async def _outcome(
+        self, entered: Entered, plan: Plan, claim: Claim | None, ticket: Ticket
+    ) -> Came:
         """What the plan came to. A fault of ours is no answer: the same key may try again."""
         try:
             return await plan.run(ticket)
@@ -323,9 +339,47 @@ class Commands:
             problem = problem_of(refusal)
             return Done(problem.data, problem)
         except Exception:
-            failed = self.records.event(entered, plan.name, wire.EventStatus.FAILED)
-            await self._try_commit([*ticket.unwritten(), failed])
+            failed: list[Operation] = [
+                self.records.event(entered, plan.name, wire.EventStatus.FAILED)
+            ]
+            if claim is not None and _keeps_key(plan):
+                failed.append(self.keys.told(claim.slot, claim.known))
+            if not plan.rides and ticket.waited is None:
+                failed += self.states.drop(entered)  # it was told to have failed
+            await self._try_commit([*ticket.unwritten(), *failed])
             raise
+
+    async def _tell_interrupted(self, slot: str, known: Known) -> None:
+        """The end of a command that ran when the last process was stopped.
+
+        Nothing is run: the same key goes on with it, and is told what the pipeline knows.
+        """
+        if await self.states.waiting(known.command_id) is not None:
+            return
+        who = slot.partition("\n")[0]
+        entered = Entered(
+            kind=Kind(known.kind),
+            identity=self.registry.identity(who) or Identity(Who.DEVICE, who),
+            raw=b"",
+            command=None,
+            level=None,
+            command_id=known.command_id,
+            request_id=known.request_id,
+            named=True,
+            key="",
+            request_hash=known.request_hash,
+            trace_id=known.trace_id,
+            at=known.at,
+            started=self.clock.monotonic() - (self.clock.now_ms() - known.at) / 1000,
+        )
+        writes: list[Operation] = [
+            self.records.event(entered, known.name, wire.EventStatus.FAILED),
+            self.keys.told(slot, known),
+        ]
+        if await self.states.known_state(entered.identity, known.request_id) is None:
+            body = failure(_INTERRUPTED, known.trace_id).body
+            writes += self.states.end(entered, body, waited=False)
+        await self._try_commit(writes)
 
     def _ended(
         self, entered: Entered, plan: Plan, claim: Claim | None, done: Done, *, again: bool
@@ -342,7 +396,7 @@ class Commands:
         if claim is not None:
             known, write = self.keys.answer(claim, reply.status, reply.body)
             ended.append(write)
-        ended.extend(self.states.end(entered, reply.body, waited=again))
+        ended.extend(self.states.end(entered, reply.body, waited=again or not plan.rides))
         return known, reply, ended
 
     async def _wait(
@@ -356,14 +410,16 @@ class Commands:
         paid: Paid | None,
     ) -> Reply:
         before = ticket.waited
-        if before is None or before != (waiting.approval_id, waiting.run_id):
+        told = before is not None and _same(before, waiting)
+        if before is None or not told or before.ran != waiting.ran:
             due = waiting.expires_at + 1 if waiting.expires_at else None
+            event = self.records.event(entered, plan.name, wire.EventStatus.PENDING)
             await self.journal.commit(
                 *ticket.unwritten(),
                 *((self.keys.begin(claim),) if claim is not None else ()),
                 *self.states.wait(entered, waiting, due=due),
                 *(self.limits.writes(paid) if paid is not None else ()),
-                self.records.event(entered, plan.name, wire.EventStatus.PENDING),
+                *(() if told else (event,)),
             )
             if due is not None:
                 self.wake_at(due)
@@ -377,7 +433,9 @@ class Commands:
         )
         return success(data, entered.trace_id, status=202, headers=headers)
 
-    async def _refuse_unread(self, asked: Asked, bucket: Bucket, wrong: Exception) -> Reply:
+    async def refuse(self, asked: Asked, wrong: Exception) -> Reply:
+        """Of one that makes no sense, or is of nobody who may send any."""
+        bucket = self._bucket_of(asked.identity)
         problem = problem_of(wrong)
         trace_id = trace_id_of("", asked.traceparent)
         writes: Sequence[Operation] = ()
@@ -408,6 +466,9 @@ class Commands:
         headers = _headers(entered, self.limits.look(bucket))
         return failure(problem, entered.trace_id, headers=_without(headers, problem.headers))
 
+    def _bucket_of(self, identity: Identity) -> Bucket:
+        return Bucket(f"device/{identity.name}", self.rate, "this device")
+
     async def _try_commit(self, writes: Sequence[Operation]) -> None:
         """For what is refused anyway: it is refused whether or not that can be written down."""
         try:
@@ -416,12 +477,24 @@ class Commands:
             log.error("not_recorded error=%s", unavailable)
 
 
+def _keeps_key(plan: Plan) -> bool:
+    """Whether its key is written as it begins: what it did may be known to none but the pipeline,
+    or to a run of an agent, which goes on without us."""
+    return plan.level is not Level.READ or not plan.rides
+
+
 def _taken_up(command_id: str, request_id: str, waiting: OpenCommand | None) -> Ticket:
     """The ticket of a command that was let in before, and perhaps has waited."""
     ticket = Ticket(command_id, request_id, waiting.run_id if waiting else "")
-    ticket.waited = (waiting.approval_id, waiting.run_id) if waiting else None
+    if waiting is not None:
+        ticket.waited = Waiting(waiting.approval_id, waiting.run_id, ran=waiting.ran)
     ticket.rider.began = True
     return ticket
+
+
+def _same(before: Waiting, now: Waiting) -> bool:
+    """Whether it waits for what it waited for."""
+    return (before.approval_id, before.run_id) == (now.approval_id, now.run_id)
 
 
 def _headers(entered: Entered, spent: Spent) -> Headers:

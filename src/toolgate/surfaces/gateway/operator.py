@@ -1,6 +1,6 @@
 """The operator's routes beside the seed's: targets, audit, runs, approvals, policy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -44,8 +44,11 @@ class PolicyInForce(Protocol):
     text: str
     current: Policy
 
-    async def replace(self, text: str, *, over: str = "") -> Policy:
-        """Raises InvalidPolicy, Conflict where another than `over` is in force; changes nothing then."""
+    async def replace(
+        self, text: str, *, over: str, first: Callable[[Policy], Awaitable[None]]
+    ) -> Policy:
+        """Raises InvalidPolicy, Conflict where another than `over` is in force, what `first` raises,
+        which is awaited just before the change; changes nothing then."""
         ...
 
 
@@ -431,14 +434,17 @@ class PolicyRoutes:
 
     async def _put(self, call: Call) -> Result:
         wanted: wire.PolicyPut = call.body
-        policy = await self.policy.replace(wanted.text, over=wanted.over)
-        note = self.trail.note(
-            "policy.changed",
-            actor=call.caller.name,
-            resource=("policy", policy.name),
-            metadata={"version": policy.version},
-        )
-        await self.journal.commit(*note)
+
+        async def note(policy: Policy) -> None:
+            row = self.trail.note(
+                "policy.changed",
+                actor=call.caller.name,
+                resource=("policy", policy.name),
+                metadata={"version": policy.version},
+            )
+            await self.journal.commit(*row)
+
+        await self.policy.replace(wanted.text, over=wanted.over, first=note)
         return Result(self._view())
 
     async def _simulate(self, call: Call) -> Result:

@@ -25,6 +25,14 @@ def _nothing(_: Done) -> Sequence[Operation]:
     return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    approval_id: str = ""
+    run_id: str = ""
+    expires_at: int = 0
+    ran: bytes = b""  # what it comes to where the right to the rest is taken away meanwhile
+
+
 @dataclass(slots=True)
 class Ticket:
     """A command that has been let in, and what is to be written of it."""
@@ -34,7 +42,7 @@ class Ticket:
     run_id: str = ""  # where it has started a run before
     rider: Rider = field(default_factory=Rider)
     end: Callable[[Done], Sequence[Operation]] = _nothing
-    waited: tuple[str, str] | None = None  # the approval and the run it waited for
+    waited: Waiting | None = None  # what it waited for
     done: Done = field(default_factory=lambda: Done(None))  # once the rider's end is on disk
 
     def unwritten(self) -> Sequence[Operation]:
@@ -55,13 +63,6 @@ class Ticket:
         """Of what it has held together: else only the collector would free a command's parts."""
         self.end = _nothing
         self.rider.end = None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    approval_id: str = ""
-    run_id: str = ""
-    expires_at: int = 0
 
 
 Came = Done | Waiting

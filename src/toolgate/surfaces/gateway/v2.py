@@ -271,7 +271,6 @@ class _Connection:
         route = self.door.routes.get(frame.method)
         if route is None:
             raise Problem(Code.INVALID_REQUEST, f"no method {frame.method[:80]}", status=404)
-        self.door.doors.allow(identity, route.access)
         if route.command is not None:
             asked = Asked(
                 kind=route.command,
@@ -279,7 +278,12 @@ class _Connection:
                 raw=wire.encode(frame.params),
                 key=given(frame.idempotency_key, ""),
             )
+            try:
+                self.door.doors.allow(identity, route.access)
+            except EXPECTED as refusal:
+                return await self.door.commands.refuse(asked, refusal), False
             return await self.door.commands.post(asked), False
+        self.door.doors.allow(identity, route.access)
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
