@@ -15,8 +15,8 @@ import msgspec
 
 from toolgate.adapters.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.adapters.mcp_outputs import Result, failed, output_of
-from toolgate.adapters.mcp_session import Forgotten, Session
-from toolgate.adapters.mcp_stdio import ServerError
+from toolgate.adapters.mcp_session import Session
+from toolgate.adapters.mcp_stdio import NotBegun, ServerError
 from toolgate.domain.capabilities import Health, Server, health_after
 from toolgate.domain.devices import named_session
 from toolgate.domain.errors import Unavailable
@@ -136,7 +136,7 @@ class McpUpstreams:
         meta: dict[str, Any] | None,
         taken_for: Tool | None,
     ) -> Result:
-        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew.
+        """Raises _Failed. A server that has gone, or forgotten the session, is met anew.
 
         It may have other tools then: one that was let through as reading must still only read.
         """
@@ -151,7 +151,7 @@ class McpUpstreams:
             try:
                 calling = session.call(action, args, meta=meta)
                 result: Result = await self._heard(session, calling)
-            except Forgotten as gone:
+            except NotBegun as gone:
                 if is_last:
                     raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
             except Unavailable as gone:
