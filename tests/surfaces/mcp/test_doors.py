@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.runtimes import a_toolset, instant
+from tests.tasks.runtimes import Gate, a_toolset, instant, until
 from toolgate.asgi import Message
 from toolgate.domain.task_runs import Trust
 from toolgate.surfaces.mcp.doors import McpDoors
 
-HELLO = {
+HELLO: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
@@ -26,7 +26,15 @@ HELLO = {
 
 
 async def ask(
-    doors: McpDoors, method: str, *, user: str, session: str = "", body: bytes = b""
+    doors: McpDoors,
+    method: str,
+    *,
+    user: str,
+    session: str = "",
+    body: bytes = b"",
+    path: str = "/mcp",
+    query: bytes = b"",
+    sent: list[Message] | None = None,
 ) -> tuple[int, dict[str, str]]:
     headers = {
         "host": "127.0.0.1",
@@ -37,13 +45,13 @@ async def ask(
     scope: dict[str, Any] = {
         "type": "http",
         "method": method,
-        "path": "/mcp",
-        "query_string": b"",
+        "path": path,
+        "query_string": query,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "user": SimpleNamespace(display_name=user),
     }
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    sent: list[Message] = []
+    sent = [] if sent is None else sent
 
     async def receive() -> Message:
         if given:
@@ -115,4 +123,39 @@ async def test_doors_that_cannot_be_opened_say_so_to_each_who_asks_and_still_clo
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 await asyncio.wait_for(ask(doors, "POST", user="ann"), 20)
+        await doors.close()
+
+
+async def test_a_call_that_its_client_cancelled_holds_no_stop_of_its_stream_up(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    sent: list[Message] = []
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        doors = McpDoors(toolset)
+        stream = asyncio.ensure_future(
+            ask(doors, "GET", user="ann", path="/mcp/sse", body=b"", sent=sent)
+        )
+        await until(lambda: len(sent) > 1, within_s=20)
+        query = sent[1]["body"].partition(b"?")[2].strip()
+
+        async def post(method: str, params: dict[str, Any], **more: Any) -> None:
+            body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more})
+            status, _ = await ask(
+                doors, "POST", user="ann", path="/mcp/message", query=query, body=body.encode()
+            )
+            assert status == 202
+
+        called = {"templateId": "gated", "inputs": {"name": "a"}, "options": {"mode": "sync"}}
+        await post("initialize", HELLO["params"], id=1)
+        await until(lambda: len(sent) > 2)
+        await post("notifications/initialized", {})
+        await post("tools/call", {"name": "run_task_template", "arguments": called}, id="two")
+        await until(lambda: gate.started)
+        doors.end_streams()
+        await asyncio.sleep(0)
+        assert not stream.done()
+        await post("notifications/cancelled", {"requestId": "two"})
+        async with asyncio.timeout(10):
+            await stream
         await doors.close()
