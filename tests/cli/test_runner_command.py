@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -126,6 +127,24 @@ def test_a_runner_that_would_not_be_safe_does_not_start(
     assert process.returncode != 0
     assert said in errors.decode()
     assert out == b""
+
+
+def test_a_runner_that_still_starts_heeds_the_signal_to_stop(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as engine:  # one that never answers, as in a pull
+        engine.settimeout(20)
+        url = f"http://127.0.0.1:{engine.getsockname()[1]}"
+        words = ("--backend", "docker", "--docker-url", url, "--image", "large")
+        process = toolgate("runner", *words, TOOLGATE_HOME=str(tmp_path))
+        try:
+            asked, _ = engine.accept()
+            with asked:
+                assert asked.recv(1)
+                process.terminate()
+                out, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, out, errors) == (0, b"", b"")
 
 
 def test_the_unsafe_backend_says_what_it_is(tmp_path: Path) -> None:
