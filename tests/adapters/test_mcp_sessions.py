@@ -295,6 +295,29 @@ async def test_a_server_that_does_not_start_is_not_offline_for_the_many_who_call
     assert set(nothing.health) == {Health.DEGRADED}
 
 
+async def test_a_server_that_was_changed_is_not_offline_for_what_the_one_before_it_did() -> None:
+    upstream = Upstream(Server(command="/nowhere/at/all"))
+    for _ in range(3):
+        await upstream.call("say")
+    assert upstream.health == [Health.DEGRADED, Health.DEGRADED, Health.OFFLINE]
+    upstream.server = Server(command="/nowhere/else")
+    await upstream.call("say")
+    assert upstream.health[3:] == [Health.DEGRADED]
+
+
+async def test_the_end_of_a_server_that_was_replaced_is_not_told_of_the_new_one(
+    plain: Upstream, kept: Path
+) -> None:
+    waiting = asyncio.create_task(plain.call("wait"))
+    await message(kept, "tools/call")
+    plain.health.clear()
+    assert plain.server is not None
+    plain.server = replace(plain.server, env=(("NEW", "yes"),))
+    assert (await plain.call("say")).ok
+    assert not (await waiting).ok
+    assert set(plain.health) == {Health.HEALTHY}
+
+
 async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:
     assert (await plain.call("unknown")).outcome is Outcome.NOT_STARTED
     for action in ("break", "ask"):
