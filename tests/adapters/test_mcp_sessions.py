@@ -262,8 +262,9 @@ async def test_a_call_whose_server_no_longer_listens_is_made_at_a_new_one(
 
 
 async def test_a_call_that_a_busy_server_has_no_room_for_has_not_begun_and_ends_no_other(
-    plain: Upstream, monkeypatch: pytest.MonkeyPatch
+    plain: Upstream, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept.with_name(kept.name + ".worked").touch()
     pid = int((await plain.call("pid")).stdout)
     monkeypatch.setattr(mcp_stdio, "MAX_MESSAGE", 300_000)
     os.kill(pid, signal.SIGSTOP)  # it reads no more, and what it is sent stays with us
@@ -401,7 +402,14 @@ async def test_a_server_that_works_on_one_call_is_not_given_up_for_its_silence(
         while len(messages(kept, "tools/call")) < 2:
             await asyncio.sleep(0.01)
     assert await plain.sessions.check("mcp.test")
-    assert (await plain.call("say")).stdout == "said"
+    saying = asyncio.create_task(plain.call("say"))
+    (session,) = plain.sessions._sessions.values()
+    async with asyncio.timeout(10):
+        while session.calls < 2:
+            await asyncio.sleep(0.01)
+    await plain.sessions.check("mcp.test")
+    kept.with_name(kept.name + ".worked").touch()
+    assert (await saying).stdout == "said"
     assert (await working).stdout == "worked"
     assert len(messages(kept, "initialize")) == 1
 
