@@ -267,10 +267,14 @@ async def test_a_call_that_a_busy_server_has_no_room_for_has_not_begun_and_ends_
     kept.with_name(kept.name + ".worked").touch()
     pid = int((await plain.call("pid")).stdout)
     monkeypatch.setattr(mcp_stdio, "MAX_MESSAGE", 300_000)
+    monkeypatch.setattr(mcp_upstream, "STALE_S", 60.0)  # it is not asked whether it is there
     os.kill(pid, signal.SIGSTOP)  # it reads no more, and what it is sent stays with us
     try:
         working = asyncio.create_task(plain.call("work", text="x" * 4_000_000))
-        await asyncio.sleep(0)
+        (session,) = plain.sessions._sessions.values()
+        async with asyncio.timeout(10):
+            while not session.calls:
+                await asyncio.sleep(0)
         refused = await plain.call("say")
     finally:
         os.kill(pid, signal.SIGCONT)
