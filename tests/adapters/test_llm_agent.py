@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolgate.adapters.llm_agent import LlmAgent, asked_pause
+from toolgate.adapters.llm_agent import LlmAgent, _safe_names, asked_pause
 from toolgate.domain.tools import Level, Tool
 from toolgate.ports.agents import (
     AgentFailed,
@@ -207,6 +208,16 @@ async def test_tools_whose_names_a_model_cannot_tell_apart_are_offered_under_two
     calls = next(step.calls for step in taken if isinstance(step, EndTurn))
     by_name = {tool.name: offered[tool.description or tool.name] for tool in tools}
     assert [by_name[call.tool] for call in calls] == ["clock__read"]
+
+
+def test_many_tools_are_named_in_a_time_that_grows_with_their_number() -> None:
+    alike = [replace(CLOCK, name=f"{'x' * 64}{n}") for n in range(5_000)]
+    others = [replace(CLOCK, name=f"clock.{n}") for n in range(10_000)]
+    begun = time.process_time()
+    names = _safe_names(transcript(tools=[*alike, *others]))
+    assert time.process_time() - begun < 2  # 0.05 s; several where each looks at all before it
+    assert len(set(names.values())) == len(names) == 15_000
+    assert max(map(len, names.values())) <= 64
 
 
 @pytest.mark.parametrize("kind", KINDS)

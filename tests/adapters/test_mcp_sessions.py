@@ -1,6 +1,7 @@
 """Sessions of MCP servers: whose they are, how many there may be, and what goes over the wire."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -217,6 +218,72 @@ async def test_a_server_that_died_between_two_calls_is_started_anew_for_the_next
     assert (await plain.call("say")).stdout == "said"
 
 
+def wait_for_end(pid: int) -> None:
+    """The loop stands still meanwhile, and has heard nothing of it."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+async def test_a_server_that_died_a_moment_ago_unnoticed_is_started_anew_for_the_next(
+    plain: Upstream,
+) -> None:
+    pid = int((await plain.call("pid")).stdout)
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+    assert (await plain.call("say")).stdout == "said"
+
+
+async def test_what_a_server_answered_before_it_went_is_heard_though_another_calls_it(
+    plain: Upstream, kept: Path
+) -> None:
+    pid = int((await plain.call("pid")).stdout)
+    parting = asyncio.create_task(plain.call("parts"))
+    async with asyncio.timeout(10):
+        while len(messages(kept, "tools/call")) < 2:
+            await asyncio.sleep(0)
+    wait_for_end(pid)
+    assert (await plain.call("say")).stdout == "said"
+    assert (await parting).stdout == "bye"
+
+
+async def test_a_call_whose_server_no_longer_listens_is_made_at_a_new_one(
+    plain: Upstream, kept: Path
+) -> None:
+    pid = (await plain.call("pid")).stdout
+    (session,) = plain.sessions._sessions.values()
+    assert session._pipe is not None
+    assert session._pipe._transport is not None
+    stdin = session._pipe._transport.get_pipe_transport(0)
+    assert stdin is not None
+    stdin.close()
+    again = await plain.call("pid")
+    assert again.ok
+    assert again.stdout != pid
+    assert len(messages(kept, "tools/call")) == 2
+
+
+async def test_a_call_that_a_busy_server_has_no_room_for_has_not_begun_and_ends_no_other(
+    plain: Upstream, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.with_name(kept.name + ".worked").touch()
+    pid = int((await plain.call("pid")).stdout)
+    monkeypatch.setattr(mcp_stdio, "MAX_MESSAGE", 300_000)
+    monkeypatch.setattr(mcp_upstream, "STALE_S", 60.0)  # it is not asked whether it is there
+    os.kill(pid, signal.SIGSTOP)  # it reads no more, and what it is sent stays with us
+    try:
+        working = asyncio.create_task(plain.call("work", text="x" * 4_000_000))
+        (session,) = plain.sessions._sessions.values()
+        async with asyncio.timeout(10):
+            while not session.calls:
+                await asyncio.sleep(0)
+        refused = await plain.call("say")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
+    assert (await working).stdout == "worked"
+    assert int((await plain.call("pid")).stdout) == pid
+
+
 async def test_a_server_that_died_once_is_not_offline_for_the_many_who_called_it(
     plain: Upstream,
 ) -> None:
@@ -232,6 +299,29 @@ async def test_a_server_that_does_not_start_is_not_offline_for_the_many_who_call
     ended = await asyncio.gather(*(nothing.call("say") for _ in range(5)))
     assert not any(one.ok for one in ended)
     assert set(nothing.health) == {Health.DEGRADED}
+
+
+async def test_a_server_that_was_changed_is_not_offline_for_what_the_one_before_it_did() -> None:
+    upstream = Upstream(Server(command="/nowhere/at/all"))
+    for _ in range(3):
+        await upstream.call("say")
+    assert upstream.health == [Health.DEGRADED, Health.DEGRADED, Health.OFFLINE]
+    upstream.server = Server(command="/nowhere/else")
+    await upstream.call("say")
+    assert upstream.health[3:] == [Health.DEGRADED]
+
+
+async def test_the_end_of_a_server_that_was_replaced_is_not_told_of_the_new_one(
+    plain: Upstream, kept: Path
+) -> None:
+    waiting = asyncio.create_task(plain.call("wait"))
+    await message(kept, "tools/call")
+    plain.health.clear()
+    assert plain.server is not None
+    plain.server = replace(plain.server, env=(("NEW", "yes"),))
+    assert (await plain.call("say")).ok
+    assert not (await waiting).ok
+    assert set(plain.health) == {Health.HEALTHY}
 
 
 async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:
@@ -317,7 +407,14 @@ async def test_a_server_that_works_on_one_call_is_not_given_up_for_its_silence(
         while len(messages(kept, "tools/call")) < 2:
             await asyncio.sleep(0.01)
     assert await plain.sessions.check("mcp.test")
-    assert (await plain.call("say")).stdout == "said"
+    saying = asyncio.create_task(plain.call("say"))
+    (session,) = plain.sessions._sessions.values()
+    async with asyncio.timeout(10):
+        while session.calls < 2:
+            await asyncio.sleep(0.01)
+    await plain.sessions.check("mcp.test")
+    kept.with_name(kept.name + ".worked").touch()
+    assert (await saying).stdout == "said"
     assert (await working).stdout == "worked"
     assert len(messages(kept, "initialize")) == 1
 

@@ -238,6 +238,6 @@ async def test_a_session_over_http_leaves_no_connection_behind(
     port = int(http_server.url.split(":")[2].split("/")[0])
     assert connections_to(port) > 0
     await upstream.sessions.close()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while connections_to(port):
             await asyncio.sleep(0.05)

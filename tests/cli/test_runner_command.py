@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -128,6 +129,24 @@ def test_a_runner_that_would_not_be_safe_does_not_start(
     assert out == b""
 
 
+def test_a_runner_that_still_starts_heeds_the_signal_to_stop(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as engine:  # one that never answers, as in a pull
+        engine.settimeout(20)
+        url = f"http://127.0.0.1:{engine.getsockname()[1]}"
+        words = ("--backend", "docker", "--docker-url", url, "--image", "large")
+        process = toolgate("runner", *words, TOOLGATE_HOME=str(tmp_path))
+        try:
+            asked, _ = engine.accept()
+            with asked:
+                assert asked.recv(1)
+                process.terminate()
+                out, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, out, errors) == (0, b"", b"")
+
+
 def test_the_unsafe_backend_says_what_it_is(tmp_path: Path) -> None:
     with running("--backend", "process", "--unsafe", TOOLGATE_HOME=str(tmp_path)) as (ready, _):
         assert ready["isolation"] == "none"
@@ -142,7 +161,8 @@ def test_doctor_says_which_sandboxes_work_and_how_to_get_the_others() -> None:
     assert process.returncode == 0
     assert found["sandbox bwrap"]["ok"] is True
     assert found["sandbox docker"]["ok"] is False
-    assert found["sandbox docker"]["hint"] == hint_for("docker")
+    hint = found["sandbox docker"]["hint"]
+    assert "systemctl start docker" in hint or "apt-get install" in hint
 
 
 def test_the_hint_says_install_where_it_is_missing_and_start_where_it_is_not(
@@ -150,13 +170,34 @@ def test_the_hint_says_install_where_it_is_missing_and_start_where_it_is_not(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for backend, package in (("bwrap", "bubblewrap"), ("docker", "docker.io")):
-        assert "apt-get install" in hint_for(backend)
-        assert package in hint_for(backend)
+        assert "apt-get install" in hint_for(backend, "it failed")
+        assert package in hint_for(backend, "it failed")
     for program in ("bwrap", "dockerd"):
         (tmp_path / program).write_text("#!/bin/sh\n")
         (tmp_path / program).chmod(0o755)
     for backend in ("bwrap", "docker"):
-        assert "it is installed" in hint_for(backend)
+        assert "it is installed" in hint_for(backend, "it failed")
+
+
+@pytest.mark.parametrize(
+    ("backend", "said", "hinted"),
+    [
+        ("bwrap", "no cgroup can be made at /sys/fs/cgroup: Read-only file system", "delegated"),
+        ("bwrap", "missing here: setpriv", "util-linux"),
+        ("bwrap", "the sandbox did not start: No space left on device", "reason"),
+        ("docker", "no Docker engine serves at unix:///nowhere.sock", "systemctl start docker"),
+        ("docker", "the container did not start: unknown runtime specified runsc", "reason"),
+    ],
+)
+def test_the_hint_is_about_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, said: str, hinted: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for program in ("bwrap", "dockerd"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    words = ("delegated", "util-linux", "reason", "systemctl start docker")
+    assert [word for word in words if word in hint_for(backend, said)] == [hinted]
 
 
 def test_a_home_that_may_not_be_looked_into_is_a_finding_and_not_the_doctor_s_end(

@@ -196,6 +196,28 @@ async def test_a_file_that_becomes_a_link_between_two_pieces_is_refused(place: P
     assert between.pieces == 2
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"head -c {2 * PIECE_BYTES} /dev/zero > f",
+        f"head -c {2 * PIECE_BYTES} /dev/zero > g; touch -r f g; mv g f",
+        "echo more >> f",
+    ],
+)
+async def test_a_file_that_another_command_changes_between_two_pieces_is_not_kept(
+    place: Place, change: str
+) -> None:
+    await place.run("bash.exec", cmd=f"head -c {2 * PIECE_BYTES} /dev/zero | tr '\\0' x > f")
+
+    async def meddle() -> None:
+        assert (await place.target.run(call("bash.exec", cmd=change))).ok
+
+    between = Between(place.target, meddle)
+    refused = await Transfers(between, place.files).run(call("file.read", path="f", artifact=True))
+    assert (refused.ok, refused.outcome) == (False, Outcome.EXECUTED)
+    assert "changed" in refused.stderr
+
+
 async def test_what_is_written_meanwhile_is_noticed(place: Place) -> None:
     kept = await place.files.keep(os.urandom(2 * PIECE_BYTES), owner=OWNER)
 

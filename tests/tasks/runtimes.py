@@ -163,7 +163,7 @@ async def read_one(url: str, browser: Any, place: Path) -> None:
         assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
 
 
-async def until(condition: Any, *, within_s: float = 5.0) -> None:
+async def until(condition: Any, *, within_s: float = 20.0) -> None:
     """Wait for something to become true, and no longer than that."""
     async with asyncio.timeout(within_s):
         while not condition():

@@ -187,7 +187,7 @@ async def test_each_mode_answers_in_its_shape(tmp_path: Path) -> None:
 @pytest.mark.requirement("004/run/auto-long")
 async def test_an_auto_run_that_takes_long_is_answered_as_async_and_goes_on(tmp_path: Path) -> None:
     gate = Gate()
-    async with a_toolset(tmp_path, gate.template, auto_wait_s=0.05) as toolset:
+    async with a_toolset(tmp_path, gate.template, auto_wait_s=0.5) as toolset:
         answer = await run(toolset, "gated", {"name": "a"}, mode="auto")
         assert (answer["mode"], answer["status"]) == ("async", "running")
         gate.let("a")

@@ -192,11 +192,17 @@ class SandboxEngine:
     async def _file_get(self, request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, FileGet)
 
-        async def get(session: Session) -> bytes:
-            return await session.files.read(args.path, limit=args.limit, offset=args.offset)
+        async def get(session: Session) -> tuple[bytes, str]:
+            files = session.files
+            version = await files.version(args.path)
+            content = await files.read(args.path, limit=args.limit, offset=args.offset)
+            if await files.version(args.path) != version:
+                raise FileRefused("the file was changed while it was read")
+            return content, version
 
-        content = await self._with_session(request, get)
-        return self._said(json.dumps({"content": base64.b64encode(content).decode()}))
+        content, version = await self._with_session(request, get)
+        encoded = base64.b64encode(content).decode()
+        return self._said(json.dumps({"content": encoded, "version": version}))
 
     async def _file_put(self, request: ToolRequest, _update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, FilePut)

@@ -9,11 +9,13 @@ import itertools
 import logging
 import math
 import re
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -141,11 +143,15 @@ def _safe_names(transcript: Transcript) -> dict[str, str]:
     offered = (tool.name for tool in transcript.tools)
     called = (answer.tool for turn in transcript.turns for answer in turn.answers)
     names: dict[str, str] = {}
+    taken: set[str] = set()
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(2))
     for name in dict.fromkeys((*offered, *called)):
         safe = _UNSAFE.sub("__", name)[:NAME_LENGTH]
-        tries = (f"{safe[: NAME_LENGTH - 5]}_{number}" for number in itertools.count(2))
-        taken = set(names.values())
-        names[name] = next(one for one in itertools.chain([safe], tries) if one not in taken)
+        stem = safe[: NAME_LENGTH - 5]
+        while safe in taken:
+            safe = f"{stem}_{next(numbers[stem])}"
+        taken.add(safe)
+        names[name] = safe
     return names
 
 

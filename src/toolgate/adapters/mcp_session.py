@@ -17,6 +17,7 @@ import msgspec
 from toolgate.adapters.mcp_outputs import Result, decode_result
 from toolgate.adapters.mcp_stdio import (
     MAX_MESSAGE,
+    NotBegun,
     Pipe,
     ServerError,
     open_pipe,
@@ -38,10 +39,6 @@ SILENCE_S: Final = 300.0  # of a stream of a server's own; a call has its own de
 UNREADABLE: Final = frozenset({-32700, -32600})
 REFUSED: Final = "Server returned an error response"  # the SDK's, for a status with no reason
 SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-
-
-class Forgotten(Unavailable):
-    """The server does not know the session any more; whatever was asked, it has not begun."""
 
 
 @dataclass(slots=True)
@@ -96,6 +93,8 @@ class Session:
 
     async def is_fit(self, *, after_s: float) -> bool:
         """A silent session may be that of a server that was restarted."""
+        if self._pipe is not None:
+            await self._pipe.settle()
         if self.dead:
             return False
         if self.calls or not self.is_open:
@@ -133,7 +132,7 @@ class Session:
     async def call(
         self, action: str, args: dict[str, Any], *, meta: dict[str, Any] | None
     ) -> Result:
-        """Raises Unavailable, and then the session is of no more use; ServerError."""
+        """Raises NotBegun, Unavailable, and then the session is of no more use; ServerError."""
         self.calls += 1
         try:
             if self._pipe is not None:
@@ -184,7 +183,7 @@ class Session:
 
             if isinstance(failed, MCPError) and self._is_forgotten(failed):
                 self._leave.set()
-                raise Forgotten(f"{self.name} does not know the session: {failed}") from failed
+                raise NotBegun(f"{self.name} does not know the session: {failed}") from failed
             if isinstance(failed, MCPError) and not self._is_cut(failed):
                 self.last_heard = self.clock.monotonic()
                 code = 0 if failed.code in UNREADABLE else failed.code

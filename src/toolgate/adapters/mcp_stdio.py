@@ -39,6 +39,18 @@ class ServerError(Exception):
         self.outcome = Outcome.NOT_STARTED if code in NOT_UNDERSTOOD else Outcome.MAY_HAVE_EXECUTED
 
 
+class NotRead(ServerError):
+    """The server is busy with what it was sent before; the call was not sent."""
+
+    def __init__(self) -> None:
+        super().__init__("it does not read what it is sent: try later")
+        self.outcome = Outcome.NOT_STARTED
+
+
+class NotBegun(Unavailable):
+    """The session is of no more use; whatever was asked, the server has not begun it."""
+
+
 class _Error(msgspec.Struct, frozen=True):
     code: int = 0
     message: str = ""
@@ -87,6 +99,20 @@ class Pipe(asyncio.SubprocessProtocol):
     def is_gone(self) -> bool:
         """Nothing comes of a call any more."""
         return self._gone
+
+    async def settle(self) -> None:
+        """A program that has just ended is known to be gone, and its last words are heard."""
+        if not self._gone and self._has_exited():
+            await asyncio.wait({self.ended}, timeout=LEAVE_S)
+            self._give_up("has gone away")
+
+    def _has_exited(self) -> bool:
+        assert self._transport is not None
+        pid, look = self._transport.get_pid(), os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            return os.waitid(os.P_PID, pid, look) is not None
+        except ChildProcessError:  # the loop has seen it, and will tell us
+            return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
@@ -160,7 +186,7 @@ class Pipe(asyncio.SubprocessProtocol):
         self._write(message)
 
     async def call(self, params: dict[str, Any], *, seconds: float) -> bytes:
-        """The result of `tools/call`, as JSON; raises ServerError, Unavailable."""
+        """The result of `tools/call`, as JSON; raises ServerError, NotBegun, Unavailable."""
         if meta := {**(params.get("_meta") or {}), **self._stamp}:
             params["_meta"] = meta
         name = f"{OUR_ID}{next(self._numbers)}"
@@ -171,8 +197,10 @@ class Pipe(asyncio.SubprocessProtocol):
             try:
                 request = {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params}
                 self._write(request)
+            except BlockingIOError as full:
+                raise NotRead from full
             except OSError as gone:
-                raise Unavailable(f"{self._name} has gone away") from gone
+                raise NotBegun(f"{self._name} has gone away") from gone
             return await answered
         except (asyncio.CancelledError, Unavailable):
             self._cancel(name)
@@ -200,7 +228,7 @@ class Pipe(asyncio.SubprocessProtocol):
         if self._gone or stdin.is_closing():
             raise BrokenPipeError(self._name)
         if stdin.get_write_buffer_size() > MAX_MESSAGE:
-            raise BrokenPipeError(f"{self._name} does not read")
+            raise BlockingIOError(f"{self._name} does not read")
         stdin.write(_encode(message) + b"\n")
 
     def _reading(self) -> asyncio.ReadTransport:

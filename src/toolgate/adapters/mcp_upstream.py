@@ -15,8 +15,8 @@ import msgspec
 
 from toolgate.adapters.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.adapters.mcp_outputs import Result, failed, output_of
-from toolgate.adapters.mcp_session import Forgotten, Session
-from toolgate.adapters.mcp_stdio import ServerError
+from toolgate.adapters.mcp_session import Session
+from toolgate.adapters.mcp_stdio import NotBegun, ServerError
 from toolgate.domain.capabilities import Health, Server, health_after
 from toolgate.domain.devices import named_session
 from toolgate.domain.errors import Unavailable
@@ -69,7 +69,7 @@ class McpUpstreams:
         self._clock = clock
         self._report = report
         self._sessions: dict[_Key, Session] = {}
-        self._failures: dict[str, int] = {}
+        self._failures: dict[str, tuple[Server, int]] = {}  # in a row, of the server it has
         self._listed: dict[str, _Listed] = {}
 
     def knows(self, capability_id: str) -> bool:
@@ -136,7 +136,7 @@ class McpUpstreams:
         meta: dict[str, Any] | None,
         taken_for: Tool | None,
     ) -> Result:
-        """Raises _Failed. A server that has forgotten the session, as after a restart, is met anew.
+        """Raises _Failed. A server that has gone, or forgotten the session, is met anew.
 
         It may have other tools then: one that was let through as reading must still only read.
         """
@@ -151,7 +151,7 @@ class McpUpstreams:
             try:
                 calling = session.call(action, args, meta=meta)
                 result: Result = await self._heard(session, calling)
-            except Forgotten as gone:
+            except NotBegun as gone:
                 if is_last:
                     raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
             except Unavailable as gone:
@@ -276,17 +276,22 @@ class McpUpstreams:
         return answer
 
     def _well(self, session: Session) -> None:
-        self._failures.pop(session.name, None)
-        self._report(session.name, Health.HEALTHY)
+        if session.server == self._find(session.name):
+            self._failures.pop(session.name, None)
+            self._report(session.name, Health.HEALTHY)
 
     def _failed(self, session: Session) -> None:
-        """Once for each session, however many were in it: it has failed them all at once."""
-        if session.has_failed:
+        """Once for each session, however many were in it: it has failed them all at once.
+
+        Another server that the capability has meanwhile has nothing to do with it.
+        """
+        if session.has_failed or session.server != self._find(session.name):
             return
         session.has_failed = True
-        capability_id = session.name
-        self._failures[capability_id] = self._failures.get(capability_id, 0) + 1
-        self._report(capability_id, health_after(self._failures[capability_id]))
+        server, before = self._failures.get(session.name, (session.server, 0))
+        failures = before + 1 if server == session.server else 1
+        self._failures[session.name] = (session.server, failures)
+        self._report(session.name, health_after(failures))
 
     def _learn(self, session: Session, said: list[Any]) -> _Listed:
         """What a server has just said of its tools."""

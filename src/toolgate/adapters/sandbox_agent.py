@@ -182,6 +182,15 @@ class Workspace:
         finally:
             os.close(fd)
 
+    def version(self, path: str) -> bytes:
+        """Another one whenever the file or what is in it is another."""
+        fd = self.open_regular(path, os.O_RDONLY)
+        try:
+            info = os.fstat(fd)
+            return b"%d-%d-%d" % (info.st_ino, info.st_size, info.st_ctime_ns)
+        finally:
+            os.close(fd)
+
     def write(self, path: str, content: bytes, append: bool) -> int:
         """All of it, or, where there is no room for that, nothing: the file stays as it was."""
         self.make_parents(path)
@@ -336,6 +345,8 @@ class Agent:
         limit = int(str(message.get("limit", 0)))
         if operation == "read":
             return self.workspace.read(path, limit, int(str(message["offset"])))
+        if operation == "version":
+            return self.workspace.version(path)
         if operation == "list":
             return self.workspace.list(path, bool(message["recursive"]), limit)
         if operation == "write":

@@ -39,6 +39,7 @@ ETC: Final = {
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
 REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
+MISSING: Final = "missing here"
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
 
 
@@ -59,7 +60,7 @@ def find_programs() -> Programs:
     found["python"] = next((path for path in pythons if Path(path).exists()), None)
     missing = [name for name, path in found.items() if path is None]
     if missing:
-        raise Unavailable(f"missing here: {', '.join(missing)} ({INSTALL_HINT})")
+        raise Unavailable(f"{MISSING}: {', '.join(missing)} ({INSTALL_HINT})")
     return Programs(**{name: path for name, path in found.items() if path is not None})
 
 

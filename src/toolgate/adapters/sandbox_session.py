@@ -360,6 +360,10 @@ class AgentFiles:
         message: dict[str, object] = {"op": "read", "path": path, "limit": limit}
         return await self._ask(message | {"offset": offset}, allowance=limit)
 
+    async def version(self, path: str) -> str:
+        answer = await self._ask({"op": "version", "path": path}, allowance=4096)
+        return answer.decode("utf-8", "replace")
+
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         message: dict[str, object] = {"op": "write", "path": path, "append": append}
         answer = await self._ask(message | {"content": content}, allowance=4096)

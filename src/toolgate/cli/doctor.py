@@ -18,6 +18,7 @@ from rich.text import Text
 from toolgate import settings as table
 from toolgate.adapters.chromium import find_chromium
 from toolgate.adapters.policy_file import default_policy_text, load_policy
+from toolgate.adapters.sandbox_bwrap import MISSING
 from toolgate.adapters.sandbox_choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
 from toolgate.cli.options import EXIT_FAILED, with_settings
@@ -26,6 +27,8 @@ from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.settings import Settings
 
 INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"
+UNSERVED: Final = "no Docker engine serves"  # so says sandbox_docker, which is costly to import
+REASON: Final = "it is installed, and says itself for what reason it does not work"
 OLDEST_PYTHON: Final = (3, 11)
 OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
@@ -54,22 +57,28 @@ async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
     try:
         await sandbox.check()
     except Unavailable as unavailable:
-        detail, hint = str(unavailable), hint_for(name)
+        detail, hint = str(unavailable), hint_for(name, str(unavailable))
         return Finding(f"sandbox {name}", ok=False, detail=detail, hint=hint, needed=False)
     finally:
         await sandbox.close()
     return Finding(f"sandbox {name}", ok=True, detail="isolates", needed=False)
 
 
-def hint_for(backend: str) -> str:
-    """How to get a backend that does not work, as far as can be seen what is missing."""
+def hint_for(backend: str, said: str) -> str:
+    """How to get a backend that does not work, by what is missing here and what it said."""
     if backend == DOCKER:
         if shutil.which("dockerd") is None and shutil.which("docker") is None:
             return f"{INSTALL} docker.io"
-        return "it is installed: start it (systemctl start docker), or name another: --docker-url"
-    if shutil.which("bwrap") is None:
+        if UNSERVED in said:
+            return (
+                "it is installed: start it (systemctl start docker), or name another: --docker-url"
+            )
+        return REASON
+    if shutil.which("bwrap") is None or said.startswith(MISSING):
         return f"{INSTALL} bubblewrap util-linux"
-    return "it is installed: it needs root or a delegated cgroup, with memory, pids and cpu"
+    if "cgroup" in said:
+        return "it is installed: it needs root or a delegated cgroup, with memory, pids and cpu"
+    return REASON
 
 
 def check_python() -> Finding:

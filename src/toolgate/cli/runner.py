@@ -1,5 +1,7 @@
 """`toolgate runner`: tools of other installations, run in sandboxes of this machine."""
 
+import asyncio
+import contextlib
 import json
 import sys
 
@@ -16,7 +18,22 @@ from toolgate.cli.serving import stop_on_signals
 
 async def _serve(settings: table.Settings, backend: Backend) -> None:
     stopped = stop_on_signals()
+    started = asyncio.Event()
+    life = asyncio.create_task(_live(settings, backend, started=started, stopped=stopped))
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not started.is_set():
+        life.cancel()  # the first pull of an image may take minutes
+    with contextlib.suppress(asyncio.CancelledError):
+        await life
+
+
+async def _live(
+    settings: table.Settings, backend: Backend, *, started: asyncio.Event, stopped: asyncio.Event
+) -> None:
     async with serving(settings, backend) as ready:
+        started.set()
         sys.stdout.write(json.dumps(ready) + "\n")
         sys.stdout.flush()
         await stopped.wait()

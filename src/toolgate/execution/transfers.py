@@ -57,10 +57,16 @@ class Transfers:
         if wanted is not True or not isinstance(path, str) or not path:
             return failed(f"{READ}: needs a path, and `artifact` is true or false")
         content = bytearray()
+        version: Any = None  # of the file, where the target tells it
         while True:
             args: dict[str, JsonValue] = {"path": path, "offset": len(content)}
             output = await self._piece(request, GET, {**args, "limit": PIECE_BYTES})
-            piece = _content(output)
+            answer = _answer(output)
+            piece, seen = _content(answer), answer.get("version")
+            if content and seen != version:
+                message = f"{READ}: the file was changed while it was read"
+                return failed(message, outcome=Outcome.EXECUTED)
+            version = seen
             content += piece
             if len(content) > LARGEST_FILE:
                 message = f"{READ}: the file has more than {LARGEST_FILE} bytes"
@@ -123,8 +129,8 @@ def _answer(output: ToolOutput) -> dict[str, Any]:
     return told
 
 
-def _content(output: ToolOutput) -> bytes:
-    told = _answer(output).get("content")
+def _content(answer: dict[str, Any]) -> bytes:
+    told = answer.get("content")
     try:
         content = base64.b64decode(told, validate=True) if isinstance(told, str) else None
     except (binascii.Error, ValueError):

@@ -134,6 +134,10 @@ class Files(Protocol):
         """At most `limit` bytes, from `offset` on; fewer where the file ends."""
         ...
 
+    async def version(self, path: str) -> str:
+        """Another one whenever the file or its content is another."""
+        ...
+
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         """Write, making directories as needed; returns the file's size afterwards."""
         ...

@@ -157,14 +157,18 @@ class TaskRuntime:
 
         A caller that goes away meanwhile still hears which run it `began`, and may cancel it.
         """
+
+        def tell(done: asyncio.Task[tuple[TaskRun, bool]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                began(done.result()[0].run_id)
+
         submitting = self._spawn(self._submit(submission))
+        submitting.add_done_callback(tell)  # there are callers that cannot wait once they must go
         try:
             await asyncio.shield(submitting)
         finally:
             if not submitting.done():
                 await asyncio.wait([submitting])  # for as long as a commit takes
-            if not submitting.cancelled() and submitting.exception() is None:
-                began(submitting.result()[0].run_id)
         return submitting.result()
 
     async def _submit(self, submission: Submission) -> tuple[TaskRun, bool]:

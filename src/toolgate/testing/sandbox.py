@@ -1,6 +1,7 @@
 """A sandbox that runs nothing: it answers as told and remembers what it was asked."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 
 from toolgate.ports.sandbox import (
@@ -26,6 +27,9 @@ class FakeFiles:
         if path not in self.content:
             raise FileRefused("No such file or directory")
         return self.content[path][offset : offset + limit]
+
+    async def version(self, path: str) -> str:
+        return str(hash(await self.read(path, limit=sys.maxsize)))
 
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         before = self.content.get(path, b"") if append else b""

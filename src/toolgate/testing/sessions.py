@@ -21,6 +21,9 @@ class FakeFiles:
     async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
         return self.contents[self._beneath(path)][offset : offset + limit]
 
+    async def version(self, path: str) -> str:
+        return str(hash(self.contents[self._beneath(path)]))
+
     async def write(self, path: str, content: bytes, *, append: bool = False) -> int:
         before = self.contents.get(path, b"") if append else b""
         self.contents[path] = before + content

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.runtimes import a_toolset, instant
+from tests.tasks.runtimes import Gate, SlowJournal, a_toolset, instant, until
 from toolgate.asgi import Message
-from toolgate.domain.task_runs import Trust
+from toolgate.domain.task_runs import TaskStatus, Trust
 from toolgate.surfaces.mcp.doors import McpDoors
 
-HELLO = {
+HELLO: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
@@ -26,7 +26,15 @@ HELLO = {
 
 
 async def ask(
-    doors: McpDoors, method: str, *, user: str, session: str = "", body: bytes = b""
+    doors: McpDoors,
+    method: str,
+    *,
+    user: str,
+    session: str = "",
+    body: bytes = b"",
+    path: str = "/mcp",
+    query: bytes = b"",
+    sent: list[Message] | None = None,
 ) -> tuple[int, dict[str, str]]:
     headers = {
         "host": "127.0.0.1",
@@ -37,13 +45,13 @@ async def ask(
     scope: dict[str, Any] = {
         "type": "http",
         "method": method,
-        "path": "/mcp",
-        "query_string": b"",
+        "path": path,
+        "query_string": query,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "user": SimpleNamespace(display_name=user),
     }
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    sent: list[Message] = []
+    sent = [] if sent is None else sent
 
     async def receive() -> Message:
         if given:
@@ -115,4 +123,74 @@ async def test_doors_that_cannot_be_opened_say_so_to_each_who_asks_and_still_clo
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 await asyncio.wait_for(ask(doors, "POST", user="ann"), 20)
+        await doors.close()
+
+
+class Listener:
+    """A client of the doors over server-sent events."""
+
+    def __init__(self, doors: McpDoors) -> None:
+        self._doors = doors
+        self._query = b""
+        self.sent: list[Message] = []
+        self.stream = asyncio.ensure_future(
+            ask(doors, "GET", user="ann", path="/mcp/sse", sent=self.sent)
+        )
+
+    async def shake_hands(self) -> None:
+        await until(lambda: len(self.sent) > 1)
+        self._query = self.sent[1]["body"].partition(b"?")[2].strip()
+        await self.post("initialize", HELLO["params"], id=1)
+        await until(lambda: len(self.sent) > 2)
+        await self.post("notifications/initialized", {})
+
+    async def post(self, method: str, params: dict[str, Any], **more: Any) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more})
+        where: dict[str, Any] = {"path": "/mcp/message", "query": self._query}
+        status, _ = await ask(self._doors, "POST", user="ann", body=body.encode(), **where)
+        assert status == 202
+
+    async def call_gated(self, request_id: str) -> None:
+        called = {"templateId": "gated", "inputs": {"name": "a"}, "options": {"mode": "sync"}}
+        params = {"name": "run_task_template", "arguments": called}
+        await self.post("tools/call", params, id=request_id)
+
+
+async def test_a_call_that_its_client_cancelled_holds_no_stop_of_its_stream_up(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with a_toolset(tmp_path, gate.template) as toolset:
+        doors = McpDoors(toolset)
+        client = Listener(doors)
+        await client.shake_hands()
+        await client.call_gated("two")
+        await until(lambda: gate.started)
+        doors.end_streams()
+        await asyncio.sleep(0)
+        assert not client.stream.done()
+        await client.post("notifications/cancelled", {"requestId": "two"})
+        async with asyncio.timeout(10):
+            await client.stream
+        await doors.close()
+
+
+async def test_a_call_that_is_cancelled_while_its_run_is_written_down_cancels_the_run(
+    tmp_path: Path,
+) -> None:
+    gate, journal = Gate(), SlowJournal()
+    journal.slow = "task_queued"
+    async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
+        doors = McpDoors(toolset)
+        client = Listener(doors)
+        await client.shake_hands()
+        await client.call_gated("two")
+        await journal.written.wait()
+        await client.post("notifications/cancelled", {"requestId": "two"})
+        await client.post("ping", {}, id="three")  # what came before it was taken
+        await until(lambda: any(b"three" in each.get("body", b"") for each in client.sent))
+        journal.told.set()
+        await until(lambda: toolset.runtime.listed(status=TaskStatus.CANCELED), within_s=10)
+        doors.end_streams()
+        await client.stream
         await doors.close()

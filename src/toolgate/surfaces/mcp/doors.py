@@ -33,7 +33,8 @@ HTTP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/mcp/sse"
 MESSAGE_PATH: Final = "/mcp/message"
 BODY_LIMIT: Final = 4 * 1024 * 1024
-MOST_DUE: Final = 100  # calls of a stream; some are never answered, as they were cancelled
+MOST_DUE: Final = 100  # calls of a stream
+CANCELLED: Final = "notifications/cancelled"
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _SDK_SESSION: Final = re.compile(rb"\?session_id=([0-9a-f]{32})")
@@ -199,6 +200,8 @@ class _Open:
             is_whole = message["type"] == "http.request" and not message.get("more_body")
             if is_whole and len(due) < MOST_DUE and (asked := _call_of(body)) is not None:
                 due.add(asked)
+            if is_whole and due:
+                due.discard(_cancelled_by(body))  # that one is never answered
             return message
 
         async def answer(message: Message) -> None:
@@ -226,6 +229,30 @@ def _call_of(body: bytes, *, is_answer: bool = False) -> int | None:
     if message.id is None or is_answer == bool(message.method):
         return None
     return hash(message.id)  # it may be a long one
+
+
+class _Params(msgspec.Struct, frozen=True, rename="camel"):
+    request_id: int | str | None = None
+
+
+class _Cancelled(msgspec.Struct):
+    params: _Params = _Params()
+    method: str = ""
+
+
+_decode_cancelled: Final = msgspec.json.Decoder(_Cancelled).decode
+
+
+def _cancelled_by(body: bytes) -> int | None:
+    """The call that a client no longer wants; None of a message that says nothing of the kind."""
+    if CANCELLED.encode() not in body:
+        return None
+    try:
+        message = _decode_cancelled(body)
+    except UNREADABLE:
+        return None
+    named = message.params.request_id
+    return None if named is None or message.method != CANCELLED else hash(named)
 
 
 async def serve_stdio(toolset: Toolset) -> None:

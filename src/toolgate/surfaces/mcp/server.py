@@ -54,6 +54,7 @@ class BrowserTools:
         self._answers = TaskAnswers(toolset, asker=self._asker, result=_result)
         self._tasks = TaskExtension(self._answers)
         self._began: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._unwanted: OrderedDict[tuple[str, str], bool] = OrderedDict()
         self._canceling: set[asyncio.Task[None]] = set()
 
     def server(self) -> Server[Any]:
@@ -98,10 +99,16 @@ class BrowserTools:
         """A run, told of while it works, and canceled with the request."""
         client = self._client(ctx)
         run_ids: list[str] = []
+        is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        gone = False
 
         def began(run_id: str) -> None:
+            """Perhaps only when nobody waits for it any more."""
             run_ids.append(run_id)
-            self._remember(client, ctx.request_id, run_id)
+            if gone or self._unwanted.pop((client, str(ctx.request_id)), False):
+                self._cancel_soon(run_id)
+            else:
+                self._remember(client, ctx.request_id, run_id)
 
         with _telling(ctx) as progress:
             call = Call(self._asker(ctx), progress=progress, began=began)
@@ -110,15 +117,21 @@ class BrowserTools:
             except asyncio.CancelledError:
                 # At 2026-07-28 over HTTP a client cancels by closing its stream. Before, a
                 # stream that breaks says nothing, and a cancellation is a notification.
-                if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                if is_modern:
+                    gone = True
                     for run_id in run_ids:
                         self._cancel_soon(run_id)
                 raise
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
-        run_id = self._began.pop((self._client(ctx), str(params.request_id)), None)
+        named = (self._client(ctx), str(params.request_id))
+        run_id = self._began.pop(named, None)
         if run_id is not None:
             self._cancel_soon(run_id)
+        elif ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._unwanted[named] = True  # it may begin yet
+            while len(self._unwanted) > REMEMBERED:
+                self._unwanted.popitem(last=False)
 
     async def _list_resources(self, _ctx: Context, _params: Any) -> types.ListResourcesResult:
         found = []
