@@ -61,6 +61,9 @@ def configure(*, level: str, as_json: bool, redactor: Redactor) -> None:
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])
     for noisy in _NOISY:
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        library = logging.getLogger(noisy)
+        library.setLevel(logging.ERROR)
+        library.handlers.clear()  # one of its own would write secrets as they are
+        library.propagate = True
     # Its listeners' failures are logged with what was asked for: see `asgi`.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
