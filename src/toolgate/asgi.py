@@ -10,9 +10,9 @@ import hmac
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import uvicorn
@@ -108,17 +108,23 @@ def is_of_a_page(request: Request) -> bool:
 
 def _may_be_rebound(host: str) -> bool:
     """Whether it is a name that somebody can let stand for any address, and no address itself."""
-    try:
-        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return True
-    if not name or name in LOCAL_NAMES or name.endswith(".localhost"):
-        return False
+    name, is_address = host_name(host)
+    return bool(name) and not (is_address or name in LOCAL_NAMES or name.endswith(".localhost"))
+
+
+@lru_cache(maxsize=256)
+def host_name(host: str) -> tuple[str, bool]:
+    """Without its port, an IPv6 address without its brackets; and whether it is an address."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        name = host[1:].partition("]")[0]
+    else:
+        name = host.partition(":")[0].rstrip(".")
     try:
         ip_address(name)
     except ValueError:
-        return True
-    return False
+        return name, False
+    return name, True
 
 
 def same_secret(given: str, expected: str) -> bool:

@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import ip_address
 from typing import Final
 
 from toolgate.admission.pairing import Pairing
 from toolgate.admission.refusals import AuthRequired, Forbidden
 from toolgate.admission.registry import Credentials, Registry
+from toolgate.asgi import LOCAL_NAMES, host_name
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Contact, Identity, Who
 from toolgate.surfaces.gateway.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access
 
-LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 DEVICE_ID: Final = wire.HEADER_DEVICE_ID.lower().encode()
 DEVICE_TOKEN: Final = wire.HEADER_DEVICE_TOKEN.lower().encode()
 GATEWAY_TOKEN: Final = wire.HEADER_GATEWAY_TOKEN.lower().encode()
@@ -52,7 +50,7 @@ class Doors:
 
         An address cannot be rebound, so any address will do.
         """
-        name, is_address = _host_name(host)
+        name, is_address = host_name(host)
         return is_address or name in LOCAL_NAMES or name in self.hosts or "*" in self.hosts
 
     def is_same_site(self, origin: str, host: str) -> bool:
@@ -105,18 +103,3 @@ class Doors:
         if access is Access.APPROVER and not identity.scope.approve:
             raise Forbidden("this needs the operator's token, or the scope to approve")
         return identity
-
-
-@lru_cache(maxsize=256)
-def _host_name(host: str) -> tuple[str, bool]:
-    """Without its port, an IPv6 address without its brackets; and whether it is an address."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        name = host[1:].partition("]")[0]
-    else:
-        name = host.partition(":")[0].rstrip(".")
-    try:
-        ip_address(name)
-    except ValueError:
-        return name, False
-    return name, True
