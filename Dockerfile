@@ -1,7 +1,7 @@
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY requirements.lock pyproject.toml README.md LICENSE ./
-RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
 COPY src src
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
@@ -14,7 +14,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 COPY requirements-image.lock /wheels/
-RUN pip install --no-cache-dir --require-hashes -r /wheels/requirements-image.lock
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirements-image.lock
 COPY --from=build /wheels/*.whl /wheels/
 RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 

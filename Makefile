@@ -15,12 +15,12 @@ setup: $(STAMP)  ## Install Toolgate and its tools into .venv
 $(STAMP): requirements.lock pyproject.toml
 	@echo "Installing into .venv; the first time this takes a minute or two"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP) requirements-bench.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-bench.lock
 	@touch $@
 
 system:  ## Install the system's parts: Chromium, bubblewrap, Docker (Debian, as root)
@@ -42,6 +42,7 @@ check: setup  ## Types, lint, import rules, drawn pages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pip check --quiet
 	$(BIN)/python tools/arch_map.py --check
 	$(BIN)/python tools/conformance.py --check
 	$(BIN)/python tools/reference.py --check
