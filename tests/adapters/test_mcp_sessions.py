@@ -392,7 +392,7 @@ async def test_a_list_of_tools_that_never_ends_is_ended(kept: Path) -> None:
     program = (str(SERVERS / "plain.py"), str(kept), "endless")
     upstream = Upstream(Server(command=sys.executable, args=program))
     async with asyncio.timeout(20):
-        assert await upstream.sessions.tools("mcp.test") == []
+        assert await upstream.sessions.tools("mcp.test") == {}
     await upstream.sessions.close()
 
 

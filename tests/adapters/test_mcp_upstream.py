@@ -87,7 +87,7 @@ async def test_the_place_of_a_call_is_its_server_whatever_that_is_called() -> No
 
 @pytest.mark.requirement("002/mcp/stdio-and-http")
 async def test_a_stdio_server_is_listed_with_levels_and_called(stdio: Upstream) -> None:
-    tools = {tool.name: tool for tool in await stdio.sessions.tools("mcp.test")}
+    tools = await stdio.sessions.tools("mcp.test")
     assert tools["echo"].level is Level.READ
     assert tools["write"].level is Level.WRITE
     assert "text" in str(tools["echo"].schema)
@@ -108,7 +108,7 @@ async def test_a_stdio_server_is_listed_with_levels_and_called(stdio: Upstream) 
 async def test_an_http_server_is_called_the_same_way(http_server: Server) -> None:
     upstream = Upstream(http_server)
     try:
-        tools = {tool.name: tool for tool in await upstream.sessions.tools("mcp.test")}
+        tools = await upstream.sessions.tools("mcp.test")
         assert tools["echo"].level is Level.READ
         assert (await upstream.call("echo", text="over http")).stdout == "over http"
     finally:

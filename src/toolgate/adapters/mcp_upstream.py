@@ -8,7 +8,7 @@ are so many of those: the one that was idle longest makes room.
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -95,9 +95,9 @@ class McpUpstreams:
         known = self._known(capability_id)
         return () if known is None else known.offered
 
-    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+    async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
         if (known := self._lately(capability_id)) is not None:
-            return list(known.tools.values())
+            return known.tools
         connection = await self._session(_Key(capability_id, session))
         if (known := self._lately(capability_id)) is None:
             try:
@@ -105,7 +105,7 @@ class McpUpstreams:
                 known = self._learn(connection, said)
             except ServerError as no:
                 raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
-        return list(known.tools.values())
+        return known.tools
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
@@ -113,7 +113,8 @@ class McpUpstreams:
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
         key = _Key(capability_id, name and request.caller.session)
-        taken_for = self.describe(request.tool, request.caller)
+        known = self._known(capability_id)
+        taken_for = None if known is None else known.tools.get(action)
         try:
             result = await self._call(key, action, args, meta=_context(meta), taken_for=taken_for)
         except _Failed as why:
@@ -204,7 +205,7 @@ class McpUpstreams:
         since = self._clock.monotonic() - after_s
         for key, session in list(self._sessions.items()):
             idle = bool(key.session) and session.used_at <= since
-            if not session.calls and (idle or session.server != self._find(key.capability_id)):
+            if not session.calls and (idle or not self._has(key.capability_id, session.server)):
                 await self._end(key)
 
     async def forget(self, capability_id: str) -> None:
@@ -227,7 +228,8 @@ class McpUpstreams:
             raise Unavailable(f"no MCP server is configured for {key.capability_id}")
         session = self._sessions.get(key)
         if session is not None and (
-            session.server != server or not await session.is_fit(after_s=STALE_S)
+            not self._has(key.capability_id, session.server)
+            or not await session.is_fit(after_s=STALE_S)
         ):
             if self._sessions.get(key) is session:
                 await self._end(key)
@@ -276,7 +278,7 @@ class McpUpstreams:
         return answer
 
     def _well(self, session: Session) -> None:
-        if session.server == self._find(session.name):
+        if self._has(session.name, session.server):
             self._failures.pop(session.name, None)
             self._report(session.name, Health.HEALTHY)
 
@@ -285,7 +287,7 @@ class McpUpstreams:
 
         Another server that the capability has meanwhile has nothing to do with it.
         """
-        if session.has_failed or session.server != self._find(session.name):
+        if session.has_failed or not self._has(session.name, session.server):
             return
         session.has_failed = True
         server, before = self._failures.get(session.name, (session.server, 0))
@@ -318,8 +320,12 @@ class McpUpstreams:
     def _known(self, capability_id: str) -> _Listed | None:
         """What its server listed, if that is still its server: another's tools are others."""
         listed = self._listed.get(capability_id)
-        same = listed is not None and listed.server == self._find(capability_id)
-        return listed if same else None
+        return listed if listed is not None and self._has(capability_id, listed.server) else None
+
+    def _has(self, capability_id: str, server: Server) -> bool:
+        """Whether that is still the capability's server."""
+        now = self._find(capability_id)
+        return now is server or now == server  # the same object, unless it was registered anew
 
     def _split(self, tool: str) -> tuple[str, str]:
         """`mcp.docs.search` is `search` of `mcp.docs`, where there is such a capability."""

@@ -116,9 +116,11 @@ class Upstreams:
         if capability is None:
             return None
         known = self.sessions.describe(tool, caller)
-        if known is None and capability.level is Level.SIGN:
+        if capability.level is not Level.SIGN:
+            return known
+        if known is None:
             return Tool(tool, "", Level.SIGN, {}, False)
-        return None if known is None else replace(known, level=_level(capability, known))
+        return replace(known, level=Level.SIGN)
 
     def _offers(self, _caller: Caller) -> Sequence[Tool]:
         """What the servers have listed, by the names that agents call it."""

@@ -1,6 +1,6 @@
 """MCP servers that others run: what they offer. Calling them is an engine's business."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from toolgate.domain.tools import Tool
@@ -15,7 +15,7 @@ class Upstreams(Protocol):
         """Whose tool this is, by its name in the pipeline; empty where it is no server's."""
         ...
 
-    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+    async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
         """What the server offers, by its own names; raises Unavailable where it does not answer.
 
         Where it has to be asked, it is asked in this session (empty: the one that all share).

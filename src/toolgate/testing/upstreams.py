@@ -1,6 +1,6 @@
 """MCP servers that a test names, without any server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolgate.domain.errors import Unavailable
@@ -18,7 +18,7 @@ class FakeUpstreams:
     def capability_of(self, tool: str) -> str:
         return tool.rpartition(".")[0] if self.knows(tool.rpartition(".")[0]) else ""
 
-    async def tools(self, capability_id: str, *, session: str = "") -> Sequence[Tool]:
+    async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
         if capability_id in self.silent:
             raise Unavailable(f"{capability_id} does not answer")
-        return self.offered[capability_id]
+        return {tool.name: tool for tool in self.offered[capability_id]}

@@ -101,10 +101,9 @@ class McpPlanner:
         if not self.upstreams.knows(capability_id):
             raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
         try:
-            tools = await self.upstreams.tools(capability_id, session=session)
+            named = await self.upstreams.tools(capability_id, session=session)
         except Unavailable as silent:
             raise Problem(Code.INTERNAL, str(silent), outcome=Outcome.NOT_STARTED) from silent
-        named = {tool.name: tool for tool in tools}
         # Playwright's server says `browser_click` for what the seed calls `click`.
         found = named.get(action) or named.get(f"browser_{action}")
         if found is None:
