@@ -5,7 +5,8 @@ moves on only from the version that was read, and a ref that is taken conflicts.
 here has been redacted by the pipeline.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +33,7 @@ from toolgate.execution.calls import (
 )
 from toolgate.execution.episodes import OK
 from toolgate.ports.clock import Clock
-from toolgate.ports.evidence import STREAM, Artifact, Evidence, Scalar
+from toolgate.ports.evidence import STREAM, Evidence
 from toolgate.ports.journal import Event, Journal, Operation, Put
 
 A = wire.Artifact
@@ -91,10 +92,9 @@ class Ledger:
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
-        artifacts = await self._decided(call, decision)
         await self.journal.commit(
             self._entry(call, State.WAITING),
-            *self._record("decision", call, decision, artifacts),
+            await self._decided(call, decision, self._of_decision(call, decision)),
             *operations,
         )
 
@@ -107,7 +107,6 @@ class Ledger:
         also: Also = nothing,
     ) -> wire.RunToolResponse:
         """Denied: the evidence of it, and the response for whoever asks again."""
-        artifacts = await self._decided_after(call, decision, approval)
         names = (*wire.ARTIFACTS_ON_DENY, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = wire.RunToolResponse(
             ok=False,
@@ -119,7 +118,7 @@ class Ledger:
         )
         await self.journal.commit(
             self._entry(call, State.ENDED, response=response),
-            *self._record("decision", call, decision, artifacts),
+            await self._decided_after(call, decision, approval),
             *self._ended(call, response, names, approval),
             *also(response),
         )
@@ -135,7 +134,11 @@ class Ledger:
         again: bool = False,
     ) -> Call:
         """Allowed, durably: from here on the tool may have run."""
-        artifacts = [] if again else await self._decided_after(call, decision, approval)
+        record = await (
+            self._decided(call, decision, {})
+            if again
+            else self._decided_after(call, decision, approval)
+        )
         self._starts += 1
         if self._starts % STARTS_PER_NOTE == 0:
             operations = (*operations, self.note_finished(newest=self._newest))
@@ -144,7 +147,7 @@ class Ledger:
         try:
             committed = await self.journal.commit(
                 self._entry(call, State.STARTED, started=_started(call, decision, approval)),
-                *self._record("decision", call, decision, artifacts),
+                record,
                 *operations,
             )
         except ToolgateError:  # nothing was written
@@ -164,10 +167,9 @@ class Ledger:
         operations: Sequence[Operation] = (),
     ) -> None:
         """Allowed, and run by a device: what comes of it is for `conclude`."""
-        artifacts = await self._decided_after(call, decision, approval)
         await self.journal.commit(
             self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
-            *self._record("decision", call, decision, artifacts),
+            await self._decided_after(call, decision, approval),
             *operations,
         )
 
@@ -179,7 +181,7 @@ class Ledger:
         if may_run_again:
             await self.journal.commit(
                 self._entry(call, State.INTERRUPTED, started=entry.started),
-                *self._outcome(call, interrupted_output(), artifacts=(), kind="outcome"),
+                await self._outcome(call, interrupted_output(), {}, kind="outcome"),
             )
             self._running.pop(call.id, None)
             return None
@@ -230,13 +232,13 @@ class Ledger:
         names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
         response = response_of(call, decision, output, names)
         canonical = self.evidence.canonical
-        artifacts = await self.evidence.keep(
-            call.id,
-            {A.TOOL_RESULT: canonical(_Result.of(output)), A.RESPONSE: canonical(response)},
-        )
+        contents: dict[str, bytes] = {
+            A.TOOL_RESULT: canonical(_Result.of(output)),
+            A.RESPONSE: canonical(response),
+        }
         return response, [
             self._entry(call, State.ENDED, isolation=output.isolation),
-            *self._outcome(call, output, artifacts=artifacts, kind=kind),
+            await self._outcome(call, output, contents, kind=kind),
             *self._ended(call, response, names, approval),
         ]
 
@@ -264,31 +266,27 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            artifacts = await self.evidence.keep(call.id, {name: call.shown})
             await self.journal.commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
-                *self._record("decision", call, decision, artifacts),
+                await self._decided(call, decision, {name: call.shown}),
                 *self._ended(call, response, names, None),
             )
         return response
 
-    async def _decided(self, call: Call, decision: Decision) -> list[Artifact]:
-        canonical = self.evidence.canonical
-        return await self.evidence.keep(
-            call.id,
-            {
-                A.REQUEST: call.shown,
-                A.ENGINE_IDENTITY: canonical(_Identity(call.engine_ref, self.owner)),
-                A.POLICY_DECISION: canonical(_Verdict.of(decision)),
-            },
-        )
+    def _of_decision(self, call: Call, decision: Decision) -> dict[str, bytes]:
+        """The artifacts of a call that is decided for the first time."""
+        return {
+            A.REQUEST: call.shown,
+            A.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner),
+            A.POLICY_DECISION: self.evidence.canonical(_Verdict.of(decision)),
+        }
 
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
-    ) -> list[Artifact]:
+    ) -> Operation:
         """A call that has waited has its first artifacts; what is new is the approval."""
         if approval is None:
-            return await self._decided(call, decision)
+            return await self._decided(call, decision, self._of_decision(call, decision))
         word = {
             "approval_id": approval.approval_id,
             "status": approval.status.value,
@@ -301,46 +299,43 @@ class Ledger:
             "policy_version": decision.policy_version,
         }
         content = self.evidence.canonical(word)
-        return await self.evidence.keep(call.id, {APPROVAL_ARTIFACT: content})
+        return await self._decided(call, decision, {APPROVAL_ARTIFACT: content})
 
-    def _record(
-        self, kind: str, call: Call, decision: Decision, artifacts: Sequence[Artifact]
-    ) -> list[Operation]:
-        caller = call.request.caller
-        fields: dict[str, Scalar] = {
-            "decision": str(decision.effect),
-            "rule_id": decision.rule_id,
-            "policy_version": decision.policy_version,
-            "tool": call.request.tool,
-            "engine": call.engine_ref,
-            "run_id": call.request.run_id,
-            "step_id": call.request.step_id,
-            "tenant": caller.tenant,
-            "workspace": caller.workspace,
-            "device": caller.device,
-            "user": caller.user,
-            "agent": caller.agent,
-            "role": caller.role,
-            "level": str(call.level),  # the tool's own: what a policy can ask, for a simulation
-            "content": call.fingerprint,
-        }
-        return self.evidence.prepare(
-            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+    async def _decided(
+        self, call: Call, decision: Decision, contents: Mapping[str, bytes]
+    ) -> Operation:
+        request = call.request
+        caller = request.caller
+        fields = _DecisionFields(
+            caller.agent,
+            call.fingerprint,
+            decision.effect,
+            caller.device,
+            call.engine_ref,
+            call.level,
+            decision.policy_version,
+            caller.role,
+            decision.rule_id,
+            request.run_id,
+            request.step_id,
+            caller.tenant,
+            request.tool,
+            caller.user,
+            caller.workspace,
         )
+        return await self.evidence.of_call("decision", fields, call_id=call.id, contents=contents)
 
-    def _outcome(
-        self, call: Call, output: ToolOutput, *, artifacts: Sequence[Artifact], kind: str
-    ) -> list[Operation]:
-        fields: dict[str, Scalar] = {
-            "tool": call.request.tool,
-            "exit_code": output.exit_code,
-            "outcome": str(output.outcome),
-            "isolation": output.isolation,
-            "engine": call.engine_ref,
-        }
-        return self.evidence.prepare(
-            kind, fields, subject=call.id, artifacts=artifacts, redacted=True
+    async def _outcome(
+        self, call: Call, output: ToolOutput, contents: Mapping[str, bytes], *, kind: str
+    ) -> Operation:
+        fields = _OutcomeFields(
+            call.engine_ref,
+            output.exit_code,
+            output.isolation,
+            output.outcome,
+            call.request.tool,
         )
+        return await self.evidence.of_call(kind, fields, call_id=call.id, contents=contents)
 
     def _entry(self, call: Call, state: State, **known: Any) -> Put:
         entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
@@ -379,11 +374,40 @@ class Ledger:
         return self.audit.prepare(row, redacted=True)
 
 
-class _Identity(msgspec.Struct):
-    """The `engine_identity` artifact; as in all of them, the members are in the canonical order."""
+class _DecisionFields(msgspec.Struct):
+    """Of a `decision` record; here as in all that follow, the members are in the canonical order."""
 
-    engine_ref: str
-    executor: str
+    agent: str
+    content: str  # the call's fingerprint
+    decision: str
+    device: str
+    engine: str
+    level: str  # the tool's own: what a policy can ask, for a simulation
+    policy_version: str
+    role: str
+    rule_id: str
+    run_id: str
+    step_id: str
+    tenant: str
+    tool: str
+    user: str
+    workspace: str
+
+
+class _OutcomeFields(msgspec.Struct):
+    """Of a `result` or an `outcome` record."""
+
+    engine: str
+    exit_code: int
+    isolation: str
+    outcome: str
+    tool: str
+
+
+@lru_cache(maxsize=256)
+def _identity(engine_ref: str, executor: str) -> bytes:
+    """The `engine_identity` artifact."""
+    return encode({"engine_ref": engine_ref, "executor": executor})
 
 
 class _Verdict(msgspec.Struct):

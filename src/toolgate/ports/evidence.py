@@ -38,9 +38,14 @@ class Evidence(Protocol):
         """
         ...
 
-    async def keep(self, subject: str, contents: Mapping[str, bytes]) -> list[Artifact]:
-        """Store the artifacts of one record by their names, each made by `canonical` of a value
-        that holds no secret."""
+    async def of_call(
+        self, kind: str, fields: object, *, call_id: str, contents: Mapping[str, bytes]
+    ) -> Operation:
+        """The operation that writes one record of a tool call, and its artifacts by their names.
+
+        For what is known to hold no secret: `fields` is a struct of texts and whole numbers, its
+        members in the order of their names, and each content was made by `canonical`.
+        """
         ...
 
     def canonical(self, value: object) -> bytes:
@@ -54,7 +59,6 @@ class Evidence(Protocol):
         *,
         subject: str = "",
         artifacts: Sequence[Artifact] = (),
-        redacted: bool = False,
     ) -> list[Operation]:
         """The operations that write one record, redacted.
 
