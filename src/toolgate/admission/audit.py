@@ -16,8 +16,9 @@ class Trail(Protocol):
         actor: str,
         resource: tuple[str, str] = ("", ""),
         metadata: Mapping[str, JsonValue] | None = None,
+        redacted: bool = False,
     ) -> Sequence[Operation]:
-        """The operations that write one row, redacted."""
+        """The operations that write one row, redacted, unless the caller has done so already."""
         ...
 
 

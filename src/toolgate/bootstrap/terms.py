@@ -62,7 +62,7 @@ class Terms:
 
     def route(self) -> Route:
         """Takes no call; what of ours is registered as signing signs, whatever it says itself."""
-        return Route(find=lambda _request: None, describe=self._describe)
+        return Route(describe=self._describe)
 
     def _describe(self, tool: str, _caller: Caller) -> Tool | None:
         if self.registered is None:

@@ -76,6 +76,7 @@ class Waiting(NamedTuple):
 class Settled(NamedTuple):
     response: wire.RunToolResponse
     isolation: str = ""
+    output: ToolOutput | None = None  # where it has just run
 
 
 class _Running:
@@ -282,10 +283,10 @@ class Pipeline:
             decision,
             output,
             approval=approval,
-            also=lambda told: _end(rider, Settled(told, output.isolation)),
+            also=lambda told: _end(rider, Settled(told, output.isolation, output)),
         )
         rider.ended = rider.end is not None
-        return Settled(response, output.isolation)
+        return Settled(response, output.isolation, output)
 
     def _take(self, request: ToolRequest, engine: Engine) -> Call:
         """Understand a request, before anything happens; raises Invalid."""
@@ -528,6 +529,8 @@ def _answer(settled: Settled | Waiting) -> Answer:
     if isinstance(settled, Waiting):
         approval = settled.approval
         return Pending(approval.approval_id, approval.summary, approval.reason, approval.expires_at)
+    if settled.output is not None:
+        return Ran(settled.output)
     response = settled.response
     result = given(response.tool_result, None)
     if result is None:

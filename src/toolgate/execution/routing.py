@@ -5,8 +5,8 @@ a target, what the session's own client offers, MCP servers upstream, other inst
 the built-in tools.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.domain.tools import Caller, Level, Tool, ToolOutput, ToolRequest
@@ -24,12 +24,12 @@ Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
 OnTerms = Callable[[Engine, ToolRequest], Engine]  # the engine as this call may use it
 
 
+def takes_nothing(_: ToolRequest) -> Engine | None:
+    return None
+
+
 def offers_nothing(_: Caller) -> Sequence[Tool]:
     return ()
-
-
-def describes_nothing(_tool: str, _caller: Caller) -> Tool | None:
-    return None
 
 
 async def as_named(request: ToolRequest) -> str:
@@ -38,12 +38,18 @@ async def as_named(request: ToolRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`find` gives the engine where this route takes the call; the others say what it has."""
+    """`find` gives the engine where this route takes the call; the others say what it has.
 
-    find: Find
+    What stays the same needs no asking: `named` are tools by their names, all of them `engine`'s
+    where there is one.
+    """
+
+    find: Find = takes_nothing
     offers: Offers = offers_nothing
-    describe: Describe = describes_nothing
+    describe: Describe | None = None
     place: Place = as_named
+    named: Mapping[str, Tool] = field(default_factory=dict)
+    engine: Engine | None = None
 
 
 class UnknownTool:
@@ -66,19 +72,23 @@ class Routing:
         self._unknown = UnknownTool()
 
     def engine_for(self, request: ToolRequest) -> Engine:
-        engine = self._find(request)
-        return self._unknown if engine is None else self._on_terms(engine, request)
+        taken = self._take(request)
+        return self._unknown if taken is None else self._on_terms(taken[1], request)
 
     async def place_of(self, request: ToolRequest) -> str:
         """Where the call would run now, for whoever approves that it does."""
-        taken = (route for route in self._routes if route.find(request) is not None)
-        route = next(taken, None)
-        return await (as_named if route is None else route.place)(request)
+        taken = self._take(request)
+        return await (as_named if taken is None else taken[0].place)(request)
 
-    def _find(self, request: ToolRequest) -> Engine | None:
+    def _take(self, request: ToolRequest) -> tuple[Route, Engine] | None:
+        """The first route that takes the call, and its engine."""
+        tool = request.tool
         for route in self._routes:
-            if (engine := route.find(request)) is not None:
-                return engine
+            if route.engine is not None:
+                if tool in route.named:
+                    return route, route.engine
+            elif (engine := route.find(request)) is not None:
+                return route, engine
         return None
 
     def tools(self, caller: Caller) -> list[Tool]:
@@ -91,7 +101,10 @@ class Routing:
 
     def describe(self, tool: str, caller: Caller) -> Tool | None:
         for route in self._routes:
-            if (known := route.describe(tool, caller)) is not None:
+            known = route.named.get(tool)
+            if known is None and route.describe is not None:
+                known = route.describe(tool, caller)
+            if known is not None:
                 return known
         return None
 
@@ -103,7 +116,7 @@ class Routing:
     def known_level(self, tool: str) -> Level | None:
         """The level of a tool that somebody here runs; None for one that nobody does."""
         request = ToolRequest("", tool, {})
-        if self._find(request) is None:
+        if self._take(request) is None:
             return None
         return self.level_of(request)
 
@@ -116,11 +129,7 @@ class Routing:
 def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
     """A route for an engine whose tools are known and stay the same."""
     by_name = {tool.name: tool for tool in tools}
-    return Route(
-        find=lambda request: engine if request.tool in by_name else None,
-        offers=lambda _caller: tools,
-        describe=lambda tool, _caller: by_name.get(tool),
-    )
+    return Route(offers=lambda _caller: tools, named=by_name, engine=engine)
 
 
 def under_prefix(prefix: str, engine: Engine) -> Route:
@@ -135,7 +144,6 @@ def on_target(
     place: Place = as_named,
 ) -> Route:
     """A route for calls that run on an execution target; an empty id asks for the default one."""
-    by_name = {tool.name: tool for tool in offers}
 
     def find(request: ToolRequest) -> Engine | None:
         runs_there = request.tool in TARGET_TOOLS or request.tool.startswith(TARGET_FILES)
@@ -144,6 +152,6 @@ def on_target(
     return Route(
         find,
         offers=lambda _caller: offers,
-        describe=lambda tool, _caller: by_name.get(tool),
         place=place,
+        named={tool.name: tool for tool in offers},
     )

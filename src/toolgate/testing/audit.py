@@ -16,6 +16,7 @@ class SilentAudit:
         actor: str,
         resource: tuple[str, str] = ("", ""),
         metadata: Mapping[str, JsonValue] | None = None,
+        redacted: bool = False,
     ) -> Sequence[Operation]:
         return ()
 

@@ -32,7 +32,7 @@ class Asked(msgspec.Struct, frozen=True):
     traceparent: str = ""
 
 
-class Entered(msgspec.Struct, frozen=True):
+class Entered(msgspec.Struct):
     """A command that could be read, with the names it goes by."""
 
     kind: Kind
@@ -48,6 +48,7 @@ class Entered(msgspec.Struct, frozen=True):
     trace_id: str
     at: int
     started: float
+    is_clean: bool = False  # its names were looked through, and hold no secret
 
     @property
     def slot(self) -> str:

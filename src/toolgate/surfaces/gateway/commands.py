@@ -170,10 +170,7 @@ class Commands:
 
     async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
         """Hold the key, and run it; what writes or signs is on record before it does."""
-        begin: list[Operation] = [
-            self.records.event(entered, plan.name, wire.EventStatus.STARTED),
-            *self.records.row(entered, plan.capabilities),
-        ]
+        begin = [*self.records.begin(entered, plan.name, plan.capabilities)]
         claim = None
         if entered.key:
             claim = self._claim(entered, plan.name)
@@ -454,7 +451,7 @@ class Commands:
         self, entered: Entered, paid: Paid | None, refusal: Exception, bucket: Bucket
     ) -> Reply:
         problem = problem_with(entered, refusal)
-        writes: list[Operation] = [*self.records.row(entered, (), code=problem.code)]
+        writes: list[Operation] = [*self.records.row(entered, code=problem.code)]
         if paid is not None:  # a caller that asks too often does not fill the stream
             name = name_of(entered)
             writes += [

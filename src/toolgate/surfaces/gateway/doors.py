@@ -32,7 +32,9 @@ _FOR_DEVICES: Final = frozenset({Access.CALLER, Access.READER, Access.APPROVER})
 
 def text(headers: RawHeaders, name: bytes) -> str:
     """As clients send what is not ASCII: in UTF-8, or else in the standard's Latin-1."""
-    raw = headers.get(name, b"")
+    raw = headers.get(name)
+    if raw is None:
+        return ""
     try:
         return raw.decode().strip()
     except UnicodeDecodeError:
