@@ -18,7 +18,6 @@ from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 
 NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
-_NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
 
 
 class Garbage(Exception):
@@ -67,7 +66,7 @@ def _delivery(event: SseEvent) -> Delivery | None:
         if isinstance(kind, str) and kind not in NAMES:
             return None
         raise Garbage(str(unreadable)) from unreadable
-    for given_here in _NOT_OURS:
+    for given_here in deliveries.ENVELOPE:
         members.pop(given_here, None)
     if kind == deliveries.DONE:
         members.setdefault("usage", {})
