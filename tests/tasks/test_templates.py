@@ -11,7 +11,7 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
-from toolgate.adapters import playwright_tab
+from toolgate.adapters import playwright_pictures
 from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.playwright_browser import PlaywrightBrowser
@@ -167,7 +167,7 @@ async def test_results_pictures_prints_and_downloads_are_artifacts(
 async def test_a_picture_of_a_page_of_any_height_is_cut_and_says_so(
     toolset: Toolset, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(playwright_tab, "TALLEST", 2_000)  # drawn soon
+    monkeypatch.setattr(playwright_pictures, "TALLEST", 2_000)  # drawn soon
     shot = await run(toolset, "screenshot_page", {"url": site.url("/tall"), "fullPage": True})
     picture = await toolset.runtime.artifacts.read(shot["result"]["artifactId"])
     assert struct.unpack(">II", picture[16:24]) == (1280, 2_000)
@@ -523,7 +523,7 @@ async def test_a_picture_of_a_failure_shows_nothing_that_was_typed_into_a_compon
             locator = Locator(LocatorMode.SELECTOR, selector)
             await tab.fill(locator, "secret", timeout_ms=1_000)
         await tab.blank_fields()
-        left = await tab._page.evaluate(
+        left = await tab._page.raw.evaluate(
             "document.querySelector('my-form').shadowRoot.firstChild.value + note.textContent"
         )
         assert left == ""
@@ -749,7 +749,7 @@ async def test_roles_and_names_are_those_of_the_browsers_own_accessibility_tree(
                     (element["role"], element["label"])
                     for element in msgspec.json.decode(looked.page_info)["elements"]
                 ]
-                theirs = await tab._page.evaluate(
+                theirs = await tab._page.raw.evaluate(
                     "selector => [...document.querySelectorAll(selector)].map("
                     "e => [e.computedRole, e.computedName])",
                     "a[href],button,input:not([type=hidden]),select,textarea,summary,h1,h2,[role]",

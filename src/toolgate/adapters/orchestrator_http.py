@@ -7,8 +7,8 @@ the ingress's own journal, from which clients are served as everywhere.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -18,6 +18,7 @@ import msgspec
 
 from toolgate.adapters import orchestrator_http_records as rows
 from toolgate.adapters.keepalive import kept_alive
+from toolgate.adapters.orchestrator_http_events import Garbage, batches, first_events, told_of
 from toolgate.adapters.orchestrator_http_records import RemoteRuns, RunRow, WaitingRow
 from toolgate.adapters.sse import SseEvent, SseParser, TooLong
 from toolgate.contracts import orchestrator_v1 as wire
@@ -58,12 +59,6 @@ CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJE
 APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
 OTHER_ENDS: Final = frozenset({"DONE", "FAILED"})  # of a run, than that it was cancelled
 BROKE_OFF: Final = "the orchestrator's stream broke off"
-NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
-_NOT_OURS: Final = ("ts", "seq", "first_seq", "event_id", "type")
-
-
-class Garbage(Exception):
-    """What the orchestrator said is not of the contract."""
 
 
 @dataclass(slots=True)
@@ -147,7 +142,7 @@ class HttpOrchestrator:
         parser = SseParser()
         try:
             async with asyncio.timeout(self.answer_s):
-                first, told, more = await _first_events(response, parser)
+                first, told, more = await first_events(response, parser)
         except (*NETWORK, Garbage, TooLong) as failed:
             response.close()
             raise Unavailable(f"the orchestrator's stream cannot be read: {failed!r}") from failed
@@ -190,9 +185,9 @@ class HttpOrchestrator:
             try:
                 if opened is None:
                     opened = await self._reopen(run_id, run)
-                async for batch in _batches(*opened, heard):
+                async for batch in batches(*opened, heard):
                     failures = 0
-                    told, garbage = _told(run_id, batch)
+                    told, garbage = told_of(run_id, batch)
                     run = await self.runs.tell(run_id, run, told, last_id=batch[-1].event_id)
                     if run.ended:
                         return
@@ -531,68 +526,6 @@ def _refused(status: int, body: bytes, path: str) -> ToolgateError:
     if status == 409:
         return Conflict("the orchestrator says that someone else was first")
     return Unavailable(f"the orchestrator answered {status}")
-
-
-async def _first_events(
-    response: aiohttp.ClientResponse, parser: SseParser
-) -> tuple[SseEvent, Delivery, list[SseEvent]]:
-    """The first event that tells something, what it tells, and what came with it."""
-    async for batch in _batches(response, parser, ()):
-        for number, event in enumerate(batch):
-            if (told := _delivery(event)) is not None:
-                return event, told, [*batch[number + 1 :]]
-    raise Garbage("a stream without an event")
-
-
-async def _batches(
-    response: aiohttp.ClientResponse, parser: SseParser, heard: Sequence[SseEvent]
-) -> AsyncIterator[Sequence[SseEvent]]:
-    """What arrived together is committed together."""
-    if heard:
-        yield heard
-    async for chunk in response.content.iter_any():
-        if batch := parser.feed(chunk):
-            yield batch
-    if batch := parser.finish():
-        yield batch
-
-
-def _delivery(event: SseEvent) -> Delivery | None:
-    """An event of the stream; its type may stand in the data, or only in the event's name.
-
-    None where it is of a type that no contract knows: another orchestrator may say more than ours.
-    """
-    kind: Any = event.event
-    try:
-        members = msgspec.json.decode(event.data)
-        if isinstance(members, dict):
-            kind = members.get("type") or kind
-        model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
-        if not isinstance(members, dict) or model is None:
-            raise Garbage(f"an event of no known type: {kind!r}"[:100])
-        message = msgspec.convert({"run_id": "", **members, "type": kind}, model)
-    except (*UNREADABLE, msgspec.ValidationError, Garbage) as unreadable:
-        if isinstance(kind, str) and kind not in NAMES:
-            return None
-        raise Garbage(str(unreadable)) from unreadable
-    for given_here in _NOT_OURS:
-        members.pop(given_here, None)
-    if kind == deliveries.DONE:
-        members.setdefault("usage", {})
-    return Delivery(kind, message.run_id, members, said_at=message.ts)
-
-
-def _told(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
-    """What a batch says of a run, up to where it cannot be read any more."""
-    told: list[Delivery] = []
-    for event in batch:
-        try:
-            one = _delivery(event)
-        except Garbage as garbage:
-            return told, garbage
-        if one is not None and one.type != deliveries.RUN_STARTED:
-            told.append(replace(one, run_id=run_id, members={**one.members, "run_id": run_id}))
-    return told, None
 
 
 def _run_started(run_id: str, run: RunRow) -> Delivery:

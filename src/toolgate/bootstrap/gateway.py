@@ -33,18 +33,16 @@ from toolgate.ports.journal_follow import follow
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import APPROVALS, Pending, Ran, ToolPipeline
 from toolgate.settings import Settings
+from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
+from toolgate.surfaces.gateway.audit import AuditRoutes
 from toolgate.surfaces.gateway.command_mcp import BROWSER_CAPABILITY, OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
-from toolgate.surfaces.gateway.operator import (
-    ApprovalRoutes,
-    AuditRoutes,
-    PolicyRoutes,
-    RunRoutes,
-    TargetRoutes,
-)
+from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route
+from toolgate.surfaces.gateway.runs import RunRoutes
+from toolgate.surfaces.gateway.targets import TargetRoutes
 from toolgate.surfaces.gateway.trail import AuditTrail
 
 

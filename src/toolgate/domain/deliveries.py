@@ -25,6 +25,8 @@ ERROR: Final = "error"
 DONE: Final = "done"
 TYPES: Final = (RUN_STARTED, DELTA, STATE, TOOL_REQUEST, APPROVAL_REQUIRED, ERROR, DONE)
 ENDS: Final = frozenset({ERROR, DONE})
+# Of an event as another process says it: no members of a delivery, and given anew at the door.
+ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
 RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
 
 

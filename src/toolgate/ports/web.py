@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolgate.domain.errors import Refused
+from toolgate.domain.tools import JsonValue
 from toolgate.domain.urls import Url
 
 Granted = Callable[[Url, str], bool]  # asked with the method before each hop, the first one too
@@ -43,6 +44,14 @@ class WebResponse:
 
     def header(self, name: str) -> str:
         return next((value for key, value in self.headers if key == name.lower()), "")
+
+    def joined_headers(self) -> dict[str, JsonValue]:
+        """By name; those of one name, in one."""
+        headers: dict[str, JsonValue] = {}
+        for name, value in self.headers:
+            known = headers.get(name)
+            headers[name] = f"{known}, {value}" if known else value
+        return headers
 
 
 class Web(Protocol):

@@ -1,7 +1,7 @@
 """Browser task runs: submitted, queued, run, ended once, kept for a while.
 
 The journal has the truth; this has one copy of it in memory, and is its only writer. It does not
-know how a run was asked for (`toolset.py`) nor what a template does.
+know how a run was asked for (`toolset.py`) nor how it is carried out (`live_runs.py`).
 """
 
 import asyncio
@@ -9,18 +9,17 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from toolgate.domain.address_secrets import secrets_in
-from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
+from toolgate.domain.errors import Conflict, Unavailable
 from toolgate.domain.task_runs import (
     TIMEOUT_DEFAULT_MS,
     Cancel,
     Fail,
-    Finish,
     Interrupt,
     Mode,
     Start,
@@ -33,31 +32,27 @@ from toolgate.domain.task_runs import (
     Trust,
     decide,
     reduce,
-    status_of,
 )
 from toolgate.ports.blobs import Blobs
-from toolgate.ports.browser import Browser, BrowserSession
+from toolgate.ports.browser import Browser
 from toolgate.ports.clock import Clock
 from toolgate.ports.ids import NewId
 from toolgate.ports.journal import Journal
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
-from toolgate.tasks.outlines import outline_of
+from toolgate.tasks.live_runs import LiveRun, Progress, carry_out
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.sessions import Sessions
-from toolgate.tasks.template import Outcome, Template, Work, error_of
+from toolgate.tasks.template import Template
 
 log = logging.getLogger(__name__)
 
 MAX_RUNNING: Final = 5  # seed 004 §4.5 maxConcurrentRuns
 MAX_QUEUED: Final = 10_000  # every queue has a bound
 SWEEP_S: Final = 60.0
-MAX_FAILURES_TOLD: Final = 20
 RESULTS_AT_HAND: Final = 16
 WRITING_PAUSES_S: Final = (0.2, 1.0, 5.0)
-MAX_INLINE: Final = 1_048_576  # a larger result is answered as its outline, read as its artifact
 
-Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
 
@@ -72,28 +67,6 @@ class Submission:
     timeout_ms: int = TIMEOUT_DEFAULT_MS
     idempotency_key: str = ""
     client: str = ""
-
-
-@dataclass(eq=False)
-class _Live:
-    """A run in memory; `inputs` only while it has not ended."""
-
-    stored: records.Stored
-    template: Template | None = None
-    inputs: Any = None
-    client: str = ""
-    scrubber: Scrubber = field(default_factory=Scrubber)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    listeners: list[Progress] = field(default_factory=list)
-    worker: asyncio.Task[None] | None = None
-    deadline: asyncio.TimerHandle | None = None
-    artifact_ids: list[str] = field(default_factory=list)
-    done_steps: int = 0
-    ending: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def run(self) -> TaskRun:
-        return self.stored.run
 
 
 class TaskRuntime:
@@ -116,7 +89,8 @@ class TaskRuntime:
         self._journal = journal
         self._clock = clock
         self._new_id = new_id
-        self._runs: dict[str, _Live] = {}  # in the order of their ids, which is that of their times
+        # In the order of their ids, which is that of their times.
+        self._runs: dict[str, LiveRun] = {}
         self._queue: deque[str] = deque()
         self._running: set[str] = set()
         self._results: dict[str, bytes] = {}  # the last few, for those who poll
@@ -127,7 +101,7 @@ class TaskRuntime:
     async def start(self) -> None:
         """Pick up what an earlier process left: queued runs go on, running ones were interrupted."""
         async for stored in records.load(self._journal):
-            live = _Live(stored)
+            live = LiveRun(stored)
             self._runs[stored.run.run_id] = live
             if stored.run.is_over:
                 live.over.set()
@@ -267,7 +241,7 @@ class TaskRuntime:
     def running(self) -> int:
         return len(self._running)
 
-    def _find(self, run_id: str) -> _Live:
+    def _find(self, run_id: str) -> LiveRun:
         live = self._runs.get(run_id)
         if live is None or not live.run.is_kept(self._clock.now_ms()):
             raise TaskFailed(TaskCode.RUN_NOT_FOUND, f"there is no run {run_id}")
@@ -283,7 +257,7 @@ class TaskRuntime:
             return None
         return self.view(live.run.run_id)
 
-    def _new(self, submission: Submission) -> _Live:
+    def _new(self, submission: Submission) -> LiveRun:
         template, now = submission.template, self._clock.now_ms()
         in_addresses = tuple(secrets_in(submission.given))
         keeps_inputs = template.keeps_inputs and not in_addresses
@@ -302,7 +276,7 @@ class TaskRuntime:
             idempotency_key=submission.idempotency_key,
             total_steps=template.steps(submission.inputs),
         )
-        return _Live(
+        return LiveRun(
             records.Stored(run, 0),
             template,
             submission.inputs,
@@ -310,7 +284,7 @@ class TaskRuntime:
             Scrubber((*template.secrets(submission.inputs), *in_addresses)),
         )
 
-    async def _recover(self, live: _Live) -> None:
+    async def _recover(self, live: LiveRun) -> None:
         run = live.run
         live.template = self.templates.get(run.template_id)
         if live.template is not None and run.inputs is not None and run.owns_session:
@@ -324,7 +298,7 @@ class TaskRuntime:
             self._queue.append(run.run_id)
             log.info("task_recovered run_id=%s attempts=%d", run.run_id, live.run.attempts)
 
-    def _can_repeat(self, live: _Live) -> bool:
+    def _can_repeat(self, live: LiveRun) -> bool:
         template = live.template
         known = template is not None and live.inputs is not None
         return known and template is not None and template.repeatable and live.run.owns_session
@@ -338,7 +312,7 @@ class TaskRuntime:
                 self._running.add(run_id)
                 live.worker = self._spawn(self._work(live))
 
-    async def _command(self, live: _Live, command: TaskCommand) -> None:
+    async def _command(self, live: LiveRun, command: TaskCommand) -> None:
         """Decide, commit, and only then believe; raises Conflict where another was first."""
         async with live.ending:
             before = live.stored
@@ -354,7 +328,7 @@ class TaskRuntime:
         if after.is_over:
             self._over(live)
 
-    def _over(self, live: _Live) -> None:
+    def _over(self, live: LiveRun) -> None:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
@@ -375,11 +349,11 @@ class TaskRuntime:
         )
         self._fill()
 
-    def _stop_worker(self, live: _Live) -> None:
+    def _stop_worker(self, live: LiveRun) -> None:
         if live.worker is not None and live.worker is not asyncio.current_task():
             live.worker.cancel()
 
-    async def _work(self, live: _Live) -> None:
+    async def _work(self, live: LiveRun) -> None:
         try:
             await self._write(live, Start())
         except (Conflict, Unavailable) as refused:
@@ -393,7 +367,8 @@ class TaskRuntime:
             live.run.timeout_ms / 1000, lambda: self._spawn(self._time_out(live))
         )
         try:
-            await self._end(live, await self._carry_out(live))
+            command = await carry_out(live, artifacts=self.artifacts, sessions=self.sessions)
+            await self._end(live, command)
         finally:
             if live.run.owns_session:
                 succeeded = live.run.status is TaskStatus.SUCCEEDED
@@ -401,7 +376,7 @@ class TaskRuntime:
                 part = self.sessions.leave if succeeded else self.sessions.close
                 self._spawn(part(live.run.session_id))
 
-    async def _write(self, live: _Live, command: TaskCommand) -> None:
+    async def _write(self, live: LiveRun, command: TaskCommand) -> None:
         """As `_command`, again for a while where the disk refuses."""
         for pause in WRITING_PAUSES_S:
             try:
@@ -411,7 +386,7 @@ class TaskRuntime:
             await asyncio.sleep(pause)
         raise Unavailable("the run's state cannot be written")
 
-    async def _end(self, live: _Live, command: TaskCommand) -> None:
+    async def _end(self, live: LiveRun, command: TaskCommand) -> None:
         """Write the run's end; where that cannot be done, give up the slot."""
         try:
             await self._write(live, command)
@@ -423,96 +398,7 @@ class TaskRuntime:
             live.over.set()  # whoever waits is told that it runs; the next start knows better
             self._fill()
 
-    async def _carry_out(self, live: _Live) -> TaskCommand:
-        """Run the template; whatever happens in it becomes the command that ends the run."""
-        template = live.template
-        assert template is not None
-        work: Work | None = None
-        try:
-            work = self._work_of(live, await self._session(live, template))
-            outcome = await template.run(live.inputs, work)
-            return await self._finished(live, outcome)
-        except ToolgateError as failed:
-            error = error_of(failed)
-        except ExceptionGroup as several:
-            error = _first_error(several)
-        except Exception:
-            log.exception("task_broke run_id=%s template=%s", live.run.run_id, template.id)
-            error = TaskError(TaskCode.EXECUTION_ERROR, "the task broke; the server's log has why")
-        if work is not None and not error.failed_step:
-            error = replace(error, failed_step=work.step)
-        return Fail(_scrubbed(error, live.scrubber), tuple(live.artifact_ids), live.done_steps)
-
-    async def _finished(self, live: _Live, outcome: Outcome) -> Finish:
-        result = live.scrubber.json(outcome.result)
-        artifact_id = await self._keep_json(live, result, "result.json")
-        outline = ""
-        if len(result) > MAX_INLINE:
-            outline = await self._keep_json(live, outline_of(result, artifact_id), "outline.json")
-        status = TaskStatus.SUCCEEDED if outcome.success else TaskStatus.FAILED
-        if outcome.success and outcome.summary is not None:
-            status = status_of(outcome.summary)
-        error = None
-        if status is TaskStatus.FAILED:
-            error = _scrubbed(_error_of_outcome(outcome), live.scrubber)
-        return Finish(
-            status,
-            artifact_id,
-            (artifact_id, *live.artifact_ids),
-            live.run.total_steps,
-            error,
-            outline,
-        )
-
-    async def _keep_json(self, live: _Live, content: bytes, name: str) -> str:
-        artifact = await self.artifacts.keep(
-            content, run_id=live.run.run_id, name=name, mime_type="application/json"
-        )
-        return artifact.artifact_id
-
-    async def _session(self, live: _Live, template: Template) -> BrowserSession:
-        run = live.run
-        if not run.owns_session:
-            return self.sessions.get(run.session_id, trust=run.trust)
-        return await self.sessions.open(
-            run.session_id,
-            trust=run.trust,
-            client=live.client,
-            media=template.media,
-            only_reads=template.only_reads,
-        )
-
-    def _work_of(self, live: _Live, session: BrowserSession) -> Work:
-        run = live.run
-
-        async def keep(content: bytes, *, name: str, mime_type: str) -> str:
-            artifact = await self.artifacts.keep(
-                content, run_id=run.run_id, name=name, mime_type=mime_type
-            )
-            live.artifact_ids.append(artifact.artifact_id)
-            return artifact.artifact_id
-
-        def report(done: int, total: int) -> None:
-            live.done_steps = done
-            for listener in tuple(live.listeners):
-                listener(done, total)
-
-        async def reopen() -> BrowserSession:
-            return await self.sessions.reopen(run.session_id)
-
-        return Work(
-            run_id=run.run_id,
-            session_id=run.session_id,
-            trust=run.trust,
-            session=session,
-            keep=keep,
-            report=report,
-            reopen=reopen if run.owns_session else None,
-            keep_session=lambda: self.sessions.keep(run.session_id),
-            scrubber=live.scrubber,
-        )
-
-    async def _time_out(self, live: _Live) -> None:
+    async def _time_out(self, live: LiveRun) -> None:
         error = TaskError(
             TaskCode.RUN_TIMEOUT,
             f"the run took longer than {live.run.timeout_ms} ms",
@@ -533,31 +419,3 @@ class TaskRuntime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _first_error(several: "ExceptionGroup[Exception]") -> TaskError:
-    first: BaseException = several
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    if isinstance(first, ToolgateError):
-        return error_of(first)
-    log.error("task_broke", exc_info=first)
-    return TaskError(TaskCode.EXECUTION_ERROR, "the task broke; the server's log has why")
-
-
-def _error_of_outcome(outcome: Outcome) -> TaskError:
-    if outcome.message:
-        return TaskError(outcome.code, outcome.message, details={"items": list(outcome.failures)})
-    summary = outcome.summary
-    message = f"{summary.failed} of {summary.total} items failed" if summary else "a step failed"
-    told = list(outcome.failures[:MAX_FAILURES_TOLD])
-    return TaskError(outcome.code, message, details={"items": told})
-
-
-def _scrubbed(error: TaskError, scrubber: Scrubber) -> TaskError:
-    return replace(
-        error,
-        message=scrubber.text(error.message),
-        failed_step=scrubber.text(error.failed_step),
-        details=scrubber.value(error.details),
-    )

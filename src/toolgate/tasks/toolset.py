@@ -24,7 +24,8 @@ from toolgate.domain.task_runs import (
     starts_sync,
 )
 from toolgate.ports.clock import Clock
-from toolgate.tasks.runtime import Progress, Submission, TaskRuntime
+from toolgate.tasks.live_runs import Progress
+from toolgate.tasks.runtime import Submission, TaskRuntime
 from toolgate.tasks.template import Template
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -13,7 +13,7 @@ from toolgate.domain.devices import OPERATOR
 from toolgate.execution import approvals as kept
 from toolgate.ports.journal import Append, NewEvent, Operation, Put, Row
 from toolgate.surfaces.gateway.answers import Problem
-from toolgate.surfaces.gateway.operator import ApprovalRoutes
+from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal

@@ -19,9 +19,10 @@ from toolgate.execution.audit import AuditLog, AuditQuery
 from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import Targets
 from toolgate.ports.journal import Event, Operation
-from toolgate.surfaces.gateway.operator import PolicyRoutes, TargetRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
+from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Call, Route
+from toolgate.surfaces.gateway.targets import TargetRoutes
 from toolgate.surfaces.gateway.trail import AuditTrail
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from toolgate.domain.errors import Invalid, Unavailable
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.domain.tools import Level, Outcome, ToolOutput
 from toolgate.execution.builtin import Args, Context, define, failed
 from toolgate.execution.hops import Hops
 from toolgate.ports.web import Blocked, WebRequest, WebResponse
@@ -30,10 +30,6 @@ async def run(args: HttpFetchArgs, context: Context) -> ToolOutput:
 
 
 def _output(answer: WebResponse) -> ToolOutput:
-    headers: dict[str, JsonValue] = {}
-    for name, value in answer.headers:
-        known = headers.get(name)
-        headers[name] = f"{known}, {value}" if known else value
     failure = answer.status >= 400
     return ToolOutput(
         exit_code=1 if failure else 0,
@@ -42,7 +38,7 @@ def _output(answer: WebResponse) -> ToolOutput:
         data={
             "status": answer.status,
             "url": answer.url,
-            "headers": headers,
+            "headers": answer.joined_headers(),
             "truncated": answer.truncated,
         },
         truncated=answer.truncated,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from toolgate.domain.errors import Invalid, Unavailable
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.domain.tools import Level, Outcome, ToolOutput
 from toolgate.execution.builtin import Args, Context, define, failed, refused
 from toolgate.execution.hops import Hops
 from toolgate.ports.web import Blocked, WebRequest, WebResponse
@@ -40,16 +40,12 @@ async def run(args: WebFetchArgs, context: Context) -> ToolOutput:
 
 def _output(answer: WebResponse) -> ToolOutput:
     """Whatever the status: that the server said no is an answer."""
-    headers: dict[str, JsonValue] = {}
-    for name, value in answer.headers:
-        known = headers.get(name)
-        headers[name] = f"{known}, {value}" if known else value
     return ToolOutput(
         exit_code=0,
         data={
             "url": answer.url,
             "status": answer.status,
-            "headers": headers,
+            "headers": answer.joined_headers(),
             "bodyText": answer.body.decode("utf-8", "replace"),
             "truncated": answer.truncated,
         },

@@ -10,6 +10,8 @@ from toolgate.domain.devices import Identity, Kind
 from toolgate.surfaces.gateway.answers import Code, Problem, Result
 
 LONGEST_WAIT_S: Final = float(wire.MAX_WAIT_S)
+DEFAULT_PAGE: Final = 50
+MAX_PAGE: Final = 500
 
 
 class Access(StrEnum):
@@ -47,6 +49,10 @@ class Parameter:
     name: str
     meaning: str
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+
+
+PAGE_LIMIT: Final = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+CURSOR: Final = Parameter("cursor", "from below this one, as the last answer said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,11 @@ def whole(query: Mapping[str, str], name: str, *, default: int, least: int, most
     if not (text.isascii() and text.isdigit() and len(text) <= 18) or int(text) < least:
         raise Problem(Code.INVALID_REQUEST, f"{name} must be a whole number from {least}")
     return min(int(text), most)
+
+
+def page_limit(query: Mapping[str, str]) -> int:
+    """How much of a list the caller wants at once: at most what a page holds."""
+    return whole(query, "limit", default=DEFAULT_PAGE, least=1, most=MAX_PAGE)
 
 
 def seconds(query: Mapping[str, str], name: str = "wait") -> float:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.deliveries import DELTA, Delivery
+from toolgate.domain.deliveries import DELTA, ENVELOPE, Delivery
 from toolgate.ports.journal import Event
 
 JOINED_BYTES: Final = 256 * 1024  # some clients refuse a message of a megabyte
@@ -77,7 +77,7 @@ def message_of(event: Event) -> wire.AnySessionEvent:
 def delivery_of(message: wire.AnySessionEvent) -> Delivery:
     """An event that came over the wire, without what the journal gives it anew."""
     members = msgspec.to_builtins(message)
-    kind = members.pop("type")
-    for given_here in ("ts", "seq", "first_seq", "event_id"):
+    kind = members["type"]
+    for given_here in ENVELOPE:
         members.pop(given_here, None)
     return Delivery(kind, message.run_id, members, said_at=message.ts, event_id=message.event_id)

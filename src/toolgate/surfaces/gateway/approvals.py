@@ -1,0 +1,177 @@
+"""`/approvals`: what waits for a person, and deciding it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from toolgate.admission.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import MAX_INT
+from toolgate.domain.approvals import Approval, ApprovalStatus
+from toolgate.domain.devices import Identity, Who
+from toolgate.domain.tools import Level
+from toolgate.execution.approvals import ASKED, Approvals
+from toolgate.execution.approvals import COLLECTION as APPROVALS
+from toolgate.execution.approvals import OPEN as OPEN_APPROVALS
+from toolgate.execution.approvals import STREAM as APPROVALS_STREAM
+from toolgate.execution.approvals import decode as decode_approval
+from toolgate.orchestration import records
+from toolgate.orchestration.runs import Runs
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Journal
+from toolgate.ports.pipeline import ToolPipeline
+from toolgate.surfaces.gateway.answers import Code, Problem, Result
+from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.surfaces.gateway.command_tool import LevelOf
+from toolgate.surfaces.gateway.routes import (
+    CURSOR,
+    PAGE_LIMIT,
+    Access,
+    Call,
+    Parameter,
+    Route,
+    page_limit,
+    whole,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRoutes:
+    approvals: Approvals
+    pipeline: ToolPipeline
+    runs: Runs
+    journal: Journal
+    clock: Clock
+    level_of: LevelOf
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/approvals",
+                Access.APPROVER,
+                "Approvals, newest first; with `status=PENDING` those that wait.",
+                self._list,
+                wire.ApprovalPage,
+                v2="approvals.list",
+                query=(
+                    Parameter(
+                        "status", "only these", {"type": "string", "enum": list(ApprovalStatus)}
+                    ),
+                    Parameter("limit", "approvals at most", PAGE_LIMIT),
+                    CURSOR,
+                ),
+            ),
+            Route(
+                "POST",
+                "/approvals/{approvalId}/decide",
+                Access.APPROVER,
+                "Approve or reject what waits.",
+                self._decide,
+                wire.ApprovalSummary,
+                v2="approvals.decide",
+                takes=wire.ApprovalDecide,
+                statuses=(200, 404),
+            ),
+        )
+
+    async def _list(self, call: Call) -> Result:
+        limit = page_limit(call.query)
+        status = call.query.get("status", "").upper()
+        if status and status not in list(ApprovalStatus):
+            raise Problem(Code.INVALID_REQUEST, f"status is one of {', '.join(ApprovalStatus)}")
+        if status == ApprovalStatus.PENDING:
+            found = await self._waiting(call.query.get("cursor", ""))
+        else:
+            before = whole(call.query, "cursor", default=0, least=1, most=MAX_INT)
+            found = await self._asked(before or None, status, limit + 1)
+        page = wire.ApprovalPage(
+            items=[_approval(one) for _, one in found[:limit]],
+            next_cursor=found[limit - 1][0] if len(found) > limit else UNSET,
+        )
+        return Result(page)
+
+    async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
+        """Those that wait, each behind its cursor: they are few, whatever was decided before."""
+        now, after = self.clock.now_ms(), ""
+        found: list[tuple[str, Approval]] = []
+        while rows := await self.journal.scan(OPEN_APPROVALS, after=after):
+            after = rows[-1].key
+            for one in (decode_approval(row.value).at(now) for row in rows):
+                place = f"{one.asked_at:015}/{one.approval_id}"
+                if one.status is ApprovalStatus.PENDING and (place < cursor or not cursor):
+                    found.append((place, one))
+        return sorted(found, key=lambda each: each[0], reverse=True)
+
+    async def _asked(
+        self, before: int | None, status: str, most: int
+    ) -> list[tuple[str, Approval]]:
+        """Of any status, each behind its cursor. Their stream has them as they were asked for,
+        their ids do not."""
+        now = self.clock.now_ms()
+        found: list[tuple[str, Approval]] = []
+        settled: dict[str, Approval] = {}  # whose end was met on the way
+        while page := await self.journal.read_back(APPROVALS_STREAM, before=before):
+            before = page[-1].seq
+            for event in page:
+                one = decode_approval(event.data)
+                if event.type != ASKED:
+                    settled.setdefault(one.approval_id, one)
+                    continue
+                if one.approval_id in settled:
+                    one = settled.pop(one.approval_id)
+                elif row := await self.journal.get(APPROVALS, one.approval_id):
+                    one = decode_approval(row.value)
+                if status in ("", one.at(now).status):
+                    found.append((str(event.seq), one.at(now)))
+                    if len(found) == most:
+                        return found
+        return found
+
+    async def _decide(self, call: Call) -> Result:
+        wanted: wire.ApprovalDecide = call.body
+        approval_id = check_id("approvalId", call.path["approvalId"])
+        approval = await self.approvals.get(approval_id)
+        self._check(call.caller, approval)
+        approve = wanted.decision is wire.Decision.APPROVE
+        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
+        if await self.journal.get(records.RUN_APPROVALS, approval_id) is not None:
+            # A run waits for it: it is the orchestrator that lets the run go on.
+            await self.runs.decide_approval(
+                approval_id,
+                session_id="",
+                run_id=approval.run_id,
+                approve=approve,
+                reason=wanted.reason,
+                decided_by=call.caller.name,
+            )
+        else:
+            await self.pipeline.decide_approval(
+                approval_id, approve=approve, decided_by=call.caller.name, reason=wanted.reason
+            )
+        return Result(_approval(await self.approvals.get(approval_id)))
+
+    def _check(self, identity: Identity, approval: Approval) -> None:
+        """A device lets others do no more than it may do itself."""
+        if identity.who is Who.OPERATOR:
+            return
+        level = self.level_of(approval.tool) or Level.WRITE
+        if level.rank > identity.scope.tools.rank:
+            raise Forbidden(f"{approval.tool} is of level {level}, above this device's own")
+
+
+def _approval(approval: Approval) -> wire.ApprovalSummary:
+    return wire.ApprovalSummary(
+        approval_id=approval.approval_id,
+        tool=approval.tool,
+        args_summary=approval.summary,
+        status=approval.status,
+        created_at=approval.asked_at,
+        expires_at=approval.expires_at,
+        asked_by=approval.asked_by[0] if approval.asked_by else "",
+        reason=approval.reason,
+        run_id=approval.run_id or UNSET,
+        request_id=approval.request_id or UNSET,
+        decided_by=approval.decided_by or UNSET,
+    )
