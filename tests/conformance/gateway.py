@@ -721,6 +721,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Revoking cuts the device's open streams.",
     ),
     Requirement(
+        id="002/pairing/revoke-runs",
+        source="spec gateway.md, GET /pairing/pending",
+        behaviour="Revoking cancels the runs of the device's agent commands that have not ended.",
+    ),
+    Requirement(
         id="002/pairing/revoke-unknown",
         source="spec gateway.md, GET /pairing/pending",
         behaviour="Revoking an unknown device is refused.",

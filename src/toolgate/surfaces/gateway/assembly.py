@@ -11,6 +11,7 @@ from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
+from toolgate.admission.revocations import REVOCATIONS, Revocations
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.capabilities import Capability
 from toolgate.domain.devices import Kind
@@ -98,6 +99,7 @@ SYSTEM_CAPABILITIES: Final = tuple(
 class Assembled:
     gateway: Gateway
     registry: Registry
+    revocations: Revocations
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
@@ -110,6 +112,7 @@ class Assembled:
         """What the journal knows, into memory; before the first request."""
         for part in (
             self.registry,
+            self.revocations,
             self.pairing,
             self.capabilities,
             self.limits,
@@ -130,6 +133,7 @@ class Assembled:
     @property
     def on_due(self) -> Mapping[str, OnDue]:
         return {
+            REVOCATIONS: self.revocations.on_due,
             PAIRINGS: self.pairing.on_due,
             RATES: self.limits.on_due,
             KEYS: self.keys.on_due,
@@ -140,11 +144,13 @@ class Assembled:
 
 def assemble(on: Foundations, options: Options) -> Assembled:
     trail = AuditTrail(on.audit)
+    revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
     registry = Registry(
         on.journal,
         on.clock,
         operator_token=options.operator_token,
         gateway_token=options.gateway_token,
+        end_runs=revocations.end_runs,
     )
     pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
     capabilities = Capabilities(
@@ -172,7 +178,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
-            Kind.AGENT: AgentPlanner(on.runs, on.bus),
+            Kind.AGENT: AgentPlanner(on.runs, on.bus, registry),
             Kind.TOOL: ToolPlanner(
                 on.pipeline,
                 on.level_of,
@@ -218,7 +224,16 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         verify=on.verify,
     )
     return Assembled(
-        gateway, registry, pairing, capabilities, commands, states, events, limits, keys
+        gateway,
+        registry,
+        revocations,
+        pairing,
+        capabilities,
+        commands,
+        states,
+        events,
+        limits,
+        keys,
     )
 
 
