@@ -366,6 +366,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Each command makes a start and an end event.",
     ),
     Requirement(
+        id="002/events/ends-survive-kill",
+        source="spec gateway.md, types",
+        behaviour="A command that was under way when the process was killed has its end event after the next start.",
+    ),
+    Requirement(
         id="002/events/command-duration",
         source="spec gateway.md, types",
         behaviour="The end event of a command has its durationMs.",

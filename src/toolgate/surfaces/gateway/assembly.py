@@ -38,6 +38,7 @@ from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events, health_event
+from toolgate.surfaces.gateway.interruptions import Interruptions
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
@@ -79,6 +80,7 @@ class Foundations:
     level_of: LevelOf
     runs: Runs
     upstreams: Upstreams
+    finished_through: int = 0  # the record of the evidence up to which all calls have ended
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
@@ -103,6 +105,7 @@ class Assembled:
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
+    interruptions: Interruptions
     states: States
     events: Events
     limits: RateLimits
@@ -118,6 +121,7 @@ class Assembled:
             self.limits,
             self.events,
             self.commands,
+            self.interruptions,
         ):
             await part.load()
 
@@ -193,6 +197,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         rate=options.rate,
         wake_at=on.wake_at,
     )
+    interruptions = Interruptions(
+        on.journal, on.clock, states, on.audit.masked, on.finished_through
+    )
     events = Events(on.journal, on.bus, on.clock, registry)
     status = StatusRoutes(
         clock=on.clock,
@@ -230,6 +237,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         pairing,
         capabilities,
         commands,
+        interruptions,
         states,
         events,
         limits,
