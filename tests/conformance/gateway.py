@@ -366,6 +366,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Each command makes a start and an end event.",
     ),
     Requirement(
+        id="002/events/ends-survive-kill",
+        source="spec gateway.md, types",
+        behaviour="A command that was under way when the process was killed has its end event after the next start.",
+    ),
+    Requirement(
         id="002/events/command-duration",
         source="spec gateway.md, types",
         behaviour="The end event of a command has its durationMs.",
@@ -719,6 +724,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/pairing/revoke-streams",
         source="spec gateway.md, GET /pairing/pending",
         behaviour="Revoking cuts the device's open streams.",
+    ),
+    Requirement(
+        id="002/pairing/revoke-runs",
+        source="spec gateway.md, GET /pairing/pending",
+        behaviour="Revoking cancels the runs of the device's agent commands that have not ended.",
     ),
     Requirement(
         id="002/pairing/revoke-unknown",

@@ -1,7 +1,7 @@
 """Who is known here: devices, scripts, the operator. In memory as it is in the journal.
 
 Tokens are kept as hashes. Whoever holds a stream open for a device watches it here, and is told
-when the device is revoked or gets another token.
+when the device is revoked or gets another token. What goes on for one who is revoked ends.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextlib
 import hmac
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolgate.admission.refusals import AuthRequired, InvalidToken
+from toolgate.admission.revocations import no_runs, revocation
 from toolgate.domain.devices import OPERATOR, Device, Identity, Scope, Service, Who
 from toolgate.domain.errors import Invalid, NotFound
 from toolgate.domain.ids import is_path_safe
@@ -60,10 +61,17 @@ def same(given: str, expected: str) -> bool:
 
 class Registry:
     def __init__(
-        self, journal: Journal, clock: Clock, *, operator_token: str, gateway_token: str = ""
+        self,
+        journal: Journal,
+        clock: Clock,
+        *,
+        operator_token: str,
+        gateway_token: str = "",
+        end_runs: Callable[[str], Awaitable[None]] = no_runs,
     ) -> None:
         self._journal = journal
         self._clock = clock
+        self._end_runs = end_runs
         self._operator_hash = hash_of(operator_token)
         self._gateway_hash = hash_of(gateway_token) if gateway_token else ""
         self._devices: dict[str, Device] = {}
@@ -206,13 +214,17 @@ class Registry:
         device = self._devices.get(device_id)
         if device is None or not self.may_revoke(device_id):
             raise NotFound("device", device_id)
-        gone = replace(device, revoked_at=self._clock.now_ms(), public_key="")
+        now = self._clock.now_ms()
+        gone = replace(device, revoked_at=now, public_key="")
         # First in memory: what comes in while the commit is under way is refused already.
         self._keep(gone)
         self._cut(device_id)
         self._unwritten.add(device_id)
-        await self._journal.commit(Put(DEVICES, device_id, encode(gone)), *also)
+        await self._journal.commit(
+            Put(DEVICES, device_id, encode(gone)), revocation(device_id, now=now), *also
+        )
         self._unwritten.discard(device_id)
+        await self._end_runs(device_id)
 
     async def add_service(self, name: str, scope: Scope, *, also: Sequence[Operation] = ()) -> str:
         """A token for a script; the same name again gives another token in its place.
@@ -234,9 +246,12 @@ class Registry:
     async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:
         self._leaving[name] = self.service(name)
         self._services.pop(name, None)
-        self._cut(f"{SERVICE_NAMES}{name}")
-        await self._journal.commit(Delete(SERVICES, name), *also)
+        caller = f"{SERVICE_NAMES}{name}"
+        self._cut(caller)
+        ends = revocation(caller, now=self._clock.now_ms())
+        await self._journal.commit(Delete(SERVICES, name), ends, *also)
         self._leaving.pop(name, None)
+        await self._end_runs(caller)
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[asyncio.Event]:

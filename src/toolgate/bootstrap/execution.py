@@ -182,6 +182,7 @@ class Execution:
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
+    finished_through: int  # as the last process left it: what came after may have been interrupted
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -268,10 +269,12 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     ]
     routing = Routing(routes, on_terms=terms.hold)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
+    ledger = Ledger(journal, evidence, audit, clock, owner=NODE)
+    finished_through = await ledger.finished_through()
     pipeline = Pipeline(
         policies=policies,
         routing=routing,
-        ledger=Ledger(journal, evidence, audit, clock, owner=NODE),
+        ledger=ledger,
         approvals=approvals,
         redactor=redactor,
     )
@@ -301,6 +304,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         simulation,
         tasks,
         in_browser.tools(),
+        finished_through,
     )
 
 

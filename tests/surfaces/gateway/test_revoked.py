@@ -2,14 +2,30 @@
 
 import asyncio
 import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.surfaces.gateway.conftest import ALL, Door, Paired
+import pytest
+
+from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door, Paired, open_door
+from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.clock import SystemClock
+from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.admission.refusals import Forbidden
+from toolgate.admission.registry import Registry
+from toolgate.admission.revocations import REVOCATIONS
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
-from toolgate.domain.tools import Level
+from toolgate.domain.devices import Kind
+from toolgate.domain.errors import Unavailable
+from toolgate.domain.runs import RunStatus
+from toolgate.domain.tools import Level, ToolOutput
+from toolgate.orchestration.runs import Runs
 from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.mounted import Guarded
+from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import echo
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
@@ -212,3 +228,154 @@ async def test_a_request_beside_the_routes_that_is_cut_before_its_answer_is_told
         await serving
     assert exchange.sent[0]["status"] == 401
     assert json.loads(exchange.sent[1]["body"])["error"]["code"] == ErrorCode.INVALID_TOKEN
+
+
+class Slow:
+    """A tool that an agent is at work with until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, _: object) -> ToolOutput:
+        self.began.set()
+        await self.may_end.wait()
+        return ToolOutput(0)
+
+
+@pytest.fixture
+async def slow(door: Door) -> AsyncIterator[Slow]:
+    tool = Slow()
+    door.pipeline.add("slow", Level.READ, tool)
+    yield tool
+    tool.may_end.set()
+
+
+def at_work(mode: str = "async") -> dict[str, Any]:
+    return {"payload": {"agentId": "script", "message": "[[tool:slow {}]]", "mode": mode}}
+
+
+async def set_to_work(device: Paired) -> str:
+    """The run that a device's agent command has started, and that has not ended."""
+    answer = await device.post("/command/agent", at_work())
+    assert answer.status == 202, answer.json
+    return str(answer.data["runId"])
+
+
+async def status_of(door: Door, run_id: str) -> RunStatus:
+    return (await door.runs.state(run_id)).status
+
+
+@pytest.mark.requirement("002/pairing/revoke-runs")
+async def test_revoking_a_device_cancels_the_runs_of_its_agent_commands_and_no_others(
+    door: Door, slow: Slow
+) -> None:
+    laptop, phone = await door.pair("laptop", **ALL), await door.pair("laptop:2", **ALL)
+    gone, stays = await set_to_work(laptop), await set_to_work(phone)
+    await revoke(door)
+    assert await status_of(door, gone) is RunStatus.CANCELLED
+    slow.may_end.set()
+    async with asyncio.timeout(10):
+        while await status_of(door, stays) is not RunStatus.DONE:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_command_whose_agent_is_waited_for_ends_as_its_device_is_revoked(
+    door: Door, slow: Slow
+) -> None:
+    device = await door.pair(**ALL)
+    asked = asyncio.create_task(device.post("/command/agent", at_work("sync")))
+    async with asyncio.timeout(10):
+        await slow.began.wait()
+        await revoke(door)
+        answer = await asked
+    assert answer.json["ok"] is False
+    (run,) = await door.runs.list_runs()
+    assert run.status == RunStatus.CANCELLED
+
+
+async def token(door: Door, method: str, path: str, body: Any = None) -> Answered:
+    answer = await door.ask(method, path, body=body, operator=True)
+    assert answer.status == 200, answer.json
+    return answer
+
+
+async def test_the_end_of_a_service_token_cancels_the_runs_of_its_agent_commands(
+    door: Door, slow: Slow
+) -> None:
+    made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+    bearer = {"Authorization": f"Bearer {made.data['token']}"}
+    asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+    await token(door, "DELETE", "/tokens/ci")
+    assert await status_of(door, asked.data["runId"]) is RunStatus.CANCELLED
+
+
+async def test_another_token_in_the_place_of_one_leaves_the_runs_alone(
+    door: Door, slow: Slow
+) -> None:
+    run_id = await set_to_work(await door.pair(**ALL))
+    made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+    bearer = {"Authorization": f"Bearer {made.data['token']}"}
+    asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+    await door.pair(**ALL)
+    await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+    slow.may_end.set()
+    async with asyncio.timeout(10):
+        for one in (run_id, asked.data["runId"]):
+            while await status_of(door, one) is not RunStatus.DONE:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_revocation_that_a_kill_cut_short_is_carried_through_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    running, killed = tmp_path / "running", tmp_path / "killed"
+    running.mkdir()
+    async with open_door(home=running) as door:
+        slow = Slow()
+        door.pipeline.add("slow", Level.READ, slow)
+        run_id = await set_to_work(await door.pair(**ALL))
+        shutil.copytree(running, killed)  # as a killed process leaves it
+        slow.may_end.set()
+    clock = SystemClock()
+    journal = await SqliteJournal.open(killed / "journal.db", clock=clock, bus=LocalBus())
+    registry = Registry(journal, clock, operator_token=OPERATOR)
+    await registry.load()
+    await registry.revoke("laptop")  # here nobody cancels runs
+    await journal.close()
+    async with open_door(home=killed) as door:
+        assert await status_of(door, run_id) is RunStatus.CANCELLED
+        assert await door.journal.scan(REVOCATIONS) == []
+
+
+async def test_a_run_that_cannot_be_cancelled_as_its_device_is_revoked_is_a_little_later(
+    door: Door, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await set_to_work(await door.pair(**ALL))
+    cancel = Runs.cancel
+
+    async def fails_once(runs: Runs, run_id: str, *, session_id: str, reason: str) -> None:
+        monkeypatch.setattr(Runs, "cancel", cancel)
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(Runs, "cancel", fails_once)
+    await revoke(door)
+    async with asyncio.timeout(10):
+        while await status_of(door, run_id) is not RunStatus.CANCELLED:
+            await asyncio.sleep(0.01)
+        while await door.journal.scan(REVOCATIONS):
+            await asyncio.sleep(0.01)
+
+
+async def test_an_agents_command_that_was_let_in_as_its_device_was_revoked_starts_no_run(
+    door: Door,
+) -> None:
+    await door.pair(**ALL)
+    identity = door.parts.registry.identity("laptop")
+    assert identity is not None
+    planner = door.parts.commands.planners[Kind.AGENT]
+    plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity)
+    await revoke(door)
+    with pytest.raises(Forbidden):
+        await plan.run(Ticket("cmd_1", "r"))
+    assert await door.runs.open_runs() == []

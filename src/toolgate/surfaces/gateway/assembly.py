@@ -11,6 +11,7 @@ from toolgate.admission.audit import Records as Evidence
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
+from toolgate.admission.revocations import REVOCATIONS, Revocations
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.capabilities import Capability
 from toolgate.domain.devices import Kind
@@ -37,6 +38,7 @@ from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
 from toolgate.surfaces.gateway.commands import Commands
 from toolgate.surfaces.gateway.doors import Doors
 from toolgate.surfaces.gateway.events import Events, health_event
+from toolgate.surfaces.gateway.interruptions import Interruptions
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
@@ -78,6 +80,7 @@ class Foundations:
     level_of: LevelOf
     runs: Runs
     upstreams: Upstreams
+    finished_through: int = 0  # the record of the evidence up to which all calls have ended
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
@@ -98,9 +101,11 @@ SYSTEM_CAPABILITIES: Final = tuple(
 class Assembled:
     gateway: Gateway
     registry: Registry
+    revocations: Revocations
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
+    interruptions: Interruptions
     states: States
     events: Events
     limits: RateLimits
@@ -110,11 +115,13 @@ class Assembled:
         """What the journal knows, into memory; before the first request."""
         for part in (
             self.registry,
+            self.revocations,
             self.pairing,
             self.capabilities,
             self.limits,
             self.events,
             self.commands,
+            self.interruptions,
         ):
             await part.load()
 
@@ -130,6 +137,7 @@ class Assembled:
     @property
     def on_due(self) -> Mapping[str, OnDue]:
         return {
+            REVOCATIONS: self.revocations.on_due,
             PAIRINGS: self.pairing.on_due,
             RATES: self.limits.on_due,
             KEYS: self.keys.on_due,
@@ -140,11 +148,13 @@ class Assembled:
 
 def assemble(on: Foundations, options: Options) -> Assembled:
     trail = AuditTrail(on.audit)
+    revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
     registry = Registry(
         on.journal,
         on.clock,
         operator_token=options.operator_token,
         gateway_token=options.gateway_token,
+        end_runs=revocations.end_runs,
     )
     pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
     capabilities = Capabilities(
@@ -172,7 +182,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
-            Kind.AGENT: AgentPlanner(on.runs, on.bus),
+            Kind.AGENT: AgentPlanner(on.runs, on.bus, registry),
             Kind.TOOL: ToolPlanner(
                 on.pipeline,
                 on.level_of,
@@ -186,6 +196,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         },
         rate=options.rate,
         wake_at=on.wake_at,
+    )
+    interruptions = Interruptions(
+        on.journal, on.clock, states, on.audit.masked, on.finished_through
     )
     events = Events(on.journal, on.bus, on.clock, registry)
     status = StatusRoutes(
@@ -218,7 +231,17 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         verify=on.verify,
     )
     return Assembled(
-        gateway, registry, pairing, capabilities, commands, states, events, limits, keys
+        gateway,
+        registry,
+        revocations,
+        pairing,
+        capabilities,
+        commands,
+        interruptions,
+        states,
+        events,
+        limits,
+        keys,
     )
 
 

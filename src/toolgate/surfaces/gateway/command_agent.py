@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from toolgate.admission.refusals import Forbidden
+from toolgate.admission.registry import Registry
+from toolgate.admission.revocations import REASON
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.devices import Identity, session_of
@@ -27,6 +29,7 @@ from toolgate.surfaces.gateway.plans import Came, Done, Plan, Ticket, Waiting
 class AgentPlanner:
     runs: Runs
     bus: Bus
+    registry: Registry
 
     def decode(self, raw: bytes) -> wire.AgentCommand:
         return wire.decode_agent_command(raw)
@@ -43,6 +46,9 @@ class AgentPlanner:
         named = given(payload.session_id, given(command.session_key, ""))
 
         async def run(ticket: Ticket) -> Came:
+            # Revoked while its beginning was written: its runs are cancelled already, none may follow.
+            if self.registry.identity(identity.name) is None:
+                raise Forbidden(REASON)
             run_id = ticket.run_id or await self.runs.invoke(
                 Invocation(
                     # Without a name each command is a conversation of its own.

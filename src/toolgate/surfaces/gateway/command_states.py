@@ -7,7 +7,7 @@ approval was decided or has expired, its run has moved, somebody asks for it, or
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,12 +94,15 @@ class States:
         """Take up the commands that waited when the last process ended."""
         self._resume = resume
         self.bus.subscribe(None, self._hear)
+        async for waiting in self.open():
+            self._want(waiting)
+            self.go_on_soon(waiting.command_id)
+
+    async def open(self) -> AsyncIterator[OpenCommand]:
         after = ""
         while rows := await self.journal.scan(OPEN, after=after):
             for row in rows:
-                waiting = _unpack_open(self.seal.open(row.value))
-                self._want(waiting)
-                self.go_on_soon(waiting.command_id)
+                yield _unpack_open(self.seal.open(row.value))
             after = rows[-1].key
 
     async def stop(self) -> None:

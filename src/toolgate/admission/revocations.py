@@ -1,0 +1,65 @@
+"""What ends with somebody's right: the runs that their agent commands have started.
+
+That they are to end is a row in the commit that takes the right away. It is acted on at once; what
+a kill or a refusing disk leaves of it is done at the next start, or when the row's time comes again.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from toolgate.domain.devices import named_session
+from toolgate.domain.errors import Conflict, NotFound
+from toolgate.ports.clock import Clock
+from toolgate.ports.journal import Delete, Journal, Put, Row
+from toolgate.ports.orchestrator import Orchestrator
+
+log = logging.getLogger(__name__)
+
+REVOCATIONS: Final = "revocations"  # by the name of whose right has ended
+REASON: Final = "whoever asked for this was revoked"
+
+
+def revocation(name: str, *, now: int) -> Put:
+    return Put(REVOCATIONS, name, b"null", due=now)
+
+
+async def no_runs(_: str) -> None:
+    """For where nobody's commands start any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    journal: Journal
+    clock: Clock
+    orchestrator: Orchestrator
+    wake_at: Callable[[int], None] = lambda _due: None
+
+    async def load(self) -> None:
+        """What the last process did not come to; before any run is taken up again."""
+        after = ""
+        while rows := await self.journal.scan(REVOCATIONS, after=after):
+            for row in rows:
+                await self.end_runs(row.key)
+            after = rows[-1].key
+
+    async def end_runs(self, name: str) -> None:
+        """The right is gone, whatever becomes of this: what fails is tried again."""
+        try:
+            row = await self.journal.get(REVOCATIONS, name)
+            if row is not None:
+                await self.on_due(row)
+        except Exception:
+            log.exception("runs_not_cancelled name=%s", name)
+        finally:  # also where whoever revoked it has not waited
+            self.wake_at(self.clock.now_ms())
+
+    async def on_due(self, row: Row) -> None:
+        for run_id, session_id in await self.orchestrator.open_runs():
+            if named_session(row.key, session_id):
+                with contextlib.suppress(NotFound):
+                    await self.orchestrator.cancel(run_id, session_id=session_id, reason=REASON)
+        with contextlib.suppress(Conflict):  # let in and revoked once more since it was read
+            await self.journal.commit(Delete(REVOCATIONS, row.key, expected=row.version))
