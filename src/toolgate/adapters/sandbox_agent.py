@@ -48,6 +48,7 @@ OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
 NO_SYMLINKS = 0x04
 HAS_LINK = "the path has a link in it, and the policy decides by path"
+HAS_NAMES = "the file has another name too, and the policy decides by path"
 
 # Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
 # What a shell that shows its steps (`set -x`) would show of this goes nowhere.
@@ -169,9 +170,13 @@ class Workspace:
 
     def open_regular(self, path: str, flags: int, mode: int = 0) -> int:
         fd = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file")
+        if info.st_nlink > 1 and not self.links:
+            os.close(fd)
+            raise OSError(errno.EMLINK, HAS_NAMES)
         return fd
 
     def read(self, path: str, limit: int, offset: int) -> bytes:

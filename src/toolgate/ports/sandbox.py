@@ -159,7 +159,7 @@ class Session(Protocol):
 
     @property
     def unlinked_files(self) -> Files:
-        """The same files, where a path with a link anywhere in it is refused."""
+        """The same files, where a path with a link in it is refused, and a file of two names."""
         ...
 
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:

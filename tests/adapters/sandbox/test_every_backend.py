@@ -364,6 +364,22 @@ async def test_without_links_a_path_is_what_it_is_spelt_or_refused(session: Sess
             await session.unlinked_files.read(path, limit=100)
 
 
+async def test_without_links_a_file_of_two_names_is_refused_by_either(session: Session) -> None:
+    """As an archive may leave one: its own name for a file that was there before."""
+    await session.exec(Command("mkdir a; echo in > a/f; ln a/f other; echo in > single"))
+    for path in ("a/f", "other"):
+        for attempt in (
+            session.unlinked_files.read(path, limit=100),
+            session.unlinked_files.version(path),
+            session.unlinked_files.write(path, b"changed"),
+        ):
+            with pytest.raises(FileRefused, match="name"):
+                await attempt
+        assert await session.files.read(path, limit=100) == b"in\n"
+    await session.exec(Command("rm other"))
+    assert await session.unlinked_files.read("a/f", limit=100) == b"in\n"
+
+
 async def test_a_command_goes_where_a_link_leads_whatever_was_read_before(
     session: Session,
 ) -> None:
