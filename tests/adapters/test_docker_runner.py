@@ -684,3 +684,63 @@ async def test_not_even_a_part_of_its_token_comes_back_where_an_answer_is_cut(
         body = b"x" * padding + token.encode() * 3
         output = await ask(runners, whole(body, status=status), auth_token=token)
         assert "a-token" not in error_of(output)["message"]
+
+
+WITHOUT_LINKS = a_call(no_links=True)
+
+
+def by_path(runner: FakeRunner, *, health: Answer) -> Answer:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        await (health if runner.asked[-1].target == "/health" else OK)(writer)
+
+    return answer
+
+
+async def test_a_call_that_may_follow_no_link_says_so_to_a_runner_that_heeds_it(
+    runners: DockerRunners,
+) -> None:
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=whole({"ok": True, "noLinks": True}))
+        engine = runners.engine(a_target(runner.url))
+        assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
+        assert [each.target for each in runner.asked] == ["/health", "/execute"]
+        assert runner.asked[1].body["call"]["noLinks"] is True
+        assert (await engine.run(a_call())).stdout == "fine"
+        assert runner.asked[2].body["call"].keys() == {"name", "args"}
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        whole({"ok": True, "service": "docker-runner"}),
+        whole({"ok": True, "noLinks": False}),
+        whole({"ok": True, "noLinks": "true"}),
+        whole({"ok": False, "noLinks": True}, status=500),
+        whole({"ok": False, "error": {"code": "NOT_FOUND", "message": "?"}}, status=404),
+        whole(b"healthy", content_type="text/plain"),
+        whole(b"\xff"),
+        whole([{"noLinks": True}]),
+    ],
+)
+async def test_a_runner_that_does_not_say_that_it_refuses_links_gets_no_call_that_needs_it(
+    runners: DockerRunners, health: Answer
+) -> None:
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=health)
+        engine = runners.engine(a_target(runner.url))
+        for _ in range(7):  # it is not to be left alone for it
+            refused = await engine.run(WITHOUT_LINKS)
+            assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
+        assert {each.target for each in runner.asked} == {"/health"}
+        assert (await engine.run(a_call())).ok
+
+
+async def test_a_runner_that_cannot_be_asked_whether_it_refuses_links_has_failed(
+    runners: DockerRunners,
+) -> None:
+    async with FakeRunner(OK) as runner:
+        target = a_target(runner.url)
+    for _ in range(5):
+        failed = await runners.engine(target).run(WITHOUT_LINKS)
+        assert failed.outcome is Outcome.NOT_STARTED
+    assert runners.breaker(target).is_open

@@ -37,6 +37,10 @@ QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
 IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
 RUNTIME_MODE: Final = "local"
+FOLLOWS_LINKS: Final = (
+    "the policy decides by path, and the runner does not say in its health that it can refuse links: "
+    "`noLinks`"
+)
 WHITE_SPACE: Final = re.compile(r"\s+")
 
 
@@ -127,20 +131,20 @@ class DockerRunners:
         """What `/status` says of a target: never raises, never waits long."""
         shown: dict[str, JsonValue] = {}
         try:
-            url = _health_url(URL(target.url))
-            async with (
-                asyncio.timeout(HEALTH_SECONDS),
-                self.http.get(url, allow_redirects=False) as response,
-            ):
-                body = msgspec.json.decode(await _read_up_to(LARGEST_HEALTH, response))
-                shown["ok"] = (
-                    response.status == 200 and isinstance(body, dict) and body.get("ok") is True
-                )
-                if isinstance(body, dict):
-                    shown |= {name: body[name] for name in ("backend", "usage") if name in body}
+            async with asyncio.timeout(HEALTH_SECONDS):
+                status, told = await self.ask_health(target)
+            shown["ok"] = status == 200 and told.get("ok") is True
+            shown |= {name: told[name] for name in ("backend", "usage") if name in told}
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError, *UNREADABLE) as failed:
             shown |= {"ok": False, "reason": type(failed).__name__}
         return shown
+
+    async def ask_health(self, target: Target) -> tuple[int, dict[str, JsonValue]]:
+        """The status and the body; raises as a request does, or one of UNREADABLE."""
+        url = _health_url(URL(target.url))
+        async with self.http.get(url, allow_redirects=False) as response:
+            body = msgspec.json.decode(await _read_up_to(LARGEST_HEALTH, response))
+            return response.status, body if isinstance(body, dict) else {}
 
     async def close(self) -> None:
         if self._http is not None:
@@ -170,6 +174,9 @@ class DockerRunner:
         progress = Progress()
         try:
             async with asyncio.timeout(self._target.timeout_ms / 1000):
+                if request.no_links and not await self._heeds_no_links():
+                    breaker.succeeded()
+                    return self._failed(FOLLOWS_LINKS, Outcome.NOT_STARTED)
                 output = await self._exchange(url, request, update, progress)
         except TimeoutError:
             self._count_failure(breaker, progress)
@@ -185,6 +192,14 @@ class DockerRunner:
             return self._failed(f"the runner cannot be reached: {reason}", _outcome(progress))
         breaker.succeeded()
         return output
+
+    async def _heeds_no_links(self) -> bool:
+        """Asked before each such call: a runner that does not know the member would ignore it."""
+        try:
+            status, told = await self._runners.ask_health(self._target)
+        except UNREADABLE:
+            return False
+        return status == 200 and told.get("noLinks") is True
 
     def _count_failure(self, breaker: Breaker, progress: Progress) -> None:
         """A runner that answered at all is alive, whatever became of the call."""
@@ -284,7 +299,11 @@ class DockerRunner:
     def _body(self, request: ToolRequest) -> wire.ExecuteRequest:
         caller, target = request.caller, self._target
         return wire.ExecuteRequest(
-            call=wire.Call(name=request.tool, args=dict(request.args)),
+            call=wire.Call(
+                name=request.tool,
+                args=dict(request.args),
+                no_links=request.no_links or msgspec.UNSET,
+            ),
             ctx=wire.Ctx(
                 run_id=request.run_id or f"run_{request.request_id}",
                 session_id=caller.session or request.run_id or f"run_{request.request_id}",

@@ -38,6 +38,7 @@ from toolgate.ports.engine import Update, no_update
 from toolgate.ports.sandbox import (
     Command,
     FileRefused,
+    Files,
     Finished,
     Interpreter,
     Lost,
@@ -173,7 +174,7 @@ class SandboxEngine:
         limit = min(args.max_bytes, self._sessions.limits.stream_bytes)
 
         async def read(session: Session) -> bytes:
-            return await session.files.read(args.path, limit=limit + 1)
+            return await _files(session, request).read(args.path, limit=limit + 1)
 
         content = await self._with_session(request, read)
         text = content[:limit].decode("utf-8", "replace")
@@ -184,7 +185,7 @@ class SandboxEngine:
         content = args.content.encode("utf-8", "replace")
 
         async def write(session: Session) -> int:
-            return await session.files.write(args.path, content, append=args.append)
+            return await _files(session, request).write(args.path, content, append=args.append)
 
         size = await self._with_session(request, write)
         return self._said(json.dumps({"path": args.path, "bytes": len(content), "size": size}))
@@ -193,7 +194,7 @@ class SandboxEngine:
         args = msgspec.convert(request.args, FileGet)
 
         async def get(session: Session) -> tuple[bytes, str]:
-            files = session.files
+            files = _files(session, request)
             version = await files.version(args.path)
             content = await files.read(args.path, limit=args.limit, offset=args.offset)
             if await files.version(args.path) != version:
@@ -212,7 +213,7 @@ class SandboxEngine:
             return failed(f"{PUT}: the content is not base64")
 
         async def put(session: Session) -> int:
-            return await session.files.write(args.path, content, append=args.append)
+            return await _files(session, request).write(args.path, content, append=args.append)
 
         size = await self._with_session(request, put)
         return self._said(json.dumps({"size": size}))
@@ -221,7 +222,7 @@ class SandboxEngine:
         args = msgspec.convert(request.args, FileList)
 
         async def entries(session: Session) -> list[dict[str, Any]]:
-            found = await session.files.list(
+            found = await _files(session, request).list(
                 args.path, recursive=args.recursive, limit=args.limit + 1
             )
             return [{"path": each.path, "kind": each.kind, "size": each.size} for each in found]
@@ -235,6 +236,10 @@ class SandboxEngine:
 
     async def _with_session(self, request: ToolRequest, do: Callable[[Session], Awaitable[T]]) -> T:
         return await in_session(self._sessions.open_for, request, do)
+
+
+def _files(session: Session, request: ToolRequest) -> Files:
+    return session.unlinked_files if request.no_links else session.files
 
 
 def failed(

@@ -46,6 +46,9 @@ PR_SET_DUMPABLE = 4
 IPC_RMID = 0
 OPENAT2 = 437  # the same number everywhere
 RESOLVE = 0x01 | 0x02 | 0x08  # NO_XDEV, NO_MAGICLINKS, BENEATH
+NO_SYMLINKS = 0x04
+HAS_LINK = "the path has a link in it, and the policy decides by path"
+HAS_NAMES = "the file has another name too, and the policy decides by path"
 
 # Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
 # What a shell that shows its steps (`set -x`) would show of this goes nowhere.
@@ -133,8 +136,11 @@ class Channel:
 class Workspace:
     """The session's files. The kernel refuses every way out, at every step of a path."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, links: bool = True) -> None:
+        """Without links, a path is what it is spelt, or refused."""
         self.root = root
+        self.links = links
+        self.resolve = RESOLVE if links else RESOLVE | NO_SYMLINKS
 
     def relative(self, path: str) -> str:
         if path == self.root or path.startswith(self.root + "/"):
@@ -144,7 +150,7 @@ class Workspace:
         return path or "."
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
-        how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, RESOLVE)
+        how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, self.resolve)
         root = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
         try:
             name = os.fsencode(self.relative(path))
@@ -155,6 +161,8 @@ class Workspace:
                 problem = ctypes.get_errno()
                 if problem == errno.EXDEV:
                     raise OSError(problem, "the path leads out of the workspace")
+                if problem == errno.ELOOP and not self.links:
+                    raise OSError(problem, HAS_LINK)
                 if problem != errno.EAGAIN:  # a rename somewhere made the kernel unsure
                     raise OSError(problem, os.strerror(problem))
         finally:
@@ -162,9 +170,13 @@ class Workspace:
 
     def open_regular(self, path: str, flags: int, mode: int = 0) -> int:
         fd = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file")
+        if info.st_nlink > 1 and not self.links:
+            os.close(fd)
+            raise OSError(errno.EMLINK, HAS_NAMES)
         return fd
 
     def read(self, path: str, limit: int, offset: int) -> bytes:
@@ -315,6 +327,7 @@ class Agent:
     def __init__(self, channel: Channel, workspace: Workspace) -> None:
         self.channel = channel
         self.workspace = workspace
+        self.unlinked = Workspace(workspace.root, links=False)
         self.contained = os.getpid() == 1  # only then does kill(-1) stay inside
         self.cwd = workspace.root
         self.env: dict[str, str] = {}
@@ -343,16 +356,17 @@ class Agent:
     def answer(self, message: dict[str, object]) -> bytes:
         operation, path = message["op"], str(message.get("path", ""))
         limit = int(str(message.get("limit", 0)))
+        workspace = self.workspace if message.get("links", True) else self.unlinked
         if operation == "read":
-            return self.workspace.read(path, limit, int(str(message["offset"])))
+            return workspace.read(path, limit, int(str(message["offset"])))
         if operation == "version":
-            return self.workspace.version(path)
+            return workspace.version(path)
         if operation == "list":
-            return self.workspace.list(path, bool(message["recursive"]), limit)
+            return workspace.list(path, bool(message["recursive"]), limit)
         if operation == "write":
             content = message["content"]
             assert isinstance(content, bytes)
-            return b"%d" % self.workspace.write(path, content, bool(message["append"]))
+            return b"%d" % workspace.write(path, content, bool(message["append"]))
         if operation == "begin":
             given = message["env"]
             assert isinstance(given, dict)

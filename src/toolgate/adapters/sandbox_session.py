@@ -142,6 +142,7 @@ class AgentSession:
         self.limits = limits
         self.send: Callable[[bytes], None] = _nowhere
         self.files = AgentFiles(self)
+        self.unlinked_files = AgentFiles(self, links=False)
         self._destroy = destroy
         self._explain = explain
         self._incoming = bytearray()
@@ -352,8 +353,9 @@ class AgentSession:
 
 
 class AgentFiles:
-    def __init__(self, session: AgentSession) -> None:
+    def __init__(self, session: AgentSession, *, links: bool = True) -> None:
         self._session = session
+        self._links = links
 
     async def read(self, path: str, *, limit: int, offset: int = 0) -> bytes:
         limit = min(limit, LARGEST_MESSAGE)
@@ -381,6 +383,7 @@ class AgentFiles:
         ]
 
     async def _ask(self, message: dict[str, object], *, allowance: int) -> bytes:
+        message["links"] = self._links
         try:
             return await self._session.ask(message, allowance=max(allowance, 4096))
         except NotStarted as refused:

@@ -42,6 +42,7 @@ from toolgate.execution.egress import EgressRecords, PolicyEgress
 from toolgate.execution.executor import LocalExecutor
 from toolgate.execution.file_artifacts import FileArtifacts
 from toolgate.execution.ledger import Ledger
+from toolgate.execution.path_rules import PathRules
 from toolgate.execution.pipeline import Pipeline
 from toolgate.execution.policies import Policies
 from toolgate.execution.policy_records import PolicyRecords
@@ -251,7 +252,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
-    on_targets = Transfers(at_target, files)
+    on_targets = PathRules(Transfers(at_target, files), policies)
     upstreams = Upstreams(clock)
     installation.on_stop(upstreams.sessions.close)
     tasks = await installation.enter(

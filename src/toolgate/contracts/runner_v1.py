@@ -95,8 +95,11 @@ class Outcome(StrEnum):
 
 
 class Call(CamelWire):
+    """`no_links` is ours: a file tool must refuse a path with a link in it, wherever it leads."""
+
     name: Id
     args: dict[str, Json]
+    no_links: bool | UnsetType = UNSET
 
 
 class Ctx(CamelWire):
@@ -180,12 +183,15 @@ class Usage(CamelWire):
 
 
 class Health(CamelWire):
+    """`no_links` says that the runner heeds a call's; without it, no such call is sent."""
+
     ok: bool
     service: str
     backend: str
     usage: Usage
     time: IsoMs
     isolation: str | UnsetType = UNSET
+    no_links: bool | UnsetType = UNSET
 
 
 class BashExec(CamelWire):

@@ -34,6 +34,11 @@ class Policies:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW
 
+    def goes_by_path(self, request: ToolRequest) -> bool:
+        """Whether a rule that names this tool looks at how a path is spelt."""
+        policy = self.find(request.policy_ref)
+        return policy is None or policy.candidates(request.tool).by_path
+
     def may_pass(self, tool: Tool, caller: Caller) -> bool:
         """Whether some call of this tool by this caller could be allowed or asked about."""
         policy = self.find(ACTIVE_POLICY)

@@ -157,6 +157,11 @@ class Session(Protocol):
     @property
     def files(self) -> Files: ...
 
+    @property
+    def unlinked_files(self) -> Files:
+        """The same files, where a path with a link in it is refused, and a file of two names."""
+        ...
+
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:
         """Run one command, after those before it. Cancelling the task kills it.
 

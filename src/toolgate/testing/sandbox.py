@@ -50,6 +50,7 @@ class FakeSession:
         self.alive = True
         self.busy = False
         self.files: Files = FakeFiles()
+        self.unlinked_files = self.files  # there are no links
         self.commands: list[Command] = []
         self.gate = asyncio.Event()
         self.gate.set()

@@ -50,7 +50,7 @@ class FakeSession:
         files: Mapping[str, bytes] | None = None,
         scripted: Mapping[str, Finished | Exception] | None = None,
     ) -> None:
-        self.files = FakeFiles(files or {})
+        self.files = self.unlinked_files = FakeFiles(files or {})  # there are no links
         self.scripted = dict(scripted or {})
         self.ran: list[Command] = []
         self.alive = True

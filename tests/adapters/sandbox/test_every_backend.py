@@ -337,6 +337,58 @@ async def test_a_path_that_leads_out_or_to_no_file_is_refused(session: Session) 
             await session.files.read(path, limit=100)
 
 
+async def test_without_links_a_path_is_what_it_is_spelt_or_refused(session: Session) -> None:
+    await session.exec(
+        Command(
+            "mkdir -p a/b; echo in > a/b/f; ln -s b a/way; ln -s f a/b/alias; ln -s . self; "
+            "ln -s nowhere dangling; ln -s /etc/passwd out"
+        )
+    )
+    for path in ("a/b/alias", "a/way/f", "self/a/b/f", "a/way/../b/f", "dangling", "out"):
+        for attempt in (
+            session.unlinked_files.read(path, limit=100),
+            session.unlinked_files.version(path),
+            session.unlinked_files.write(path, b"changed"),
+            session.unlinked_files.write(path + "/new/file", b"changed"),
+            session.unlinked_files.list(path, recursive=True, limit=5),
+        ):
+            with pytest.raises(FileRefused, match="link"):
+                await attempt
+    assert await session.unlinked_files.read("a/../a/./b//f", limit=100) == b"in\n"
+    assert await session.unlinked_files.write("a/c/new", b"new") == 3
+    found = await session.unlinked_files.list("", recursive=True, limit=20)
+    assert {each.path for each in found if each.kind == "dir"} == {"a", "a/b", "a/c"}
+    assert await session.files.read("self/a/way/alias", limit=100) == b"in\n"
+    for path in ("../x", "/etc/passwd"):
+        with pytest.raises(FileRefused, match="out of the workspace"):
+            await session.unlinked_files.read(path, limit=100)
+
+
+async def test_without_links_a_file_of_two_names_is_refused_by_either(session: Session) -> None:
+    """As an archive may leave one: its own name for a file that was there before."""
+    await session.exec(Command("mkdir a; echo in > a/f; ln a/f other; echo in > single"))
+    for path in ("a/f", "other"):
+        for attempt in (
+            session.unlinked_files.read(path, limit=100),
+            session.unlinked_files.version(path),
+            session.unlinked_files.write(path, b"changed"),
+        ):
+            with pytest.raises(FileRefused, match="name"):
+                await attempt
+        assert await session.files.read(path, limit=100) == b"in\n"
+    await session.exec(Command("rm other"))
+    assert await session.unlinked_files.read("a/f", limit=100) == b"in\n"
+
+
+async def test_a_command_goes_where_a_link_leads_whatever_was_read_before(
+    session: Session,
+) -> None:
+    await session.exec(Command("mkdir d; echo in > d/f; ln -s d way"))
+    with pytest.raises(FileRefused):
+        await session.unlinked_files.read("way/f", limit=100)
+    assert (await session.exec(Command("cat f", cwd="way"))).stdout == b"in\n"
+
+
 async def test_a_write_that_is_refused_makes_no_directories(session: Session) -> None:
     for path in ("/etc/new/file", "//workspace/new/file", "../new/file"):
         with pytest.raises(FileRefused, match="out of the workspace"):

@@ -717,3 +717,33 @@ def test_what_is_no_number_is_neither_more_nor_less_and_so_denied() -> None:
     assert effect(by, "pay", {"amount": 5})[0] is ALLOW
     assert effect(by, "pay", {"amount": float("inf")})[0] is Effect.ASK
     assert effect(by, "pay", {"amount": float("nan")})[0] is DENY
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"match": {"path": "secrets/**"}},
+        {"match": {"path": []}},
+        {"match": {"arguments": {"path": "secrets/*"}}},
+        {"match": {"arguments": {"paths": "secrets/*"}}},
+        {"when": {"args.path": "contains secrets"}},
+    ],
+)
+@pytest.mark.parametrize("effect_of_it", list(Effect))
+def test_a_rule_that_looks_at_a_path_makes_its_tools_go_by_path(
+    condition: dict[str, Any], effect_of_it: Effect
+) -> None:
+    rules = policy({effect_of_it.value: ["file.*", "other"], **condition})
+    assert rules.candidates("file.read").by_path
+    assert rules.candidates("other").by_path
+    assert not rules.candidates("shell").by_path
+
+
+def test_a_rule_about_anything_else_does_not() -> None:
+    rules = policy(
+        {"allow": "file.*", "match": "any"},
+        {"deny": "file.*", "match": {"cwd": "secrets"}},
+        {"deny": "file.*", "match": {"arguments": {"content": "x"}}, "when": {"args.limit": "> 5"}},
+        {"ask": "file.*", "match": "otherwise"},
+    )
+    assert not rules.candidates("file.read").by_path

@@ -120,6 +120,17 @@ async def test_members_that_are_not_known_are_ignored(serve: Serve) -> None:
     assert engine.calls[0].request_id == "tool_1"
 
 
+@pytest.mark.parametrize(("members", "heeded"), [({}, False), ({"noLinks": True}, True)])
+async def test_a_call_that_may_follow_no_link_reaches_the_engine_as_one(
+    serve: Serve, members: dict[str, bool], heeded: bool
+) -> None:
+    request = json.loads(SEED_CURL)
+    request["call"] |= members
+    engine = Scripted()
+    status, _ = await (await serve(engine)).post(json.dumps(request).encode())
+    assert (status, engine.calls[0].no_links) == (200, heeded)
+
+
 @pytest.mark.requirement("000/server/executed-failure-is-200")
 async def test_a_tool_that_ran_and_failed_is_answered_200_with_what_it_said(serve: Serve) -> None:
     engine = Scripted(ToolOutput(3, stdout="half", stderr="one\ntwo\n", isolation="bwrap"))
@@ -155,6 +166,7 @@ async def test_health_says_what_it_is_and_how_busy(serve: Serve) -> None:
         "service": "docker-runner",
         "backend": "bwrap",
         "isolation": "bwrap",
+        "noLinks": True,
         "usage": {"cpuPercent": 1.0, "memoryPercent": 2.0, "diskPercent": 3.0},
     }
 

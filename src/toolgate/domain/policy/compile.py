@@ -13,6 +13,7 @@ from typing import Final
 
 from toolgate.domain.globs import one_of
 from toolgate.domain.policy import conditions
+from toolgate.domain.policy.facts import PATH_ARGUMENTS
 from toolgate.domain.policy.model import (
     ALLOWLIST_MATCH,
     DEFAULT_ALLOW,
@@ -351,6 +352,7 @@ class _Compiler:
                 patterns.append(PathPattern(text))
             except BadPath as bad:
                 self._problem(where, f"{text!r}: {bad}")
+        draft.by_path |= key in PATH_ARGUMENTS
         draft.add(f"{key} {_list(texts)}", make(patterns))
 
     def _read_arguments(self, where: str, value: JsonValue, draft: "_Draft") -> None:
@@ -368,6 +370,7 @@ class _Compiler:
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
             if path[0] == "env":
                 draft.env_names.update(path[1:2])
+            draft.by_path |= path[0] in PATH_ARGUMENTS
             draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
@@ -421,6 +424,7 @@ class _Compiler:
                 self._problem(spot, "must be an argument: args.<name>")
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
+            draft.by_path |= path[0] in PATH_ARGUMENTS
             # Of an empty list there would be nothing left to hold, and the rule would match all.
             for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
@@ -636,6 +640,7 @@ class _Draft:
         self.commands: CommandRule | None = None
         self.host_keys: tuple[str, ...] | None = None
         self.env_names: set[str] = set()
+        self.by_path = False
         self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
@@ -668,6 +673,7 @@ class _Draft:
             otherwise=self.otherwise,
             per_tool=self.per_tool,
             env_names=frozenset(self.env_names),
+            by_path=self.by_path,
         )
 
 

@@ -108,6 +108,7 @@ class Rule:
     otherwise: bool = False  # an ask for what no allow matches
     per_tool: bool = False  # the reason names the tool
     env_names: frozenset[str] = frozenset()  # the variables it speaks of
+    by_path: bool = False  # it goes by how a path is spelt
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class Candidates:
     ask: EffectRules
     allow: EffectRules
     otherwise: EffectRules  # the asks that speak where no allow does
+    by_path: bool  # whether any of them goes by how a path is spelt
 
 
 class Policy:
@@ -207,6 +209,7 @@ class Policy:
                 ),
                 allow=_effect_rules(rule for rule in ordered if rule.effect is Effect.ALLOW),
                 otherwise=_effect_rules(rule for rule in ordered if rule.otherwise),
+                by_path=any(rule.by_path for rule in ordered),
             )
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()

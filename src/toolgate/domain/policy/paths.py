@@ -1,6 +1,6 @@
 """Paths as a policy compares them: by their components, with `.` and `..` resolved.
 
-Only by their spelling: links on the disk are the executor's to resolve, beneath the workspace.
+Only by their spelling: where a policy has rules about paths, the executor follows no link on the disk.
 A relative path is relative to the workspace; one that climbs out of it cannot be told.
 """
 

@@ -127,6 +127,7 @@ class RunnerApp:
             usage=self._usage(),
             time=self._now(),
             isolation=self._options.isolation,
+            no_links=True,
         )
 
     def _now(self) -> str:
@@ -232,6 +233,7 @@ def _tool_request(call: wire.ExecuteRequest) -> ToolRequest:
         ),
         run_id=call.ctx.run_id,
         target_id=call.target.target_id,
+        no_links=given(call.call.no_links, False),
     )
 
 
