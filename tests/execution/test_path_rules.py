@@ -161,12 +161,13 @@ class Says:
 
 
 @pytest.mark.parametrize("said", ["", "mock-runner:file.list", "{}", "[1]", '["secrets/key"]'])
-async def test_an_answer_that_is_no_listing_is_not_shown_under_rules_about_paths(
+async def test_an_answer_that_cannot_be_read_is_shown_of_one_directory_and_not_of_what_lies_below(
     said: str,
 ) -> None:
     told: list[str] = []
     rules = under(ANY, {"deny": "file.*", "match": {"path": "secrets/**"}}, engine=Says(said))
-    refused = await rules.run(call("file.list"), update=told.append)
+    assert (await rules.run(call("file.list"))).stdout == said
+    refused = await rules.run(call("file.list", recursive=True), update=told.append)
     assert (refused.ok, refused.stdout, refused.outcome) == (False, "", Outcome.EXECUTED)
     assert told == []
     shown = await under(ANY, engine=Says(said)).run(call("file.list"), update=told.append)

@@ -45,8 +45,10 @@ class PathRules:
     async def _shown(self, request: ToolRequest, output: ToolOutput) -> ToolOutput:
         try:
             entries: list[dict[str, Any]] = _entries.decode(output.stdout)
-        except msgspec.DecodeError:
-            message = f"{LIST}: the policy decides by path, and the target's answer is no listing"
+        except msgspec.DecodeError:  # a runner elsewhere may tell it in a way of its own
+            if not request.args.get("recursive"):
+                return output
+            message = f"{LIST}: the policy decides by path, and the target's answer cannot be read"
             return failed(message, outcome=Outcome.EXECUTED)
         listing = _Listing(request, self._policies)
         shown = []
