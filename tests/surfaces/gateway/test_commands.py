@@ -473,13 +473,17 @@ async def test_refused_commands_leave_a_row_each(door: Door) -> None:
     await door.ask(
         "POST", "/command/tool", body={}, headers={**device.headers, "X-Device-Token": "no"}
     )
+    await device.tool("echo", {"text": "x"}, key="k")
+    await device.tool("echo", {"text": "other"}, key="k")
     rows = await door.audit_rows(action="command.tool", decision="deny")
     assert [row.metadata["code"] for row in reversed(rows)] == [
         ErrorCode.PERMISSION_DENIED,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.AUTH_REQUIRED,
         ErrorCode.INVALID_TOKEN,
+        ErrorCode.IDEMPOTENCY_CONFLICT,
     ]
+    assert rows[0].metadata["idempotencyKey"] == "k"
 
 
 async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> None:
