@@ -61,13 +61,21 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
             listed = json.loads(run("capabilities", "list", *at, "--json"))
             assert "mcp.docs" in [one["capabilityId"] for one in listed]
+            signs = {"capabilityId": "exec", "scope": "system", "level": "sign", "owner": "ops"}
+            Operator(url, token.strip()).data("POST", "/capabilities/register", signs)
+            changed = json.loads(
+                run("capabilities", "register", "exec", "--rate", "5", *at, "--json")
+            )
+            assert changed.items() >= signs.items()
+            again = json.loads(
+                run("capabilities", "register", "exec", "--level", "write", *at, "--json")
+            )
+            assert (again["level"], again["rateLimit"]) == ("write", changed["rateLimit"])
             config = {"endpoint": "http://lab:18081/execute", "timeoutMs": 1000}
             made_by_hand = {"tenantId": "t_default", "kind": "docker-runner", "config": config}
             Operator(url, token.strip()).data("PUT", "/execution-targets/lab", made_by_hand)
-            (changed,) = json.loads(
-                run("targets", "set", "lab", "--timeout-ms", "5", *at, "--json")
-            )
-            assert changed["config"] == config | {"timeoutMs": 5}
+            (target,) = json.loads(run("targets", "set", "lab", "--timeout-ms", "5", *at, "--json"))
+            assert target["config"] == config | {"timeoutMs": 5}
             refused = CliRunner().invoke(main, ["devices", "--revoke", "nobody", *at])
             assert refused.exit_code == 1
             assert "nobody" in refused.stderr
