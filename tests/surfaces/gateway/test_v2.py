@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired, open_door
 from toolgate import asgi
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import (
@@ -25,6 +25,7 @@ from toolgate.domain.tools import Level
 from toolgate.ports.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
 from toolgate.surfaces.gateway.events import gateway_event
+from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -254,6 +255,19 @@ async def test_every_command_is_served_under_the_same_rules(door: Door) -> None:
         assert by_http.json["traceId"] == first["traceId"]
         state = await ask(socket, "command.get", requestId="nothing")
         assert state["error"]["code"] == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.requirement("002/v2/same-rules")
+async def test_a_request_by_the_websocket_and_one_by_http_use_up_the_same_rate() -> None:
+    async with open_door(clock=FakeClock(), rate=2) as door:
+        device = await door.pair()
+        async with connected(device) as socket:
+            payload = {"name": "echo", "args": {"text": "x"}}
+            assert (await device.tool("echo")).status == 200
+            assert (await ask(socket, "command.tool", payload=payload))["ok"] is True
+            refused = await ask(socket, "command.tool", payload=payload)
+            assert refused["error"]["code"] == ErrorCode.RATE_LIMITED
+            assert (await device.tool("echo")).status == 429
 
 
 @pytest.mark.requirement("002/v2/queries")
