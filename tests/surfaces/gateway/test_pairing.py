@@ -173,6 +173,25 @@ async def test_revoking_cuts_open_streams_and_long_polls(door: Door) -> None:
     assert (polled.status, polled.code) == (401, ErrorCode.INVALID_TOKEN)
 
 
+@pytest.mark.parametrize("ending", ["rotated", "script rotated", "script ended"])
+async def test_a_stream_ends_with_the_token_it_was_opened_with(door: Door, ending: str) -> None:
+    device = await door.pair("phone")
+    made = await door.ask("POST", "/tokens", body={"name": "ci"}, operator=True)
+    of_script = {"Authorization": f"Bearer {made.data['token']}"}
+    headers = device.headers if ending == "rotated" else of_script
+    async with door.http.get(door.url + "/events/stream", headers=headers) as stream:
+        assert await stream.content.readline() == b"retry: 1000\n"
+        if ending == "rotated":
+            await door.ask("POST", "/pairing/approve", body={"deviceId": "phone"}, operator=True)
+        elif ending == "script rotated":
+            await door.ask("POST", "/tokens", body={"name": "ci"}, operator=True)
+        else:
+            await door.ask("DELETE", "/tokens/ci", operator=True)
+        async with asyncio.timeout(10):
+            while not stream.content.at_eof():
+                await stream.content.readline()
+
+
 @pytest.mark.requirement("002/pairing/operator-only")
 @pytest.mark.requirement("002/pairing/operator-always")
 @pytest.mark.parametrize(
