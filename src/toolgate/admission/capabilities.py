@@ -87,6 +87,7 @@ class Capabilities:
         self._learn(capability)
         health = before.status if before is not None else Health.HEALTHY
         changed = health is not capability.status
+        server = capability.server
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
             Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
@@ -94,7 +95,11 @@ class Capabilities:
                 "capability.registered",
                 actor=by,
                 resource=("capability", capability.capability_id),
-                metadata={"level": capability.level, "status": capability.status},
+                metadata={
+                    "level": capability.level,
+                    "status": capability.status,
+                    **({"server": server.url or server.command} if server is not None else {}),
+                },
             ),
             *(self.tell(capability.capability_id, capability.status) if changed else ()),
         )
