@@ -9,12 +9,20 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_WAIT_S, ErrorCode, EventType
+from toolgate.contracts.gateway_v1 import (
+    EVENTS_KEPT_S,
+    MAX_EVENTS,
+    MAX_WAIT_S,
+    ErrorCode,
+    EventStatus,
+    EventType,
+)
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Tool, ToolOutput
 from toolgate.ports.journal import Event
 from toolgate.surfaces.gateway import assembly
 from toolgate.surfaces.gateway.command_records import STREAM
+from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.routes import seconds
 from toolgate.testing.clock import FakeClock
 
@@ -95,6 +103,20 @@ async def test_polling_with_each_cursor_gives_every_event_once_and_in_order(door
         cursor = page["cursor"]
         seen += [event["id"] for event in page["events"]]
     assert seen == list(range(1, 11))
+
+
+@pytest.mark.requirement("002/events/limit")
+async def test_a_poll_has_so_many_events_whatever_its_limit_says(door: Door) -> None:
+    device = await door.pair()
+    events = [gateway_event(EventType.HEALTH, EventStatus.SUCCEEDED, "x")] * (MAX_EVENTS + 1)
+    await door.journal.commit(*events)
+    page = (await device.get(f"/events/poll?since=0&limit={MAX_EVENTS + 1}")).json
+    assert len(page["events"]) == MAX_EVENTS
+    rest = (await device.get(f"/events/poll?since={page['cursor']}")).json
+    assert [event["id"] for event in rest["events"]] == [page["cursor"] + 1]
+    for limit in ("0", "-1", "x"):
+        wrong = await device.get(f"/events/poll?since=0&limit={limit}")
+        assert (wrong.status, wrong.code) == (400, ErrorCode.INVALID_REQUEST)
 
 
 @pytest.mark.requirement("002/events/cursor-across-restart")
