@@ -71,6 +71,15 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
                 run("capabilities", "register", "exec", "--level", "write", *at, "--json")
             )
             assert (again["level"], again["rateLimit"]) == ("write", changed["rateLimit"])
+            until = ("capabilities", "register", "exec", "--expires")
+            expires = json.loads(run(*until, "2099-01-01T00:00:00Z", *at, "--json"))["expiresAt"]
+            assert expires == 4_070_908_800_000
+            assert json.loads(run(*until[:3], *at, "--json"))["expiresAt"] == expires
+            assert "2099" in run("capabilities", "list", *at)
+            assert json.loads(run(*until, "never", *at, "--json"))["expiresAt"] is None
+            wrong = CliRunner().invoke(main, [*until, "soon", *at])
+            assert wrong.exit_code == 2
+            assert "--expires" in wrong.stderr
             config = {"endpoint": "http://lab:18081/execute", "timeoutMs": 1000}
             made_by_hand = {"tenantId": "t_default", "kind": "docker-runner", "config": config}
             Operator(url, token.strip()).data("PUT", "/execution-targets/lab", made_by_hand)

@@ -6,8 +6,10 @@ from typing import Any, Final
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
+from toolgate.execution.audit import parse_time
 
 TERMS: Final = ("scope", "level", "rateLimit", "version", "owner", "expiresAt")
+NEVER: Final = "never"
 NEW: Final = {"scope": "mcp", "level": "write"}  # where nothing is said of them
 
 
@@ -27,6 +29,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
         "level": "level",
         "health": "status",
         "at most": "rateLimit",
+        "expires": "expiresAt",
         "version": "version",
     }
     show(found, columns, as_json=as_json)
@@ -41,6 +44,9 @@ def listed(operator: Operator, *, as_json: bool) -> None:
     help="What a call of it does at most. [write]",
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Calls a minute, of all callers.")
+@click.option(
+    "--expires", metavar="TIME", help="Not to be called from then on (ISO 8601), or never."
+)
 @click.option("--mcp-url", help="Its MCP server, over HTTP.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @as_operator
@@ -51,6 +57,7 @@ def register(
     scope: str | None,
     level: str | None,
     rate: int | None,
+    expires: str | None,
     mcp_url: str | None,
     program: tuple[str, ...],
     as_json: bool,
@@ -70,6 +77,8 @@ def register(
         **_terms(operator, capability_id),
         **{name: value for name, value in given.items() if value is not None},
     }
+    if expires is not None:
+        body["expiresAt"] = _time(expires)
     if mcp_url:
         body["server"] = {"url": mcp_url}
     elif program:
@@ -84,3 +93,13 @@ def _terms(operator: Operator, capability_id: str) -> dict[str, Any]:
         if one["capabilityId"] == capability_id:
             return {name: one[name] for name in TERMS}
     return {}
+
+
+def _time(text: str) -> int | None:
+    if text == NEVER:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError) as wrong:
+        form = "write it as 2026-11-16T12:00:00Z, or never"
+        raise click.BadParameter(form, param_hint="--expires") from wrong
