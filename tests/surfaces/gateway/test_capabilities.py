@@ -260,6 +260,15 @@ async def test_the_terms_of_a_capability_hold_for_its_tools_by_any_command(
     assert len(door.pipeline.ran) == ("rateLimit" in terms)
 
 
+async def test_no_server_is_asked_for_a_device_that_may_not_call_it(door: Door) -> None:
+    serve(door)
+    await register(door)
+    door.upstreams.silent.add("mcp.docs")  # to be asked would be to fail
+    device = await door.pair(tools="sign")
+    answer = await device.post("/command/mcp", command(), key="k")
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
 async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: Door) -> None:
     serve(door)
     await register(door)
