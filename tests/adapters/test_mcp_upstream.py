@@ -17,6 +17,7 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_file import read_servers
 from toolgate.adapters.mcp_outputs import MAX_TEXT
 from toolgate.adapters.mcp_upstream import McpUpstreams
+from toolgate.contracts.gateway_v1 import PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE
 from toolgate.domain.capabilities import Health, Server
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
@@ -205,11 +206,14 @@ async def test_what_a_server_said_of_its_tools_is_not_said_of_anothers(stdio: Up
     assert stdio.sessions.describe("mcp.test.echo", Caller()) is None
 
 
-def test_servers_come_from_the_file_that_mcp_clients_share(tmp_path: Path) -> None:
+@pytest.mark.requirement("002/capabilities/playwright")
+@pytest.mark.parametrize("name", ["playwright", "mcp.playwright"])
+def test_servers_come_from_the_file_that_mcp_clients_share(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text('{"mcpServers": {"playwright": {"command": "npx", "args": ["x"]}}}')
+    path.write_text(f'{{"mcpServers": {{"{name}": {{"command": "npx", "args": ["x"]}}}}}}')
     (capability,) = read_servers(path)
-    assert (capability.capability_id, capability.scope) == ("mcp.playwright", "browser")
+    assert (capability.capability_id, capability.scope) == (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE)
+    assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
     assert capability.server == Server(command="npx", args=("x",))
     for wrong in (
         "{",
@@ -217,6 +221,8 @@ def test_servers_come_from_the_file_that_mcp_clients_share(tmp_path: Path) -> No
         '{"mcpServers": {"x": {}}}',
         '{"mcpServers": {"x": {"command": 7}}}',
         '{"mcpServers": {"x": {"url": "nonsense"}}}',
+        '{"mcpServers": {"browser": {"command": "npx"}}}',
+        '{"mcpServers": {"x": {"command": "npx"}, "mcp.x": {"command": "npx"}}}',
     ):
         path.write_text(wrong)
         with pytest.raises(Misconfigured):

@@ -4,6 +4,7 @@ import pytest
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.admission.admit import (
+    KEYS,
     RATES,
     REMEMBERED_BODY,
     Bucket,
@@ -80,6 +81,22 @@ async def test_giving_back_one_leaves_what_others_took_meanwhile() -> None:
     for known in (limits, after_a_restart):
         with pytest.raises(RateLimited):
             known.take(BUCKET)
+
+
+async def test_a_key_is_forgotten_once_its_time_is_over() -> None:
+    clock = FakeClock()
+    journal = journal_of(clock)
+    keys = Keys(journal, clock, PlainSeal())
+    first = first_use("hash", command_id="cmd_1", request_id="r", now=clock.now_ms())
+    claim = keys.claim("slot", first)
+    known, write = keys.answer(claim, 200, b"{}")
+    await journal.commit(write)
+    keys.release(claim, known)
+    clock.advance(KEPT_MS)
+    (due,) = await journal.due(until=clock.now_ms())
+    await keys.on_due(due)
+    assert not keys.is_used("slot")
+    assert await journal.scan(KEYS) == []
 
 
 async def test_a_key_that_was_used_anew_outlives_the_deadline_of_its_first_use() -> None:

@@ -207,6 +207,56 @@ async def test_a_clock_that_is_set_back_while_we_run_does_not_put_the_next_time_
     assert len(times.ran) == 1
 
 
+async def test_a_time_that_was_taken_is_not_taken_again_when_the_clock_is_set_back() -> None:
+    times = Times()
+    scheduler = await times.scheduler("* * * * *")
+    for _ in range(3):
+        times.clock.advance(60_000)
+        await times.fire(scheduler)
+    assert len(times.ran) == 3
+    times.clock.advance(-120_000)
+    await scheduler.realign()
+    for _ in range(2):
+        times.clock.advance(60_000)
+        await times.fire(scheduler)
+    assert len(times.ran) == 3
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert len(times.ran) == 4
+
+
+async def test_a_time_that_was_taken_is_not_taken_again_by_a_start_under_an_earlier_clock() -> None:
+    times = Times()
+    scheduler = await times.scheduler("* * * * *")
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    assert len(times.ran) == 1
+    times.clock.advance(-60_000)
+    again = await times.scheduler("* * * * *")
+    times.clock.advance(60_000)
+    await times.fire(again)
+    assert len(times.ran) == 1
+    times.clock.advance(60_000)
+    await times.fire(again)
+    assert len(times.ran) == 2
+
+
+async def test_a_clock_that_was_ahead_for_a_while_leaves_no_gap_once_it_is_right() -> None:
+    times = Times()
+    scheduler = await times.scheduler("0 * * * *")
+    times.clock.advance(10 * 3_600_000)
+    for _ in range(2):
+        await times.fire(scheduler)
+        times.clock.advance(3_600_000)
+    assert len(times.ran) == 2
+    times.clock.advance(-10 * 3_600_000)
+    await scheduler.realign()
+    for _ in range(3):
+        times.clock.advance(3_600_000)
+        await times.fire(scheduler)
+    assert len(times.ran) == 5
+
+
 async def test_a_job_that_crashes_is_told_as_failed() -> None:
     times = Times()
     times.crashes = True

@@ -61,13 +61,30 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
             listed = json.loads(run("capabilities", "list", *at, "--json"))
             assert "mcp.docs" in [one["capabilityId"] for one in listed]
+            signs = {"capabilityId": "exec", "scope": "system", "level": "sign", "owner": "ops"}
+            Operator(url, token.strip()).data("POST", "/capabilities/register", signs)
+            changed = json.loads(
+                run("capabilities", "register", "exec", "--rate", "5", *at, "--json")
+            )
+            assert changed.items() >= signs.items()
+            again = json.loads(
+                run("capabilities", "register", "exec", "--level", "write", *at, "--json")
+            )
+            assert (again["level"], again["rateLimit"]) == ("write", changed["rateLimit"])
+            until = ("capabilities", "register", "exec", "--expires")
+            expires = json.loads(run(*until, "2099-01-01T00:00:00Z", *at, "--json"))["expiresAt"]
+            assert expires == 4_070_908_800_000
+            assert json.loads(run(*until[:3], *at, "--json"))["expiresAt"] == expires
+            assert "2099" in run("capabilities", "list", *at)
+            assert json.loads(run(*until, "never", *at, "--json"))["expiresAt"] is None
+            wrong = CliRunner().invoke(main, [*until, "soon", *at])
+            assert wrong.exit_code == 2
+            assert "--expires" in wrong.stderr
             config = {"endpoint": "http://lab:18081/execute", "timeoutMs": 1000}
             made_by_hand = {"tenantId": "t_default", "kind": "docker-runner", "config": config}
             Operator(url, token.strip()).data("PUT", "/execution-targets/lab", made_by_hand)
-            (changed,) = json.loads(
-                run("targets", "set", "lab", "--timeout-ms", "5", *at, "--json")
-            )
-            assert changed["config"] == config | {"timeoutMs": 5}
+            (target,) = json.loads(run("targets", "set", "lab", "--timeout-ms", "5", *at, "--json"))
+            assert target["config"] == config | {"timeoutMs": 5}
             refused = CliRunner().invoke(main, ["devices", "--revoke", "nobody", *at])
             assert refused.exit_code == 1
             assert "nobody" in refused.stderr

@@ -173,7 +173,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="002/commands/unknown-type",
         source="seed 002 §3",
-        behaviour="Any other command type is 404.",
+        behaviour="Any other command type is ERR_INVALID_REQUEST; with 405, for its path reads a command's state.",
     ),
     Requirement(
         id="002/commands/level-too-low",

@@ -4,6 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from toolgate.contracts.gateway_v1 import (
+    BROWSER_CAPABILITY,
+    PLAYWRIGHT_CAPABILITY,
+    PLAYWRIGHT_SCOPE,
+)
 from toolgate.domain.capabilities import Capability, Server
 from toolgate.domain.errors import Invalid, Misconfigured
 from toolgate.domain.tools import Level
@@ -27,21 +32,31 @@ def read_servers(path: Path) -> list[Capability]:
     """Each as the capability `mcp.<name>`; raises Misconfigured."""
     try:
         named = msgspec.json.decode(path.read_bytes(), type=_File).mcp_servers
-        return [
-            Capability(
-                capability_id=name if name.startswith(PREFIX) else PREFIX + name,
-                scope="browser" if name in ("playwright", "browser") else "mcp",
-                level=Level.WRITE,
-                updated_at=0,
-                server=Server(
-                    command=one.command,
-                    args=tuple(one.args),
-                    env=tuple(one.env.items()),
-                    url=one.url,
-                    headers=tuple(one.headers.items()),
-                ),
-            )
-            for name, one in named.items()
-        ]
+        found = [_capability(name, one) for name, one in named.items()]
     except (OSError, ValueError, Invalid) as wrong:
         raise Misconfigured(f"MCP_FILE {path}: {wrong}") from wrong
+    names = [one.capability_id for one in found]
+    if BROWSER_CAPABILITY in names:
+        raise Misconfigured(
+            f"MCP_FILE {path}: {BROWSER_CAPABILITY} is Toolgate's own browser tasks"
+        )
+    if len(set(names)) != len(names):
+        raise Misconfigured(f"MCP_FILE {path}: a server is there twice, with {PREFIX} and without")
+    return found
+
+
+def _capability(name: str, server: _Server) -> Capability:
+    capability_id = name if name.startswith(PREFIX) else PREFIX + name
+    return Capability(
+        capability_id=capability_id,
+        scope=PLAYWRIGHT_SCOPE if capability_id == PLAYWRIGHT_CAPABILITY else "mcp",
+        level=Level.WRITE,
+        updated_at=0,
+        server=Server(
+            command=server.command,
+            args=tuple(server.args),
+            env=tuple(server.env.items()),
+            url=server.url,
+            headers=tuple(server.headers.items()),
+        ),
+    )

@@ -9,7 +9,7 @@ import msgspec
 
 from toolgate.admission.audit import Trail
 from toolgate.domain.capabilities import Capability, Health
-from toolgate.domain.errors import NotFound
+from toolgate.domain.errors import Invalid, NotFound
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put
 from toolgate.ports.seal import Seal
@@ -68,7 +68,15 @@ class Capabilities:
         return [one for one in found if one is not None]
 
     async def register(self, capability: Capability, *, by: str) -> Capability:
-        """Registering again updates; a server that was given before stays unless a new one is."""
+        """Registering again updates; a server that was given before stays unless a new one is.
+
+        Raises Invalid for a server of what is built in without one: nobody would call it.
+        """
+        ours = (one.capability_id for one in self.built_in if one.server is None)
+        if capability.server is not None and capability.capability_id in ours:
+            raise Invalid(
+                f"{capability.capability_id} is our own: it takes no server", field="server"
+            )
         async with self._registering:  # one that is being given was given before
             return await self._register(capability, by=by)
 
@@ -79,6 +87,7 @@ class Capabilities:
         self._learn(capability)
         health = before.status if before is not None else Health.HEALTHY
         changed = health is not capability.status
+        server = capability.server
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
             Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
@@ -86,7 +95,11 @@ class Capabilities:
                 "capability.registered",
                 actor=by,
                 resource=("capability", capability.capability_id),
-                metadata={"level": capability.level, "status": capability.status},
+                metadata={
+                    "level": capability.level,
+                    "status": capability.status,
+                    **({"server": server.url or server.command} if server is not None else {}),
+                },
             ),
             *(self.tell(capability.capability_id, capability.status) if changed else ()),
         )

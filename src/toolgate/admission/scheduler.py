@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from toolgate.domain.errors import Conflict, ToolgateError, Unavailable
-from toolgate.domain.schedules import Schedule, parse
+from toolgate.domain.schedules import Cron, Schedule, parse
 from toolgate.ports.clock import Clock
 from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
@@ -26,6 +26,7 @@ HEARTBEAT: Final = "heartbeat"
 CRON: Final = "cron"
 RETRY_S: float = 5.0  # before the end of a job is told again that could not be written down
 LOOK_S: Final = 60.0  # between two looks at whether the clock was set back
+REMEMBERED: Final = 64  # times that were taken: an hour of a line that is due each minute
 
 Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
 
@@ -49,6 +50,7 @@ class _Kept(msgspec.Struct, frozen=True):
     taken: int = 0  # the time that was taken last
     ended: int = 0  # as `taken` where no job is under way
     going: tuple[int, ...] = ()  # the times whose jobs have not ended: a later one may overlap
+    past: tuple[int, ...] = ()  # what a cron line was due at and was taken, newest last
 
 
 class Tell(Protocol):
@@ -87,7 +89,7 @@ class Scheduler:
         for name, (entry, schedule) in self._plans.items():
             before = known.get(name)
             kept = _Kept(entry.kind, entry.line) if before is None else _decode(before.value)
-            due = schedule.next_after(self.clock.now_ms())
+            due = _next(schedule, self.clock.now_ms(), kept.past)
             late = before is not None and due is not None and (before.due or due) > due
             if before is None or late or kept.line != entry.line:  # late: the clock was set back
                 # What was taken under another line is still to be gone on with.
@@ -110,8 +112,10 @@ class Scheduler:
         """A time that is further away than the next one was put off by a clock that was set back."""
         for name, (_, schedule) in self._plans.items():
             row = await self.journal.get(SCHEDULES, name)
-            due = schedule.next_after(self.clock.now_ms())
-            if row is None or due is None or (row.due or due) <= due:
+            if row is None:
+                continue
+            due = _next(schedule, self.clock.now_ms(), _decode(row.value).past)
+            if due is None or (row.due or due) <= due:
                 continue
             with contextlib.suppress(Conflict):  # it has just been taken
                 await self.journal.commit(
@@ -123,7 +127,7 @@ class Scheduler:
         return self._last.get(kind)
 
     async def on_due(self, row: Row) -> None:
-        """Take the time, durably, then do the job. What was missed while we were away is not made up for."""
+        """Take the time, durably, then do the job: one for all that were missed while we were away."""
         if row.key not in self._plans:
             await self.journal.commit(Delete(SCHEDULES, row.key))
             return
@@ -131,8 +135,9 @@ class Scheduler:
         now = self.clock.now_ms()
         before = _decode(row.value)
         going = (*before.going, now)
-        kept = _Kept(entry.kind, entry.line, taken=now, ended=before.ended, going=going)
-        due = schedule.next_after(now)
+        past = (*before.past, row.due or now)[-REMEMBERED:] if isinstance(schedule, Cron) else ()
+        kept = _Kept(entry.kind, entry.line, taken=now, ended=before.ended, going=going, past=past)
+        due = _next(schedule, now, past)
         operations: list[Operation] = [
             Put(SCHEDULES, row.key, _encode(kept), due=due, expected=row.version)
         ]
@@ -197,3 +202,11 @@ class Scheduler:
         kept = msgspec.structs.replace(kept, ended=ended, going=going)
         put = Put(SCHEDULES, name, _encode(kept), due=row.due, expected=row.version)
         await self.journal.commit(put, told)
+
+
+def _next(schedule: Schedule, now: int, past: Sequence[int]) -> int | None:
+    """The next time that was not taken: a clock that was set back comes by the others once more."""
+    due = schedule.next_after(now)
+    while due is not None and due in past:
+        due = schedule.next_after(due)
+    return due

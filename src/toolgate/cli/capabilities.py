@@ -1,11 +1,16 @@
 """`toolgate capabilities`: what can be called, and registering more."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
+from toolgate.execution.audit import parse_time
+
+TERMS: Final = ("scope", "level", "rateLimit", "version", "owner", "expiresAt")
+NEVER: Final = "never"
+NEW: Final = {"scope": "mcp", "level": "write"}  # where nothing is said of them
 
 
 @click.group()
@@ -24,6 +29,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
         "level": "level",
         "health": "status",
         "at most": "rateLimit",
+        "expires": "expiresAt",
         "version": "version",
     }
     show(found, columns, as_json=as_json)
@@ -31,15 +37,16 @@ def listed(operator: Operator, *, as_json: bool) -> None:
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @click.argument("capability_id")
-@click.option("--scope", default="mcp", help="What it is about.")
+@click.option("--scope", help="What it is about. [mcp]")
 @click.option(
     "--level",
     type=click.Choice(["read", "write", "sign"]),
-    default="write",
-    show_default=True,
-    help="What a call of it does at most.",
+    help="What a call of it does at most. [write]",
 )
 @click.option("--rate", type=click.IntRange(min=1), help="Calls a minute, of all callers.")
+@click.option(
+    "--expires", metavar="TIME", help="Not to be called from then on (ISO 8601), or never."
+)
 @click.option("--mcp-url", help="Its MCP server, over HTTP.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @as_operator
@@ -47,24 +54,52 @@ def register(
     operator: Operator,
     *,
     capability_id: str,
-    scope: str,
-    level: str,
+    scope: str | None,
+    level: str | None,
     rate: int | None,
+    expires: str | None,
     mcp_url: str | None,
     program: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Register CAPABILITY_ID, or change its terms; PROGRAM is its MCP server on stdio."""
+    """Register CAPABILITY_ID, or change its terms; PROGRAM is its MCP server on stdio.
+
+    What is left out stays as it was, but for the status: it counts as healthy until it is looked at.
+    """
     if program and program[0].startswith("-"):  # what follows a program's name is the program's
         raise click.NoSuchOption(program[0])
     if program and mcp_url:
         raise click.UsageError("a server is a program or --mcp-url, not both")
-    body: dict[str, Any] = {"capabilityId": capability_id, "scope": scope, "level": level}
-    if rate is not None:
-        body["rateLimit"] = rate
+    given = {"scope": scope, "level": level, "rateLimit": rate}
+    body: dict[str, Any] = {
+        "capabilityId": capability_id,
+        **NEW,
+        **_terms(operator, capability_id),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    if expires is not None:
+        body["expiresAt"] = _time(expires)
     if mcp_url:
         body["server"] = {"url": mcp_url}
     elif program:
         body["server"] = {"command": program[0], "args": list(program[1:])}
     kept = operator.data("POST", "/capabilities/register", body)
     click.echo(json.dumps(kept) if as_json else f"{capability_id} is registered")
+
+
+def _terms(operator: Operator, capability_id: str) -> dict[str, Any]:
+    """As they are: to register anew is to say all of them again."""
+    for one in operator.data("GET", "/capabilities")["items"]:
+        if one["capabilityId"] == capability_id:
+            return {name: one[name] for name in TERMS}
+    return {}
+
+
+def _time(text: str) -> int | None:
+    if text == NEVER:
+        return None
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError) as wrong:
+        form = "write it as 2026-11-16T12:00:00Z, or never"
+        raise click.BadParameter(form, param_hint="--expires") from wrong

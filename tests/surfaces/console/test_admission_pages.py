@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.admission.capabilities import Capabilities
+from toolgate.admission.registry import Registry
 from toolgate.domain.capabilities import Capability, Health
 from toolgate.domain.tools import Level
 from toolgate.surfaces.console.admissions import AdmissionPages
@@ -54,3 +55,19 @@ async def test_another_rate_leaves_a_capability_as_healthy_as_it_was_registered(
         await pages.register(asking(name, level="read", scope="docs", rate=7))
     registered = {one.capability_id: one.status for one in capabilities._known.values()}
     assert registered == {"mcp.off": Health.OFFLINE, "mcp.docs": Health.HEALTHY}
+
+
+async def test_the_row_of_a_token_says_what_it_may_do() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    rows: list[Any] = []
+
+    def row(action: str, resource: tuple[str, str], metadata: Any = None) -> tuple[()]:
+        rows.append((action, resource, metadata))
+        return ()
+
+    admission = SimpleNamespace(registry=Registry(journal, clock, operator_token="op"))
+    pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission, row=row)))
+    await pages.make_token(asking("ci", tools="write", mcp=True))
+    granted = {"tools": "write", "system": False, "mcp": True, "agent": False, "approve": False}
+    assert rows == [("token.made", ("token", "ci"), {"scope": granted})]

@@ -10,6 +10,7 @@ import pytest
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.policy_file import PolicyFile
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import OPERATOR
@@ -19,6 +20,7 @@ from toolgate.execution.audit import AuditLog, AuditQuery
 from toolgate.execution.simulation import Simulation
 from toolgate.execution.targets import Targets
 from toolgate.ports.journal import Event, Operation
+from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Call, Route
@@ -65,6 +67,11 @@ def of_tokens(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
     return TokenRoutes(Registry(journal, FakeClock(), operator_token="op"), trail).routes()
 
 
+def of_capabilities(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+    capabilities = Capabilities(journal, FakeClock(), PlainSeal(), trail)
+    return CapabilityRoutes(capabilities, FakeClock()).routes()
+
+
 def of_targets(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
     targets = Targets(journal, clock=FakeClock(), seal=PlainSeal())
     return TargetRoutes(targets, trail, lambda _secret: None).routes()
@@ -72,10 +79,25 @@ def of_targets(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
 
 async def test_a_token_is_made_and_ended_in_one_commit_with_its_row() -> None:
     office = Office(of_tokens)
-    await office.call("POST", body=wire.ServiceTokenMake(name="ci"))
+    scope = wire.Scope(tools=wire.Level.WRITE, mcp=True)
+    await office.call("POST", body=wire.ServiceTokenMake(name="ci", scope=scope))
     assert await office.actions() == ["token.made"]
+    (row,) = (await office.audit.query(AuditQuery())).items
+    granted = {"tools": "write", "system": False, "mcp": True, "agent": False, "approve": False}
+    assert row.metadata["scope"] == granted
     await office.call("DELETE", path={"name": "ci"})
     assert await office.actions() == ["token.made", "token.ended"]
+
+
+async def test_the_row_of_a_capability_says_where_its_server_is_and_no_secret_of_it() -> None:
+    office = Office(of_capabilities)
+    server = wire.McpServer(
+        url="http://127.0.0.1:1/mcp", headers={"Authorization": "Bearer s3cret"}
+    )
+    wanted = wire.CapabilityRegister("mcp.docs", "docs", wire.Level.WRITE, server=server)
+    await office.call("POST", body=wanted)
+    (row,) = (await office.audit.query(AuditQuery())).items
+    assert row.metadata == {"level": "write", "status": "healthy", "server": server.url}
 
 
 async def test_a_target_is_changed_and_deleted_in_one_commit_with_its_row() -> None:

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
-from toolgate.contracts.gateway_v1 import (
-    PLAYWRIGHT_CAPABILITY,
-    PLAYWRIGHT_SCOPE,
-    CapabilityRegister,
-    ErrorCode,
-)
-from toolgate.contracts.gateway_v1 import Level as WireLevel
+from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.domain.capabilities import Health
 from toolgate.domain.devices import Scope
 from toolgate.domain.tools import Level, Tool
@@ -225,7 +219,6 @@ async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door)
     assert (await device.post("/command/mcp", command(), key="k")).status == 202
 
 
-@pytest.mark.requirement("002/capabilities/playwright")
 async def test_a_command_that_was_approved_while_its_server_was_silent_goes_on_later(
     frozen: Door,
 ) -> None:
@@ -267,6 +260,15 @@ async def test_the_terms_of_a_capability_hold_for_its_tools_by_any_command(
     assert len(door.pipeline.ran) == ("rateLimit" in terms)
 
 
+async def test_no_server_is_asked_for_a_device_that_may_not_call_it(door: Door) -> None:
+    serve(door)
+    await register(door)
+    door.upstreams.silent.add("mcp.docs")  # to be asked would be to fail
+    device = await door.pair(tools="sign")
+    answer = await device.post("/command/mcp", command(), key="k")
+    assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
+
+
 async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: Door) -> None:
     serve(door)
     await register(door)
@@ -276,12 +278,11 @@ async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: 
     assert door.pipeline.ran == []
 
 
-def test_the_playwright_capability_goes_by_the_seeds_names() -> None:
-    assert (PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE) == ("mcp.playwright", "browser")
-    assert (
-        CapabilityRegister(PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, WireLevel.WRITE).status
-        == "healthy"
-    )
+async def test_a_capability_of_our_own_takes_other_terms_but_no_server(door: Door) -> None:
+    server = {"url": "http://127.0.0.1:1/mcp"}
+    refused = await register(door, capabilityId="exec", server=server)
+    assert (refused.status, refused.code) == (400, ErrorCode.INVALID_REQUEST)
+    assert (await register(door, capabilityId="exec", rateLimit=1)).status == 200
 
 
 @pytest.mark.requirement("002/system/capabilities")

@@ -94,6 +94,20 @@ async def test_a_command_that_ends_leaves_a_later_one_of_the_same_request_id_run
         await states.state(LAPTOP, "r", wait=0)
 
 
+async def test_a_command_is_forgotten_a_day_after_it_ended() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    states = States(journal, LocalBus(), clock, PlainSeal())
+    await journal.commit(*states.end(ENTERED, ANSWER, waited=False))
+    clock.advance(STATE_KEPT_MS - 1)
+    assert await journal.due(until=clock.now_ms()) == []
+    clock.advance(1)
+    (due,) = await journal.due(until=clock.now_ms())
+    await states.on_state_due(due)
+    with pytest.raises(NotFound):
+        await states.state(LAPTOP, "r", wait=0)
+
+
 async def test_a_command_that_ends_as_an_older_one_of_its_name_is_forgotten_is_not() -> None:
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())

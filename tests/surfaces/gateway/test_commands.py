@@ -19,6 +19,7 @@ from toolgate.orchestration.runs import Runs
 from toolgate.ports.pipeline import Answer
 from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.plans import Ticket
+from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
 from toolgate.testing.pipeline import FakePipeline, echo
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -473,13 +474,26 @@ async def test_refused_commands_leave_a_row_each(door: Door) -> None:
     await door.ask(
         "POST", "/command/tool", body={}, headers={**device.headers, "X-Device-Token": "no"}
     )
+    await device.tool("echo", {"text": "x"}, key="k")
+    await device.tool("echo", {"text": "other"}, key="k")
     rows = await door.audit_rows(action="command.tool", decision="deny")
     assert [row.metadata["code"] for row in reversed(rows)] == [
         ErrorCode.PERMISSION_DENIED,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.AUTH_REQUIRED,
         ErrorCode.INVALID_TOKEN,
+        ErrorCode.IDEMPOTENCY_CONFLICT,
     ]
+    assert rows[0].metadata["idempotencyKey"] == "k"
+
+
+async def test_what_a_stranger_is_refused_fills_no_disk(frozen: Door) -> None:
+    for _ in range(REFUSALS_WRITTEN.limit + 5):
+        headers = {"X-Device-Id": "stranger", "X-Device-Token": "no"}
+        refused = await frozen.ask("POST", "/command/tool", body={}, headers=headers)
+        assert refused.status == 401
+    rows = await frozen.audit_rows(action="command.tool", decision="deny")
+    assert len(rows) == REFUSALS_WRITTEN.limit
 
 
 async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -9,12 +9,20 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_WAIT_S, ErrorCode, EventType
+from toolgate.contracts.gateway_v1 import (
+    EVENTS_KEPT_S,
+    MAX_EVENTS,
+    MAX_WAIT_S,
+    ErrorCode,
+    EventStatus,
+    EventType,
+)
 from toolgate.domain.errors import Unavailable
-from toolgate.domain.tools import JsonValue, Level, ToolOutput
+from toolgate.domain.tools import JsonValue, Level, Tool, ToolOutput
 from toolgate.ports.journal import Event
 from toolgate.surfaces.gateway import assembly
 from toolgate.surfaces.gateway.command_records import STREAM
+from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.routes import seconds
 from toolgate.testing.clock import FakeClock
 
@@ -95,6 +103,20 @@ async def test_polling_with_each_cursor_gives_every_event_once_and_in_order(door
         cursor = page["cursor"]
         seen += [event["id"] for event in page["events"]]
     assert seen == list(range(1, 11))
+
+
+@pytest.mark.requirement("002/events/limit")
+async def test_a_poll_has_so_many_events_whatever_its_limit_says(door: Door) -> None:
+    device = await door.pair()
+    events = [gateway_event(EventType.HEALTH, EventStatus.SUCCEEDED, "x")] * (MAX_EVENTS + 1)
+    await door.journal.commit(*events)
+    page = (await device.get(f"/events/poll?since=0&limit={MAX_EVENTS + 1}")).json
+    assert len(page["events"]) == MAX_EVENTS
+    rest = (await device.get(f"/events/poll?since={page['cursor']}")).json
+    assert [event["id"] for event in rest["events"]] == [page["cursor"] + 1]
+    for limit in ("0", "-1", "x"):
+        wrong = await device.get(f"/events/poll?since=0&limit={limit}")
+        assert (wrong.status, wrong.code) == (400, ErrorCode.INVALID_REQUEST)
 
 
 @pytest.mark.requirement("002/events/cursor-across-restart")
@@ -310,6 +332,39 @@ async def test_running_shows_what_is_in_flight_and_nothing_afterwards(door: Door
         gate.set()
         await running
     assert (await device.get("/status")).json["running"]["tool"] == []
+
+
+@pytest.mark.requirement("002/status/running-real")
+async def test_running_shows_agents_and_calls_of_mcp_servers_among_their_own(door: Door) -> None:
+    gate = asyncio.Event()
+
+    async def slow(_: Mapping[str, JsonValue]) -> ToolOutput:
+        await gate.wait()
+        return ToolOutput(0)
+
+    door.pipeline.add("mcp.docs.slow", Level.READ, slow)
+    door.upstreams.offered["mcp.docs"] = [Tool("slow", "", Level.READ, {}, True)]
+    terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "read"}
+    await door.ask("POST", "/capabilities/register", body=terms, operator=True)
+    device = await door.pair(**ALL)
+    payload = {"capabilityId": "mcp.docs", "action": "slow"}
+    talk = {"agentId": "script", "message": "[[tool:mcp.docs.slow {}]]"}
+    commands = [
+        asyncio.create_task(device.post("/command/mcp", {"payload": payload, "requestId": "r-m"})),
+        asyncio.create_task(device.post("/command/agent", {"payload": talk})),
+    ]
+    async with asyncio.timeout(10):
+        while True:
+            running = (await device.get("/status")).json["running"]
+            if running["agent"] and running["mcp"]:
+                break
+            await asyncio.sleep(0.01)
+        assert [one["requestId"] for one in running["mcp"]] == ["r-m"]
+        assert [one["name"] for one in running["agent"]] == ["script"]
+        gate.set()
+        assert {answer.status for answer in await asyncio.gather(*commands)} == {200}
+    running = (await device.get("/status")).json["running"]
+    assert running == {"agent": [], "tool": [], "mcp": []}
 
 
 @pytest.mark.parametrize("failure", [Unavailable("disk full"), ValueError("a fault of ours")])

@@ -124,6 +124,31 @@ async def test_the_same_key_with_another_request_is_a_conflict(door: Door) -> No
     assert counter.count == 1
 
 
+async def test_a_key_that_belongs_to_another_request_costs_what_any_refusal_costs() -> None:
+    async with open_door(clock=FakeClock(), rate=2) as door:
+        device = await door.pair()
+        await device.tool("echo", {"text": "x"}, key="k")
+        conflict = await device.tool("echo", {"text": "other"}, key="k")
+        assert (conflict.status, conflict.headers["X-RateLimit-Remaining"]) == (409, "0")
+        assert (await device.tool("echo", {"text": "other"}, key="k")).status == 429
+
+
+async def test_of_two_requests_under_one_key_at_once_the_second_is_a_conflict_and_on_record(
+    door: Door,
+) -> None:
+    device, counter = await counting(door)
+    counter.gate.clear()
+    first = asyncio.create_task(device.tool("count", {"text": "x"}, key="k"))
+    async with asyncio.timeout(10):
+        while not counter.count:
+            await asyncio.sleep(0.01)
+        second = await device.tool("count", {"text": "other"}, key="k")
+        counter.gate.set()
+        assert (await first).status == 200
+    assert (second.status, second.code) == (409, ErrorCode.IDEMPOTENCY_CONFLICT)
+    assert len(await door.audit_rows(action="command.tool", decision="deny")) == 1
+
+
 @pytest.mark.requirement("002/idempotency/canonical-body")
 async def test_order_and_space_do_not_make_another_request(door: Door) -> None:
     device, counter = await counting(door)

@@ -515,6 +515,41 @@ async def test_execution_targets_are_made_shown_without_tokens_and_removed(
     assert (wrong.status, wrong.code) == (400, ErrorCode.INVALID_REQUEST)
 
 
+@pytest.mark.requirement("002/v2/queries")
+async def test_what_the_operator_asks_by_http_is_asked_by_the_websocket_too(
+    installed: Installed,
+) -> None:
+    async with asyncio.timeout(30), installed.http.ws_connect(f"{installed.url}/v2/ws") as socket:
+        await socket.receive_json()  # the challenge
+        hello = {"deviceId": "console", "clientType": "test", "capabilities": []}
+        await socket.send_json({"type": "connect", **hello, "auth": {"token": OPERATOR}})
+        assert (await socket.receive_json())["ok"] is True
+
+        async def ask(method: str, **params: Any) -> Any:
+            await socket.send_json(
+                {"type": "req", "id": method, "method": method, "params": params}
+            )
+            while (answer := await socket.receive_json()).get("id") != method:
+                assert answer["type"] == "event"
+            return answer["data"] if answer["ok"] else answer["error"]["code"]
+
+        target = {"targetId": "t-v2", "tenantId": "t_other", "kind": "docker-runner"}
+        made = await ask("executionTargets.put", **target, endpoint="http://127.0.0.1:1/execute")
+        assert made["version"] == 1
+        assert await ask("executionTargets.get", targetId="t-v2") == made
+        assert made in (await ask("executionTargets.list"))["items"]
+        assert await ask("executionTargets.delete", targetId="t-v2") == made
+        assert await ask("executionTargets.get", targetId="t-v2") == ErrorCode.INVALID_REQUEST
+        page = await ask("audit.query", action="target.deleted", limit=1)
+        assert page["items"][0]["resourceId"] == "t-v2"
+        assert await ask("audit.query", limit="x") == ErrorCode.INVALID_REQUEST
+        by_http = await installed.operator("GET", "/policy")
+        assert await ask("policy.get") == by_http.data
+        run = (await installed.operator("GET", "/runs?limit=1")).data["items"]
+        assert (await ask("runs.list", limit=1))["items"] == run
+        assert "items" in await ask("approvals.list", status="PENDING")
+
+
 @pytest.mark.requirement("002/operator/policy-read")
 @pytest.mark.requirement("002/operator/policy-simulate")
 @pytest.mark.requirement("002/operator/policy-write")
@@ -612,6 +647,8 @@ async def test_bash_exec_runs_on_the_execution_target(installed: Installed) -> N
 
 
 @pytest.mark.requirement("002/events/heartbeat-event")
+@pytest.mark.requirement("002/status/heartbeat-null")
+@pytest.mark.requirement("002/status/cron-null")
 async def test_heartbeat_and_cron_make_events_and_show_in_status(installed: Installed) -> None:
     async with asyncio.timeout(30):
         while True:

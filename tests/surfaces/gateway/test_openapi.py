@@ -41,6 +41,35 @@ async def test_the_document_names_every_route_with_models_and_links(door: Door) 
     assert len(named) == sum(len(methods) for methods in document["paths"].values())
 
 
+async def test_each_stateful_answer_is_linked_to_the_request_that_follows_it(
+    tmp_path: Path,
+) -> None:
+    async with (
+        installed(tmp_path) as url,
+        aiohttp.ClientSession() as http,
+        http.get(f"{url}/openapi.json") as answer,
+    ):
+        paths = (await answer.json())["paths"]
+    links = {
+        f"{method.upper()} {path} {status}": sorted(response["links"])
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        for status, response in operation["responses"].items()
+        if "links" in response
+    }
+    commands = [f"POST /command/{kind}" for kind in ("agent", "tool", "system", "mcp")]
+    assert links == {
+        "GET /approvals 200": ["decide"],
+        "GET /events/poll 200": ["next"],
+        "GET /pairing/pending 200": ["approve"],
+        "POST /pairing/approve 200": ["revoke"],
+        "POST /tokens 200": ["end"],
+        "PUT /execution-targets/{targetId} 200": ["delete", "read"],
+        **{f"{command} 200": ["state"] for command in commands},
+        **{f"{command} 202": ["decide", "state"] for command in commands},
+    }
+
+
 async def test_the_docs_page_is_readable_and_asks_nothing_of_others(door: Door) -> None:
     page = await door.ask("GET", "/docs")
     assert page.status == 200

@@ -9,7 +9,7 @@ from yarl import URL
 from tests.surfaces.gateway.conftest import OPERATOR, Door, Paired, open_door
 from toolgate.admission.registry import SERVICES, encode
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.domain.devices import MAX_PENDING_PER_ADDRESS, Scope, Service
+from toolgate.domain.devices import MAX_PENDING_PER_ADDRESS, Contact, Scope, Service
 from toolgate.ports.journal import Put
 from toolgate.testing.clock import FakeClock
 
@@ -173,6 +173,25 @@ async def test_revoking_cuts_open_streams_and_long_polls(door: Door) -> None:
     assert (polled.status, polled.code) == (401, ErrorCode.INVALID_TOKEN)
 
 
+@pytest.mark.parametrize("ending", ["rotated", "script rotated", "script ended"])
+async def test_a_stream_ends_with_the_token_it_was_opened_with(door: Door, ending: str) -> None:
+    device = await door.pair("phone")
+    made = await door.ask("POST", "/tokens", body={"name": "ci"}, operator=True)
+    of_script = {"Authorization": f"Bearer {made.data['token']}"}
+    headers = device.headers if ending == "rotated" else of_script
+    async with door.http.get(door.url + "/events/stream", headers=headers) as stream:
+        assert await stream.content.readline() == b"retry: 1000\n"
+        if ending == "rotated":
+            await door.ask("POST", "/pairing/approve", body={"deviceId": "phone"}, operator=True)
+        elif ending == "script rotated":
+            await door.ask("POST", "/tokens", body={"name": "ci"}, operator=True)
+        else:
+            await door.ask("DELETE", "/tokens/ci", operator=True)
+        async with asyncio.timeout(10):
+            while not stream.content.at_eof():
+                await stream.content.readline()
+
+
 @pytest.mark.requirement("002/pairing/operator-only")
 @pytest.mark.requirement("002/pairing/operator-always")
 @pytest.mark.parametrize(
@@ -219,6 +238,15 @@ async def test_auto_approve_lets_in_whom_it_does_not_know_and_writes_it_down() -
         assert (await device.get("/status")).status == 200
         await door.ask("POST", "/pairing/revoke", body={"deviceId": "phone"}, operator=True)
         assert (await knock(door))["pairing"] == "pending"
+
+
+@pytest.mark.requirement("002/pairing/auto-approve-off")
+async def test_auto_approve_lets_in_nobody_from_another_machine() -> None:
+    async with open_door(auto_approve=True) as door:
+        for number, ip in enumerate(("192.0.2.1", "10.0.0.1", "::ffff:192.0.2.1", "fe80::1", "")):
+            refusal = await door.parts.pairing.knock(Contact(f"device-{number}", ip))
+            assert refusal.token == ""
+            assert refusal.pending is not None
 
 
 @pytest.mark.requirement("002/headers/device-id-required")

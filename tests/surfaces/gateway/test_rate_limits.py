@@ -71,6 +71,18 @@ async def test_what_was_used_up_is_used_up_after_a_restart(tmp_path: Path) -> No
         assert (await again.tool("echo")).status == 429
 
 
+async def test_what_was_used_up_of_a_capability_is_used_up_after_a_restart(tmp_path: Path) -> None:
+    clock = FakeClock()
+    terms = {"capabilityId": "echo", "scope": "test", "level": "read", "rateLimit": 1}
+    async with open_door(home=tmp_path, clock=clock) as door:
+        await door.ask("POST", "/capabilities/register", body=terms, operator=True)
+        device = await door.pair()
+        assert (await device.tool("echo")).status == 200
+    async with open_door(home=tmp_path, clock=clock) as door:
+        again = Paired(door, device.device_id, device.token)
+        assert (await again.tool("echo")).status == 429
+
+
 @pytest.mark.requirement("002/rate-limits/per-capability")
 @pytest.mark.requirement("002/capabilities/rate-limit")
 async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -> None:

@@ -4,14 +4,14 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired
+from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired, open_door
 from toolgate import asgi
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import (
@@ -21,10 +21,11 @@ from toolgate.contracts.gateway_v1 import (
     EventStatus,
     EventType,
 )
-from toolgate.domain.tools import Level
+from toolgate.domain.tools import JsonValue, Level, ToolOutput
 from toolgate.ports.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
 from toolgate.surfaces.gateway.events import gateway_event
+from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -77,6 +78,15 @@ async def ask(socket: Socket, method: str, /, *, key: str = "", **params: Any) -
             return answer
 
 
+async def _answers(socket: Socket, count: int) -> AsyncIterator[str]:
+    """The ids of so many answers, as they come."""
+    while count:
+        frame = await socket.receive_json()
+        if frame["type"] == "res":
+            count -= 1
+            yield frame["id"]
+
+
 @pytest.mark.requirement("002/v2/connect-first")
 @pytest.mark.requirement("002/v2/connect-members")
 @pytest.mark.requirement("002/v2/challenge-token")
@@ -110,6 +120,63 @@ async def test_any_frame_before_connect_is_refused(door: Door) -> None:
         assert answer["ok"] is False
         await socket.receive()
         assert socket.close_code == CloseCode.UNAUTHENTICATED
+
+
+@pytest.mark.requirement("002/headers/gateway-token")
+async def test_a_gateway_token_is_required_to_connect_where_there_is_one() -> None:
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+    async def signed(door: Door, **headers: str) -> Any:
+        async with opened(door, **headers) as (socket, nonce):
+            signature = base64.b64encode(key.sign(nonce.encode())).decode()
+            return await connect(socket, "robot", publicKey=public, signature=signature)
+
+    async with open_door(gateway_token="front-door") as door:
+        right = {"X-Gateway-Token": "front-door"}
+        assert "pairing" not in ((await signed(door))["data"] or {})
+        assert (await signed(door, **right))["data"]["pairing"] == "pending"
+        await door.ask("POST", "/pairing/approve", body={"deviceId": "robot"}, operator=True)
+        assert (await signed(door))["error"]["code"] == ErrorCode.AUTH_REQUIRED
+        wrong = await signed(door, **{"X-Gateway-Token": "back-door"})
+        assert wrong["error"]["code"] == ErrorCode.INVALID_TOKEN
+        assert (await signed(door, **right))["ok"] is True
+
+
+async def test_a_connection_that_does_not_say_who_it_is_is_closed(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v2, "CONNECT_S", 0.05)
+    async with opened(door) as (socket, _):
+        await socket.receive()
+        assert socket.close_code == CloseCode.UNAUTHENTICATED
+
+
+async def test_a_connection_has_so_many_requests_under_way_and_the_rest_wait(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v2, "AT_ONCE", 2)
+    began, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_: Mapping[str, JsonValue]) -> ToolOutput:
+        began.release()
+        await may_end.wait()
+        return ToolOutput(0)
+
+    door.pipeline.add("slow", Level.READ, slow)
+    device = await door.pair()
+    async with connected(device) as socket:
+        for number in range(4):
+            params = {"payload": {"name": "slow"}}
+            frame = {"type": "req", "id": str(number), "method": "command.tool", "params": params}
+            await socket.send_json(frame)
+        for _ in range(2):
+            await began.acquire()
+        running = (await device.get("/status")).json["running"]["tool"]
+        assert len(running) == 2
+        may_end.set()
+        answered = [frame async for frame in _answers(socket, 4)]
+    assert sorted(answered) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.requirement("002/v2/challenge-signature")
@@ -254,6 +321,19 @@ async def test_every_command_is_served_under_the_same_rules(door: Door) -> None:
         assert by_http.json["traceId"] == first["traceId"]
         state = await ask(socket, "command.get", requestId="nothing")
         assert state["error"]["code"] == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.requirement("002/v2/same-rules")
+async def test_a_request_by_the_websocket_and_one_by_http_use_up_the_same_rate() -> None:
+    async with open_door(clock=FakeClock(), rate=2) as door:
+        device = await door.pair()
+        async with connected(device) as socket:
+            payload = {"name": "echo", "args": {"text": "x"}}
+            assert (await device.tool("echo")).status == 200
+            assert (await ask(socket, "command.tool", payload=payload))["ok"] is True
+            refused = await ask(socket, "command.tool", payload=payload)
+            assert refused["error"]["code"] == ErrorCode.RATE_LIMITED
+            assert (await device.tool("echo")).status == 429
 
 
 @pytest.mark.requirement("002/v2/queries")

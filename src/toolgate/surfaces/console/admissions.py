@@ -113,8 +113,9 @@ class AdmissionPages:
     async def make_token(self, request: Request) -> Answer:
         """A token for a script, or another in the place of one; it is shown this once."""
         grant, name = await body_of(request, Grant), _name(request)
-        row = self.parts.row("token.made", ("token", name))
-        token = await self._admission().registry.add_service(name, grant.scope(), also=row)
+        scope = grant.scope()
+        row = self.parts.row("token.made", ("token", name), {"scope": msgspec.to_builtins(scope)})
+        token = await self._admission().registry.add_service(name, scope, also=row)
         return {"token": token}
 
     async def end_token(self, request: Request) -> Answer:

@@ -14,7 +14,7 @@ import msgspec
 
 from toolgate.admission.admit import Bucket, Claim, Keys, Paid, RateLimits, first_use
 from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.refusals import Forbidden, RateLimited
+from toolgate.admission.refusals import Forbidden, KeyConflict, RateLimited
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Identity, Kind, Who
@@ -100,25 +100,33 @@ class Commands:
 
     async def _post(self, entered: Entered, bucket: Bucket) -> Reply:
         slot = entered.slot
+        conflict: KeyConflict | None = None
         if slot and self.keys.is_used(slot):
-            known = await self._known(slot, entered.request_hash)
-            if known is not None:
-                return await self._again(entered, known, bucket)
+            try:
+                known = await self._known(slot, entered.request_hash)
+            except KeyConflict as other:
+                conflict = other  # paid for as any other refusal is: it leaves a row
+            else:
+                if known is not None:
+                    return await self._again(entered, known, bucket)
         try:
             paid = self.limits.take(bucket)
         except RateLimited as too_soon:
             return await self._refuse(entered, None, too_soon, bucket)
         try:
+            if conflict is not None:
+                raise conflict
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
             self._check_rights(entered, plan)
             paid = self._pay_capabilities(plan, paid)
+            known = None
+            if slot and self.keys.is_used(slot):  # someone may have been faster meanwhile
+                known = await self._known(slot, entered.request_hash)
         except EXPECTED as refusal:
             return await self._refuse(entered, paid, refusal, bucket)
-        if slot and self.keys.is_used(slot):  # someone may have been faster meanwhile
-            known = await self._known(slot, entered.request_hash)
-            if known is not None:
-                self.limits.give_back(paid)
-                return await self._again(entered, known, bucket)
+        if known is not None:
+            self.limits.give_back(paid)
+            return await self._again(entered, known, bucket)
         return await self._begin(entered, plan, paid)
 
     async def _known(self, slot: str, request_hash: str) -> Known | None:

@@ -1,8 +1,9 @@
 """`/pairing/*` and `/tokens`: who may come in. For the operator alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.admission.audit import Trail
@@ -10,6 +11,7 @@ from toolgate.admission.pairing import Pairing
 from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Scope, Service
+from toolgate.domain.tools import JsonValue
 from toolgate.ports.journal import Operation
 from toolgate.surfaces.gateway.answers import Extra, Result
 from toolgate.surfaces.gateway.bodies import check_id
@@ -120,7 +122,8 @@ class TokenRoutes:
         wanted: wire.ServiceTokenMake = call.body
         name = check_id("name", wanted.name)
         scope = Scope() if isinstance(wanted.scope, UnsetType) else scope_in(wanted.scope)
-        note = self._note("token.made", call, name)
+        granted: dict[str, JsonValue] = {"scope": msgspec.to_builtins(scope)}
+        note = self._note("token.made", call, name, metadata=granted)
         token = await self.registry.add_service(name, scope, also=note)
         return Result(_token(self.registry.service(name), token))
 
@@ -130,8 +133,12 @@ class TokenRoutes:
         await self.registry.remove_service(name, also=self._note("token.ended", call, name))
         return Result(ended)
 
-    def _note(self, action: str, call: Call, name: str) -> Sequence[Operation]:
-        return self.trail.note(action, actor=call.caller.name, resource=("token", name))
+    def _note(
+        self, action: str, call: Call, name: str, metadata: Mapping[str, JsonValue] | None = None
+    ) -> Sequence[Operation]:
+        return self.trail.note(
+            action, actor=call.caller.name, resource=("token", name), metadata=metadata
+        )
 
 
 def _token(service: Service, token: str = "") -> wire.ServiceToken:
