@@ -94,6 +94,11 @@ async def test_registering_needs_the_operators_or_a_service_token(door: Door) ->
     program = {**body, "server": {"command": "sh", "args": ["-c", "id"]}}
     refused = await door.ask("POST", "/capabilities/register", body=program, headers=headers)
     assert (refused.status, refused.code) == (403, ErrorCode.PERMISSION_DENIED)
+    for level, answered in (("sign", 200), ("write", 403), ("sign", 200)):
+        again = {**body, "level": level}
+        told = await door.ask("POST", "/capabilities/register", body=again, headers=headers)
+        assert told.status == answered
+    assert (await register(door)).status == 200  # the operator may
     await door.parts.registry.remove_service("ci")
     gone = await door.ask("POST", "/capabilities/register", body=body, headers=headers)
     assert (gone.status, gone.code) == (401, ErrorCode.INVALID_TOKEN)

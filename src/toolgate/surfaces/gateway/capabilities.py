@@ -9,6 +9,7 @@ from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.domain.devices import Who
+from toolgate.domain.tools import Level
 from toolgate.ports.clock import Clock
 from toolgate.surfaces.gateway.answers import Result
 from toolgate.surfaces.gateway.bodies import check_id
@@ -47,12 +48,20 @@ class CapabilityRoutes:
     async def _register(self, call: Call) -> Result:
         wanted: wire.CapabilityRegister = call.body
         check_id("capabilityId", wanted.capability_id)
-        if not isinstance(wanted.server, UnsetType) and call.caller.who is not Who.OPERATOR:
-            # A server is a program that runs here, or an address that is asked from here.
-            raise Forbidden("only the operator may say where a capability's server is")
         capability = capability_in(wanted, now=self.clock.now_ms())
+        if call.caller.who is not Who.OPERATOR:
+            self._check_script(wanted, capability.level)
         kept = await self.capabilities.register(capability, by=call.caller.name)
         return Result(capability_out(kept))
+
+    def _check_script(self, wanted: wire.CapabilityRegister, level: Level) -> None:
+        """What a service token may not change, whatever its scope; raises Forbidden."""
+        if not isinstance(wanted.server, UnsetType):
+            # A server is a program that runs here, or an address that is asked from here.
+            raise Forbidden("only the operator may say where a capability's server is")
+        known = self.capabilities.registered(wanted.capability_id)
+        if known is not None and known.level is Level.SIGN and level is not Level.SIGN:
+            raise Forbidden("only the operator may let what signs run without a person")
 
     async def _list(self, _: Call) -> Result:
         found = [capability_out(one) for one in self.capabilities.all()]
