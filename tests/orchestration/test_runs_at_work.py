@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from toolgate import asgi
+from toolgate.adapters import dispatcher_local
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
@@ -39,7 +40,7 @@ from toolgate.ports.agents import (
     Step,
     Transcript,
 )
-from toolgate.ports.journal import Append, Delete, Event, NewEvent, Put
+from toolgate.ports.journal import Append, Delete, Event, NewEvent, Operation, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
@@ -1027,6 +1028,44 @@ async def test_what_goes_wrong_once_does_not_end_retention_for_good() -> None:
                 await asyncio.sleep(0.001)
     finally:
         await retention.stop()
+
+
+class Full(MemoryJournal):
+    """Refuses every commit while it is full, as a disk does."""
+
+    is_full = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.is_full:
+            raise Unavailable("no space left on the device")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.parametrize("when", ["at its start", "once a person has decided"])
+async def test_a_run_that_met_a_full_disk_goes_on_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.01)
+    clock, bus = FakeClock(), LocalBus()
+    journal = Full(clock=clock, bus=bus)
+    house = House(clock=clock, bus=bus, journal=journal)
+    run_id = await house.invoke("[[tool:pay {}]]")
+    if when == "once a person has decided":
+        await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+        await house.at_rest()
+        state = await house.runs.state(run_id)
+        approval = state.calls[0].approval_id
+        await house.runs.decide_approval(
+            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        )
+    journal.is_full = True  # before anyone has worked on it
+    await house.at_rest()
+    journal.is_full = False
+    if when == "at its start":
+        await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    else:
+        await house.until(run_id, RunStatus.DONE)
+    await house.dispatcher.drain(seconds=0)
 
 
 class Showy:
