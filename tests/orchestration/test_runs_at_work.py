@@ -28,7 +28,7 @@ from toolgate.orchestration.advance import MAX_CALLS, TEXT_LIMIT, Advance
 from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
-from toolgate.orchestration.runs import Limits, Runs
+from toolgate.orchestration.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
 from toolgate.ports.agents import (
     Agent,
@@ -587,6 +587,35 @@ async def test_an_agents_failure_and_state_are_kept_without_secrets() -> None:
         "the key *** is not known"
     ]
     assert (await house.told(run_id))[1][1]["detail"] == {"at": "https://x/?key=***"}
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_names_that_others_give_are_kept_without_secrets_as_their_words_are() -> None:
+    class Indiscreet(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Note("ASKING WITH SECRET")
+            raise self._failure
+
+    house = House(agents={"indiscreet": Indiscreet(AgentFailed("no_SECRET", "why"))})
+    house.runs.redact = lambda text: text.replace("SECRET", "***")
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("x", "indiscreet")
+    await house.until(run_id, RunStatus.FAILED)
+    assert [members.get("code") for _, members in await house.told(run_id)][-1] == "no_***"
+    device = await house.invoke("[[tool:desk {}]]")
+    await house.until(device, RunStatus.PAUSED_WAITING_TOOL)
+    await house.at_rest()
+    call_id = (await house.runs.state(device)).calls[0].call_id
+    refused = {"code": "SECRET" + "!" * 1_000_000, "message": "m" * 1_000_000}
+    await house.runs.submit_result(
+        call_id, session_id="s", run_id=device, ok=False, result=None, error=refused
+    )
+    await house.until(device, RunStatus.DONE)
+    answered = (await house.runs.state(device)).turns[0].calls[0]
+    assert answered.error_code == ("***" + "!" * 1_000_000)[:CODE_LIMIT]
+    assert len(answered.output) == OUTPUT_LIMIT, "as much as of a result"
+    events = await house.journal.read_all()
+    assert not [event for event in events if b"SECRET" in event.data]
     await house.dispatcher.drain(seconds=0)
 
 
