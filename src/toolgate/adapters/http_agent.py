@@ -64,7 +64,11 @@ class HttpAgent:
         try:
             async with aclosing(self._steps(transcript)) as steps:
                 async for step in steps:
-                    clean = speech.feed(step.text) if isinstance(step, Say) else speech.close()
+                    clean = ""
+                    if isinstance(step, Say):
+                        clean = speech.feed(step.text)
+                    elif isinstance(step, EndTurn):  # not a state: the rest may come after it
+                        clean = speech.close()
                     if clean:
                         yield Say(clean)
                     if not isinstance(step, Say):
