@@ -85,6 +85,19 @@ async def test_tools_run_here_and_approvals_are_asked_for(running: Running) -> N
 
 
 @requirement("001/reconnect/dedupe", "001/m5/short-reconnect")
+async def test_who_waits_for_a_run_is_told_that_nobody_could_be_asked(running: Running) -> None:
+    async def decide(_: wire.ApprovalRequired) -> bool:
+        raise OSError("the terminal is gone")
+
+    async with connect(
+        running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), decide=decide
+    ) as session:
+        with pytest.raises(OSError, match="the terminal is gone"):
+            async with asyncio.timeout(5):
+                await session.ask("[[tool:payments.transfer {}]]", agent_id="script")
+        assert await session.ask("and now", agent_id="echo") == "and now"
+
+
 async def test_a_session_survives_its_connections_without_loss_or_repeat(running: Running) -> None:
     async with connect(
         running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), backoff=AT_ONCE

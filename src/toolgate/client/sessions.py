@@ -403,7 +403,14 @@ class Session:
 
     async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
         assert self.decide is not None
-        if await self.decide(asked):
+        try:
+            approved = await self.decide(asked)
+        except Exception as failed:  # whatever it is, whoever waits for the run would wait in vain
+            log.exception("not_asked approval_id=%s", asked.approval_id)
+            if (run := self._runs.get(asked.run_id)) is not None:
+                run.events.put_nowait(failed)
+            return
+        if approved:
             self.approve(asked)
         else:
             self.reject(asked)
