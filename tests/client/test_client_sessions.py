@@ -569,6 +569,29 @@ async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running:
     assert ids[0] == ids[1]
 
 
+async def test_what_came_of_a_run_before_it_was_asked_for_is_part_of_its_answer() -> None:
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket, seq=2, resumed=True)
+        await socket.send(told("delta", 3, text="two "))  # of a run that an earlier process began
+        asked = json.loads(await socket.recv())
+        await socket.send(
+            told("run_started", 1, request_id=asked["request_id"], session_id="s", agent_id="echo")
+        )
+        for seq, text in ((2, "one "), (3, "two "), (4, "three"), (3, "two "), (4, "three")):
+            await socket.send(told("delta", seq, text=text))
+        await socket.send(told("done", 5, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(5),
+        served(serve) as url,
+        connect(url, user_id="u", session_id="s", backoff=AT_ONCE) as session,
+    ):
+        while session.last_seq < 3:
+            await asyncio.sleep(0.001)
+        assert await session.ask("x", agent_id="echo") == "one two three"
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n"])
 async def test_a_server_that_hangs_up_on_the_handshake_is_tried_again_and_nobody_waits_for_ever(
     answer: bytes,

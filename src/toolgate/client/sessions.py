@@ -346,14 +346,16 @@ class Session:
 
     def _is_known(self, event: wire.AnySessionEvent) -> bool:
         """Whether it was heard before, on this connection or an earlier one."""
-        if event.event_id and event.event_id in self._heard:
+        # A run of an earlier process is told from its start, though the session is far beyond, and
+        # some of it was heard before it was asked for.
+        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
+        has_number_of_run = run is not None and event.seq
+        if event.event_id and event.event_id in self._heard and not has_number_of_run:
             return True
         if event.event_id:
             self._heard.append(event.event_id)
         if not event.seq:
             return False
-        # A run of an earlier process is told from its start, though the session is far beyond.
-        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
         if event.seq <= (self.last_seq if run is None else run.last_seq):
             return True
         if run is not None:
