@@ -569,6 +569,26 @@ async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running:
     assert ids[0] == ids[1]
 
 
+async def test_who_gave_a_run_up_and_asks_again_in_the_same_session_is_given_all_of_it(
+    running: Running,
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, backoff=AT_ONCE) as session,
+    ):
+        ids: set[str] = set()
+        async for event in session.invoke("order 17", agent_id="echo", request_id="order-17"):
+            ids.add(event.run_id)
+            break
+        for _ in range(2):
+            asked = session.invoke("order 17", agent_id="echo", request_id="order-17")
+            events = [event async for event in asked]
+            assert "".join(one.text for one in events if isinstance(one, wire.Delta)) == "order 17"
+            ids.add(events[-1].run_id)
+        assert len(ids) == 1
+        assert await session.ask("more", agent_id="echo") == "more"
+
+
 async def test_what_came_of_a_run_before_it_was_asked_for_is_part_of_its_answer() -> None:
     async def serve(socket: ServerConnection) -> None:
         await acknowledged(socket, seq=2, resumed=True)
