@@ -15,8 +15,10 @@ from yarl import URL
 from tests.e2e.ways import TOGETHER, installed
 from toolgate.adapters.http_agent import HttpAgents
 from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.contracts.wire import MAX_INT
+from toolgate.domain.redaction import MASK
 from toolgate.orchestration.agents import External
-from toolgate.ports.agents import AgentFailed, EndTurn, Said, Say, Step, Transcript
+from toolgate.ports.agents import AgentFailed, EndTurn, Note, Said, Say, Step, Transcript
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -317,3 +319,28 @@ async def test_what_an_agent_says_is_told_to_its_last_letter(last: list[dict[str
                 said += step.text if isinstance(step, Say) else ""
     await agents.close()
     assert said == "a thousand"
+
+
+async def test_a_secret_is_not_told_in_two_halves_with_a_state_between_them() -> None:
+    agents = HttpAgents(SecretPatterns(["thousand suns"]).known_stream)
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    pieces = ("a thou", "sand su", "ns and a thousand", " moons")
+    tells = [event for text in pieces for event in ({"type": "delta", "text": text}, GOOD[1])]
+    async with agent(says(*tells, GOOD[-1])) as (url, _), asyncio.timeout(10):
+        steps = [one async for one in agents.agent(External("butler", url)).turn(transcript)]
+    await agents.close()
+    assert "".join(one.text for one in steps if isinstance(one, Say)) == (
+        f"a {MASK} and a thousand moons"
+    )
+    assert sum(isinstance(one, Note) for one in steps) == len(pieces)
+
+
+async def test_an_agent_that_counts_without_measure_does_not_end_who_listens() -> None:
+    agents = HttpAgents()
+    transcript = Transcript("run_1", "s", "butler", [], Said("user", "hello"), [], [])
+    most = {"prompt_tokens": MAX_INT, "completion_tokens": MAX_INT}
+    async with agent(says({"type": "done", "usage": most})) as (url, _), asyncio.timeout(10):
+        [end] = [one async for one in agents.agent(External("butler", url)).turn(transcript)]
+    await agents.close()
+    assert isinstance(end, EndTurn)
+    assert end.usage.total_tokens == MAX_INT, "no client reads a larger number"

@@ -338,6 +338,36 @@ async def test_a_run_goes_on_after_its_orchestrator_was_away_for_minutes(
         await orchestrator.stop()
 
 
+async def test_a_stream_that_ends_within_an_event_is_taken_up_again_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def event(number: int, **members: Any) -> bytes:
+        return f"id: {number}\ndata: {json.dumps({'run_id': 'run_1', **members})}\n\n".encode()
+
+    second = event(3, type="delta", text="b")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if request.method == "POST":
+            begun = event(1, type="run_started") + event(2, type="delta", text="a")
+            await response.write(begun + second[:-12])  # as a proxy ends it for who has died
+        elif request.query["after"] == "2":
+            await response.write(second + event(4, type="done", usage={}))
+        return response
+
+    monkeypatch.setattr("toolgate.adapters.orchestrator_http.RESUME_PAUSE_S", 0.00001)
+    orchestrator, journal = an_orchestrator()
+    async with answering(answer) as there, asyncio.timeout(10):
+        orchestrator.url = there.url
+        await orchestrator.start()
+        await orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
+        while orchestrator._reading:
+            await asyncio.sleep(0.001)
+        assert await told(journal) == ["run_started", "delta", "delta", "done"]
+        await orchestrator.stop()
+
+
 @pytest.mark.requirement("001/invoke/same-request-id-concurrent")
 async def test_a_request_of_two_devices_at_once_is_one_run() -> None:
     async def answer(_: web.Request) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.adapters.secret_writing import ENCODINGS, make_secrets
 from toolgate.adapters import patterns_re2
 from toolgate.adapters.logging_redaction import RedactingFilter
-from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns
+from toolgate.adapters.patterns_re2 import PATTERNS, SecretPatterns, forms
 from toolgate.domain.errors import Invalid
 from toolgate.domain.redaction import MASK, UNCHECKED
 from toolgate.domain.tools import JsonValue
@@ -396,3 +396,20 @@ def test_more_known_secrets_than_the_search_has_memory_for_are_searched_for_all_
     redactor = SecretPatterns(known).redactor()
     assert redactor.text("nothing to hide") == "nothing to hide"
     assert redactor.text(f"it is {known[1234]}, then") == f"it is {MASK}, then"
+
+
+@pytest.mark.parametrize("lead", [0, 3, 7, 30, 44, 57, 71])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_known_secret_in_wrapped_base64_is_not_shown_however_small_its_pieces(
+    lead: int, size: int
+) -> None:
+    secret = "for the butler and nobody else 7c41a90be2"
+    stream = SecretPatterns([secret]).known_stream()
+    wrapped = base64.encodebytes(f"{'x' * lead}{secret} and more of it".encode() * 2).decode()
+    text = f"it came as\n{wrapped}, I think"
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    shown = "".join([*map(stream.feed, pieces), stream.close()])
+    assert (shown[:11], shown[-9:]) == ("it came as\n", ", I think")
+    for form in forms(secret):
+        assert form not in shown.replace("\n", "")
+    assert shown.count(MASK) == 2

@@ -85,6 +85,19 @@ async def test_tools_run_here_and_approvals_are_asked_for(running: Running) -> N
 
 
 @requirement("001/reconnect/dedupe", "001/m5/short-reconnect")
+async def test_who_waits_for_a_run_is_told_that_nobody_could_be_asked(running: Running) -> None:
+    async def decide(_: wire.ApprovalRequired) -> bool:
+        raise OSError("the terminal is gone")
+
+    async with connect(
+        running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), decide=decide
+    ) as session:
+        with pytest.raises(OSError, match="the terminal is gone"):
+            async with asyncio.timeout(5):
+                await session.ask("[[tool:payments.transfer {}]]", agent_id="script")
+        assert await session.ask("and now", agent_id="echo") == "and now"
+
+
 async def test_a_session_survives_its_connections_without_loss_or_repeat(running: Running) -> None:
     async with connect(
         running.ws, user_id="u", api_key=API_KEY, toolbox=toolbox(), backoff=AT_ONCE
@@ -554,6 +567,49 @@ async def test_a_request_of_an_earlier_process_is_answered_with_its_run(running:
             ids.append(events[-1].run_id)
             assert await session.ask("more", agent_id="echo") == "more"
     assert ids[0] == ids[1]
+
+
+async def test_who_gave_a_run_up_and_asks_again_in_the_same_session_is_given_all_of_it(
+    running: Running,
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        connect(running.ws, user_id="u", api_key=API_KEY, backoff=AT_ONCE) as session,
+    ):
+        ids: set[str] = set()
+        async for event in session.invoke("order 17", agent_id="echo", request_id="order-17"):
+            ids.add(event.run_id)
+            break
+        for _ in range(2):
+            asked = session.invoke("order 17", agent_id="echo", request_id="order-17")
+            events = [event async for event in asked]
+            assert "".join(one.text for one in events if isinstance(one, wire.Delta)) == "order 17"
+            ids.add(events[-1].run_id)
+        assert len(ids) == 1
+        assert await session.ask("more", agent_id="echo") == "more"
+
+
+async def test_what_came_of_a_run_before_it_was_asked_for_is_part_of_its_answer() -> None:
+    async def serve(socket: ServerConnection) -> None:
+        await acknowledged(socket, seq=2, resumed=True)
+        await socket.send(told("delta", 3, text="two "))  # of a run that an earlier process began
+        asked = json.loads(await socket.recv())
+        await socket.send(
+            told("run_started", 1, request_id=asked["request_id"], session_id="s", agent_id="echo")
+        )
+        for seq, text in ((2, "one "), (3, "two "), (4, "three"), (3, "two "), (4, "three")):
+            await socket.send(told("delta", seq, text=text))
+        await socket.send(told("done", 5, usage={}))
+        await socket.wait_closed()
+
+    async with (
+        asyncio.timeout(5),
+        served(serve) as url,
+        connect(url, user_id="u", session_id="s", backoff=AT_ONCE) as session,
+    ):
+        while session.last_seq < 3:
+            await asyncio.sleep(0.001)
+        assert await session.ask("x", agent_id="echo") == "one two three"
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n"])

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from toolgate import asgi
+from toolgate.adapters import dispatcher_local
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.echo_agent import EchoAgent
@@ -27,7 +28,7 @@ from toolgate.orchestration.advance import MAX_CALLS, TEXT_LIMIT, Advance
 from toolgate.orchestration.agents import Agents, External
 from toolgate.orchestration.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.orchestration.retention import Retention
-from toolgate.orchestration.runs import Limits, Runs
+from toolgate.orchestration.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.orchestration.session_tools import SESSION_TOOLS, SessionTools
 from toolgate.ports.agents import (
     Agent,
@@ -39,7 +40,7 @@ from toolgate.ports.agents import (
     Step,
     Transcript,
 )
-from toolgate.ports.journal import Append, Delete, Event, NewEvent, Put
+from toolgate.ports.journal import Append, Delete, Event, NewEvent, Operation, Put
 from toolgate.ports.orchestrator import Invocation
 from toolgate.ports.pipeline import Answer, Ran
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
@@ -589,6 +590,35 @@ async def test_an_agents_failure_and_state_are_kept_without_secrets() -> None:
     await house.dispatcher.drain(seconds=0)
 
 
+async def test_names_that_others_give_are_kept_without_secrets_as_their_words_are() -> None:
+    class Indiscreet(Broken):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            yield Note("ASKING WITH SECRET")
+            raise self._failure
+
+    house = House(agents={"indiscreet": Indiscreet(AgentFailed("no_SECRET", "why"))})
+    house.runs.redact = lambda text: text.replace("SECRET", "***")
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("x", "indiscreet")
+    await house.until(run_id, RunStatus.FAILED)
+    assert [members.get("code") for _, members in await house.told(run_id)][-1] == "no_***"
+    device = await house.invoke("[[tool:desk {}]]")
+    await house.until(device, RunStatus.PAUSED_WAITING_TOOL)
+    await house.at_rest()
+    call_id = (await house.runs.state(device)).calls[0].call_id
+    refused = {"code": "SECRET" + "!" * 1_000_000, "message": "m" * 1_000_000}
+    await house.runs.submit_result(
+        call_id, session_id="s", run_id=device, ok=False, result=None, error=refused
+    )
+    await house.until(device, RunStatus.DONE)
+    answered = (await house.runs.state(device)).turns[0].calls[0]
+    assert answered.error_code == ("***" + "!" * 1_000_000)[:CODE_LIMIT]
+    assert len(answered.output) == OUTPUT_LIMIT, "as much as of a result"
+    events = await house.journal.read_all()
+    assert not [event for event in events if b"SECRET" in event.data]
+    await house.dispatcher.drain(seconds=0)
+
+
 @requirement("001/durability/request-id-24h", "001/invoke/same-request-id")
 async def test_a_request_id_is_remembered_for_a_day(house: House) -> None:
     run_id = await house.invoke("x", "echo", request_id="q")
@@ -1027,6 +1057,44 @@ async def test_what_goes_wrong_once_does_not_end_retention_for_good() -> None:
                 await asyncio.sleep(0.001)
     finally:
         await retention.stop()
+
+
+class Full(MemoryJournal):
+    """Refuses every commit while it is full, as a disk does."""
+
+    is_full = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.is_full:
+            raise Unavailable("no space left on the device")
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.parametrize("when", ["at its start", "once a person has decided"])
+async def test_a_run_that_met_a_full_disk_goes_on_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.01)
+    clock, bus = FakeClock(), LocalBus()
+    journal = Full(clock=clock, bus=bus)
+    house = House(clock=clock, bus=bus, journal=journal)
+    run_id = await house.invoke("[[tool:pay {}]]")
+    if when == "once a person has decided":
+        await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+        await house.at_rest()
+        state = await house.runs.state(run_id)
+        approval = state.calls[0].approval_id
+        await house.runs.decide_approval(
+            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        )
+    journal.is_full = True  # before anyone has worked on it
+    await house.at_rest()
+    journal.is_full = False
+    if when == "at its start":
+        await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    else:
+        await house.until(run_id, RunStatus.DONE)
+    await house.dispatcher.drain(seconds=0)
 
 
 class Showy:

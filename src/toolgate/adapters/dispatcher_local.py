@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from toolgate.domain.errors import Unavailable
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Advance
 from toolgate.ports.journal import Journal, Row
@@ -19,7 +20,7 @@ OnDue = Callable[[Row], Awaitable[None]]
 
 AT_ONCE: Final = 1000  # deadlines, beside those that could not be handled
 LONGEST_SLEEP_S: Final = 60.0  # the wall clock may be set while the timer sleeps
-RETRY_S: Final = 1.0  # after a deadline could not be handled
+RETRY_S: Final = 1.0  # after a deadline could not be handled, or a run not gone on with
 HANDLING_S: Final = 1.0  # for which the others wait for one that is being handled
 SHORTEST_SLEEP_S: Final = 0.02  # a row that stays due must not keep the loop busy
 
@@ -98,6 +99,9 @@ class LocalDispatcher:
                     return
         except asyncio.CancelledError:
             log.info("run_interrupted run_id=%s", run_id)
+        except Unavailable:  # nor could its end be told: nobody else would go on with it
+            log.exception("run_put_off run_id=%s", run_id)
+            asyncio.get_running_loop().call_later(RETRY_S, self.dispatch, run_id)
         except Exception:
             log.exception("run_crashed run_id=%s", run_id)
 

@@ -11,7 +11,7 @@ import msgspec
 from toolgate.adapters import sse
 from toolgate.adapters.keepalive import kept_alive
 from toolgate.contracts import orchestrator_v1 as wire
-from toolgate.contracts.wire import UNREADABLE, given
+from toolgate.contracts.wire import MAX_INT, UNREADABLE, given
 from toolgate.domain.redaction import RedactingStream
 from toolgate.orchestration.agents import External
 from toolgate.ports.agents import AgentFailed, EndTurn, Note, Say, Step, Transcript, Usage
@@ -64,7 +64,11 @@ class HttpAgent:
         try:
             async with aclosing(self._steps(transcript)) as steps:
                 async for step in steps:
-                    clean = speech.feed(step.text) if isinstance(step, Say) else speech.close()
+                    clean = ""
+                    if isinstance(step, Say):
+                        clean = speech.feed(step.text)
+                    elif isinstance(step, EndTurn):  # not a state: the rest may come after it
+                        clean = speech.close()
                     if clean:
                         yield Say(clean)
                     if not isinstance(step, Say):
@@ -142,7 +146,8 @@ def _usage(done: wire.Done) -> Usage:
         return Usage()
     prompt, completion = given(done.usage.prompt_tokens, 0), given(done.usage.completion_tokens, 0)
     total = given(done.usage.total_tokens, prompt + completion)
-    return Usage(prompt, completion or max(0, total - prompt))
+    # What comes of both together must be a number that can be told.
+    return Usage(prompt, min(completion or max(0, total - prompt), MAX_INT - prompt))
 
 
 def _why(failed: BaseException) -> str:

@@ -44,8 +44,17 @@ async def batches(
     async for chunk in response.content.iter_any():
         if batch := parser.feed(chunk):
             yield batch
-    if batch := parser.finish():
+    if batch := [event for event in parser.finish() if _is_whole(event)]:
         yield batch
+
+
+def _is_whole(event: SseEvent) -> bool:
+    """Of what a stream ends with: it may have broken off there, and not have lacked a line only."""
+    try:
+        _delivery(event)
+    except Garbage:
+        return False
+    return True
 
 
 def _delivery(event: SseEvent) -> Delivery | None:

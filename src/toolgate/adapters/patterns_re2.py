@@ -172,7 +172,9 @@ class SecretPatterns:
 
     def known_stream(self) -> RedactingStream:
         """For words that must stay readable: what merely looks like a secret is left in them."""
-        return RedactingStream(self._find_known, unfinished=self._begun_anywhere)
+        return RedactingStream(
+            self._find_known, unfinished=self._begun_anywhere, look_back=WRAPPED_LINE
+        )
 
     def _find_known(self, text: str) -> list[Span]:
         return [span for span in self.find(text) if span.kind == KNOWN]

@@ -9,6 +9,8 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from toolgate.ports.agents import (
     AgentFailed,
     Call,
@@ -21,6 +23,7 @@ from toolgate.ports.agents import (
 
 _OPEN: Final = re.compile(r"\[\[tool:([A-Za-z0-9_.:-]+)\s*")
 _CLOSE: Final = "]]"
+_CLOSED: Final = re.compile(r"\s*\]\]")
 _decoder: Final = json.JSONDecoder()
 
 
@@ -42,15 +45,16 @@ def _arguments(message: str, found: re.Match[str]) -> tuple[dict[str, Any], int]
     if message.startswith(_CLOSE, start):
         return {}, start + len(_CLOSE)
     try:
-        args, end = _decoder.raw_decode(message, start)
+        _, end = _decoder.raw_decode(message, start)
+        args = msgspec.json.decode(message[start:end])  # which takes no more than can be kept
     except (ValueError, RecursionError) as bad:
         raise AgentFailed("invalid_script", f"{found[1]}: the arguments are not JSON") from bad
-    end += len(message[end:]) - len(message[end:].lstrip())
     if not isinstance(args, dict):
         raise AgentFailed("invalid_script", f"{found[1]}: the arguments must be an object")
-    if not message.startswith(_CLOSE, end):
+    closed = _CLOSED.match(message, end)
+    if closed is None:
         raise AgentFailed("invalid_script", f"{found[1]}: ]] is missing after the arguments")
-    return args, end + len(_CLOSE)
+    return args, closed.end()
 
 
 class ScriptAgent:

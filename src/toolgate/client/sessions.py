@@ -103,6 +103,8 @@ class Session:
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _asked: dict[str, _Run] = field(default_factory=dict)  # by request id
     _runs: dict[str, _Run] = field(default_factory=dict)  # by run id
+    # The requests whose run this connection was told of.
+    _started: deque[str] = field(default_factory=lambda: deque(maxlen=HEARD))
     # The tool calls at work and the questions to a person, by call and approval, with their run.
     _running: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
     _questions: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
@@ -140,7 +142,10 @@ class Session:
         run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
         wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
         self._asked[request_id] = run
-        self._say(run.invoke)
+        if request_id in self._started and self._socket is not None:
+            await self._socket.close()  # only who connects anew is told of a run from its start
+        else:
+            self._say(run.invoke)
         try:
             while True:
                 event = await run.events.get()
@@ -149,9 +154,11 @@ class Session:
                 yield event
                 if isinstance(event, wire.Done | wire.Error):
                     return
-        finally:
-            self._asked.pop(request_id, None)
-            self._runs.pop(run.run_id, None)
+        finally:  # which may come when it was asked for again
+            if self._asked.get(request_id) is run:
+                del self._asked[request_id]
+            if self._runs.get(run.run_id) is run:
+                del self._runs[run.run_id]
 
     async def ask(self, content: str, *, agent_id: str) -> str:
         """The whole of an agent's answer; raises Refused where the run ends badly."""
@@ -219,6 +226,7 @@ class Session:
                 run.last_seq = self.last_seq
         self.session_id, self.epoch = ack.session_id, ack.epoch
         self._socket = socket
+        self._started.clear()
         self.connections += 1
         for run in self._asked.values():
             if not run.run_id:
@@ -323,6 +331,8 @@ class Session:
             self._snapshot_ended()
             return
         run = self._runs.get(message.run_id) or self._asked.get(message.request_id)
+        if isinstance(message, wire.RunStarted):
+            self._started.append(message.request_id)
         if isinstance(message, wire.RunStarted) and run is not None:
             run.run_id = message.run_id
             self._runs[message.run_id] = run
@@ -346,14 +356,16 @@ class Session:
 
     def _is_known(self, event: wire.AnySessionEvent) -> bool:
         """Whether it was heard before, on this connection or an earlier one."""
-        if event.event_id and event.event_id in self._heard:
+        # A run of an earlier process is told from its start, though the session is far beyond, and
+        # some of it was heard before it was asked for.
+        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
+        has_number_of_run = run is not None and event.seq
+        if event.event_id and event.event_id in self._heard and not has_number_of_run:
             return True
         if event.event_id:
             self._heard.append(event.event_id)
         if not event.seq:
             return False
-        # A run of an earlier process is told from its start, though the session is far beyond.
-        run = self._runs.get(event.run_id) or self._asked.get(event.request_id)
         if event.seq <= (self.last_seq if run is None else run.last_seq):
             return True
         if run is not None:
@@ -403,7 +415,14 @@ class Session:
 
     async def _ask_person(self, asked: wire.ApprovalRequired) -> None:
         assert self.decide is not None
-        if await self.decide(asked):
+        try:
+            approved = await self.decide(asked)
+        except Exception as failed:  # whatever it is, whoever waits for the run would wait in vain
+            log.exception("not_asked approval_id=%s", asked.approval_id)
+            if (run := self._runs.get(asked.run_id)) is not None:
+                run.events.put_nowait(failed)
+            return
+        if approved:
             self.approve(asked)
         else:
             self.reject(asked)

@@ -219,9 +219,12 @@ class Redactor:
 class RedactingStream:
     """Masks a text that comes in pieces; what may be the beginning of a secret is held back."""
 
-    def __init__(self, find: Find, *, unfinished: Callable[[str], int]) -> None:
+    def __init__(self, find: Find, *, unfinished: Callable[[str], int], look_back: int = 0) -> None:
+        """`look_back` is how much of what was shown tells what comes next, as a long line does."""
         self._find = find
         self._unfinished = unfinished
+        self._look_back = look_back
+        self._before = ""  # the end of what was shown, as it was
         self._held = ""
         self._closing: str | None = None  # swallowing an endless secret until this (or a space)
         self._failed = False
@@ -250,11 +253,21 @@ class RedactingStream:
             if rest is None:
                 return ""
             text, self._closing = rest, None
-        spans = self._find(text)
+        known = len(self._before)
+        spans = [
+            span._replace(
+                start=max(0, span.start - known),
+                end=span.end - known,
+                anchor=max(0, span.anchor - known),
+            )
+            for span in self._find(self._before + text)
+            if span.end > known
+        ]
         if final:
             self._held = ""
+            self._remember(text)
             return mask(text, spans)
-        cut = self._unfinished(text)
+        cut = max(0, self._unfinished(self._before + text) - known)
         # A secret that reaches into what is held back is held back whole, sign and all. Lowering
         # the cut can make another one reach in, so go from the last to the first.
         for span in sorted(spans, key=lambda one: one.end, reverse=True):
@@ -262,8 +275,14 @@ class RedactingStream:
                 cut = span.anchor
         if len(text) - cut <= STREAM_LIMIT:
             self._held = text[cut:]
+            self._remember(text[:cut])
             return mask(text[:cut], [span for span in spans if span.end <= cut])
+        self._remember(text)
         return self._give_up(text, spans)
+
+    def _remember(self, shown: str) -> None:
+        if self._look_back:
+            self._before = (self._before + shown)[-self._look_back :]
 
     def _give_up(self, text: str, spans: Sequence[Span]) -> str:
         """Too much is held back: show it masked, and swallow on where a secret has no end yet."""

@@ -58,6 +58,7 @@ class Voice:
     state: RunState
     epoch: int
     skip: int  # characters of this turn that were delivered before an interruption
+    redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _said: list[str] = field(default_factory=list)
     _length: int = 0
@@ -94,7 +95,7 @@ class Voice:
     async def note(self, step: Note) -> None:
         await self.flush()
         detail = self.redact_fields(step.detail) if step.detail else {}
-        note = deliveries.state(self.state.run_id, step.state, detail)
+        note = deliveries.state(self.state.run_id, self.redact(step.state), detail)
         size = len(records.encode(note.members))
         if size > NOTE_LIMIT:
             raise AgentFailed("too_much_text", f"a state of more than {NOTE_LIMIT} bytes")
@@ -189,7 +190,14 @@ class Advance:
             state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
         journal = self.runs.journal
         before = await journal.epoch(records.fence_name(state.run_id))
-        voice = Voice(journal, state, before + 1, skip=0, redact_fields=self.runs.redact_fields)
+        voice = Voice(
+            journal,
+            state,
+            before + 1,
+            skip=0,
+            redact=self.runs.redact,
+            redact_fields=self.runs.redact_fields,
+        )
         try:
             if interrupted and before:
                 await self._go_on(state, agent, voice)

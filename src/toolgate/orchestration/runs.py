@@ -258,7 +258,10 @@ class Runs:
         else:
             code, message = _error_parts(error)
             move = MoveCall(
-                call_id, CallStatus.FAILED, output=self.redact(message), error_code=code
+                call_id,
+                CallStatus.FAILED,
+                output=self.redact(message)[:OUTPUT_LIMIT],
+                error_code=self._code(code),
             )
             came_of_it = _failed_on_device(message, started=taken)
         evidence = await self.pipeline.conclude(call_id, came_of_it)
@@ -341,7 +344,7 @@ class Runs:
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; one that has ended already stays as it is."""
         told = self.redact(message)[:REASON_LIMIT]
-        command = End(status, code[:CODE_LIMIT], told, self.clock.now_ms())
+        command = End(status, self._code(code), told, self.clock.now_ms())
         ended = False
         while not ended:
             state = await self.state(run_id)
@@ -356,6 +359,10 @@ class Runs:
             except Conflict:  # a call of it ended meanwhile, or the run did
                 log.debug("run_moved run_id=%s", run_id)
         self.dispatcher.interrupt(run_id)
+
+    def _code(self, given: str) -> str:
+        """As an agent or a device gives it, which may be any text."""
+        return self.redact(given)[:CODE_LIMIT]
 
     async def _abandoned(self, state: RunState, message: str) -> list[Operation]:
         """What puts on record that nobody waits any more, for a device's answer or a person's."""

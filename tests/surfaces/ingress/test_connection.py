@@ -85,6 +85,9 @@ class Slow:
     async def snapshot(self, session_id: str) -> list[Delivery]:
         return []
 
+    async def open_runs(self, _: str) -> list[tuple[str, str]]:
+        return []
+
 
 @dataclass
 class Door:
@@ -262,6 +265,40 @@ async def test_who_missed_what_is_not_kept_any_more_is_closed_and_not_given_the_
     await until(lambda: wire.close_code == CloseCode.SLOW_CONSUMER)
     assert [one.get("seq") for one in wire.sent[1:]] == [1, 2]
     leave(connection, wire)
+    door.hub.close()
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "answer"),
+    [
+        (0, ["run_started", "delta", "done"]),
+        (1, ["run_started", "delta", "done"]),
+        (3, ["error"]),
+    ],
+    ids=["nothing", "its start", "all of it"],
+)
+async def test_who_asks_again_for_a_run_that_is_not_kept_whole_is_answered_all_the_same(
+    forgotten: int, answer: list[str]
+) -> None:
+    door = Door()
+    door.slow.may.set()
+    first, wire = await door.open()
+    session_id = wire.sent[0]["session_id"]
+    leave(first, wire)
+    for kind, members in (
+        ("run_started", {"request_id": "again", "agent_id": "echo"}),
+        ("delta", {"text": "x"}),
+        ("done", {"usage": {}}),
+    ):
+        data = json.dumps({"run_id": "run_1", **members}).encode()
+        await door.journal.commit(Append(stream_of(session_id), [NewEvent(kind, data, "run_1")]))
+    await door.journal.forget(stream_of(session_id), through=forgotten)  # as retention does
+    back, wire = await door.open(session_id=session_id, last_seq=3)
+    invoke(back, "again")
+    await until(lambda: wire.kinds()[1:] == answer)
+    asked = wire.sent[1]
+    assert asked["request_id"] == "again"
+    leave(back, wire)
     door.hub.close()
 
 

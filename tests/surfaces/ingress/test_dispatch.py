@@ -58,6 +58,10 @@ async def test_each_command_is_one_call_in_the_name_of_its_session(command: Any,
         (errors.Unavailable("away"), ErrorCode.ORCHESTRATOR_ERROR),
         (errors.Damaged("/home/secret/journal.db is broken"), ErrorCode.ORCHESTRATOR_ERROR),
         (errors.ToolgateError("inside"), ErrorCode.INTERNAL_ERROR),
+        (
+            RecursionError("inside, as of a result that is nested too deep"),
+            ErrorCode.INTERNAL_ERROR,
+        ),
     ],
 )
 async def test_a_failure_is_an_error_with_the_ids_it_is_about(

@@ -10,12 +10,16 @@ import pytest
 
 from toolgate import asgi
 from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.dispatcher_local import LocalDispatcher
+from toolgate.adapters.orchestrator_http import HttpOrchestrator
+from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Conflict, NotFound, Unavailable
 from toolgate.ports.journal import Append, NewEvent
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
-from toolgate.surfaces.ingress.sessions import Sessions
+from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
@@ -255,6 +259,27 @@ async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_ses
             },
         )
     await listener.stop()
+    ingress.hub.close()
+
+
+async def test_a_run_that_ends_while_nobody_is_connected_has_ended_for_who_comes_back() -> None:
+    ingress = an_ingress(None)
+    journal, clock = ingress.journal, ingress.clock
+    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    ingress.orchestrator = HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds())
+    ear = Ear()
+    ingress.hub.join("s", "u", ear)
+    assert await ingress.push(
+        "s", wire.RunStarted(ts=1, run_id="run_1", session_id="s", agent_id="a")
+    )
+    ingress.hub.leave("s", "u", ear)
+    unknown = wire.Error(ts=2, run_id="run_0", code="agent_failed", message="of a run of nobody's")
+    end = wire.Error(ts=3, run_id="run_1", code="agent_failed", message="its orchestrator gives up")
+    for event in (wire.Delta(ts=2, run_id="run_1", text="lost"), unknown, end, end):
+        assert not await ingress.push("s", event), "whoever pushes is told that nobody has it"
+    assert await ingress.orchestrator.open_runs("s") == []
+    told = await journal.read(stream_of("s"))
+    assert [event.type for event in told] == ["run_started", "error"]
     ingress.hub.close()
 
 

@@ -24,7 +24,7 @@ from picows import (
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
-from toolgate.domain.deliveries import APPROVAL_REQUIRED, DELTA, TOOL_REQUEST
+from toolgate.domain.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
 from toolgate.domain.errors import NotFound, ToolgateError
 from toolgate.domain.tools import Tool
 from toolgate.ports.clock import Clock
@@ -294,8 +294,8 @@ class Connection(WSListener):
                 if refusal is not None:
                     await self._writable.wait()
                     self._write(wire.encode(refusal))
-                elif invoked and self._began:
-                    await self._tell_again(*invoked)
+                elif isinstance(message, wire.AgentInvoke) and invoked and self._began:
+                    await self._tell_again(invoked[0], message)
             case _:
                 assert_never(effect)
 
@@ -403,7 +403,7 @@ class Connection(WSListener):
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
 
-    async def _tell_again(self, run_id: str) -> None:
+    async def _tell_again(self, run_id: str, asked: wire.AgentInvoke) -> None:
         """A run of an earlier connection is asked for by the request that began it.
 
         Whoever asks so may have heard nothing of it: it is told again what it was told, numbered
@@ -412,16 +412,39 @@ class Connection(WSListener):
         stream = stream_of(self._conversation.session_id)
         journal = self._parts.journal
         told = await journal.read(stream, subject=run_id, limit=1)
-        if not told or told[0].seq > self._began:
+        if told and told[0].seq > self._began:
             return  # it comes as any other
-        while page := await journal.read(stream, after=told[-1].seq, subject=run_id):
+        while told and (page := await journal.read(stream, after=told[-1].seq, subject=run_id)):
             told += page
+        is_over = not told and not await self._is_open(run_id)
         await self._writable.wait()
+        if not told or told[0].type != RUN_STARTED:
+            self._write(self._in_place_of_start(run_id, asked, is_over=is_over))
         live = None if self._channel is None else self._channel.given(self)
         given = self._cursor if live is None else live
         for number, data in single(event for event in told if event.type not in ASKS):
             if number <= given:  # what is above is yet to come
                 self._write(data)
+
+    async def _is_open(self, run_id: str) -> bool:
+        session_id = self._conversation.session_id
+        return (run_id, session_id) in await self._parts.orchestrator.open_runs(session_id)
+
+    def _in_place_of_start(self, run_id: str, asked: wire.AgentInvoke, *, is_over: bool) -> bytes:
+        """What is not kept any more, and without which nobody would know whose the rest is."""
+        now = self._parts.clock.now_ms()
+        if is_over:
+            why = f"run {run_id} of this request has ended, and what it told is not kept any more"
+            gone = error(ErrorCode.INVALID_MESSAGE, why, now, request_id=asked.request_id)
+            return wire.encode(gone.message)
+        started = wire.RunStarted(
+            ts=now,
+            request_id=asked.request_id,
+            session_id=self._conversation.session_id,
+            run_id=run_id,
+            agent_id=asked.agent_id,
+        )
+        return wire.encode(started)
 
     async def _catch_up_or_close(self, *, lagging: bool) -> None:
         """A connection that would hear nothing more must not look as if nothing happened."""

@@ -51,8 +51,9 @@ async def dispatch(
     """
     try:
         await _call(message, orchestrator, session_id=session_id, user_id=user_id, invoked=invoked)
-    except ToolgateError as failed:
-        code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
+    except Exception as failed:  # whatever it is, who waits for an answer must know it by its ids
+        codes = (CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
+        code = next(codes, ErrorCode.INTERNAL_ERROR)
         hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
         if hidden:
             log.exception("command_failed session_id=%s", session_id)

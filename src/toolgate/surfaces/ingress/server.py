@@ -221,10 +221,16 @@ class Ingress:
 
     async def push(self, session_id: str, event: wire.AnySessionEvent) -> bool:
         """An orchestrator's event for a session; False where nobody is connected."""
-        if not self.hub.is_online(session_id):
+        online = self.hub.is_online(session_id)
+        if online or await self._ends_open_run(session_id, event):
+            await self.orchestrator.hear(session_id, delivery_of(event))
+        return online
+
+    async def _ends_open_run(self, session_id: str, event: wire.AnySessionEvent) -> bool:
+        """Whoever comes back must not wait for a run that its orchestrator has done with."""
+        if not isinstance(event, wire.Done | wire.Error):
             return False
-        await self.orchestrator.hear(session_id, delivery_of(event))
-        return True
+        return (event.run_id, session_id) in await self.orchestrator.open_runs(session_id)
 
     def internal_app(self) -> Starlette:
         return Starlette(
