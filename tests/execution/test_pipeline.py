@@ -668,6 +668,19 @@ async def test_arguments_of_any_depth_are_asked_about_or_invalid(rig: Rig) -> No
                 assert isinstance(answer, Pending)
 
 
+@pytest.mark.parametrize("tool", ["count", "ask.once"])
+async def test_arguments_too_deep_to_be_shown_without_secrets_are_invalid(
+    rig: Rig, tool: str
+) -> None:
+    deep: JsonValue = []
+    for _ in range(600):
+        deep = [deep]
+    with pytest.raises(Invalid):
+        await rig.pipeline.run(call("r1", tool, command="rm -rf /", deep=deep))
+    assert rig.engine.runs["count"] == 0
+    assert await rig.journal.last_position() == 0
+
+
 async def test_odd_arguments_are_still_arguments(rig: Rig) -> None:
     odds: list[JsonValue] = ["\ud800", 2**63, 1e308, -0.0, "\0", {"": [[]]}, "é" * 9000]
     for number, odd in enumerate(odds):
