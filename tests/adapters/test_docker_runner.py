@@ -656,6 +656,24 @@ async def test_health_that_comes_in_pieces_is_read_to_its_end(runners: DockerRun
         assert await runners.health(a_target(runner.url)) == {"ok": True, "backend": "bwrap"}
 
 
+async def test_a_proxy_that_compresses_what_may_be_does_not_hide_what_a_runner_says_of_itself(
+    runners: DockerRunners,
+) -> None:
+    told = {"ok": True, "backend": "bwrap", "noLinks": True}
+    packed = whole(gzip.compress(json.dumps(told).encode()))
+    async with FakeRunner(OK) as runner:
+
+        async def health(writer: asyncio.StreamWriter) -> None:
+            wanted = runner.asked[-1].headers["accept-encoding"]
+            await (packed if "gzip" in wanted else whole(told))(writer)
+
+        runner.answer = by_path(runner, health=health)
+        target = a_target(runner.url)
+        assert await runners.health(target) == {"ok": True, "backend": "bwrap"}
+        await runners.engine(target).run(WITHOUT_LINKS)
+        assert runner.asked[-1].body["call"]["noLinks"] is True
+
+
 async def test_a_refusal_that_comes_in_pieces_is_quoted_as_a_whole_and_without_its_token(
     runners: DockerRunners,
 ) -> None:

@@ -647,6 +647,18 @@ async def test_a_record_that_was_taken_out_of_the_journal_or_hidden_in_it_is_mis
     ]
 
 
+async def test_nothing_is_shown_in_the_place_of_a_record_that_was_taken_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as home:
+        await fill(home, 5)
+    with ClosedHome(tmp_path) as closed:
+        after = closed.at(3)
+    in_file(tmp_path, f"DELETE FROM events WHERE {OF_THE_LOG} AND seq = 3")
+    with ClosedHome(tmp_path) as closed:
+        with pytest.raises(NotFound):
+            closed.at(2)
+        assert closed.at(3) == after
+
+
 async def test_a_log_that_was_replaced_is_told_from_one_that_was_continued(tmp_path: Path) -> None:
     for name, count in (("a", 5), ("b", 9)):
         if name == "b":

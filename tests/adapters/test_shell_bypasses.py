@@ -456,6 +456,8 @@ def test_a_deny_does_not_fire_on_what_only_looks_like_it(text: str) -> None:
         "ls;" * 3000,
         "a|" * 500,
         "(" * 5000,
+        "=~ " * 10_000,
+        "a) ++--a=b " * 2900,
         "a && " * 1000 + "a",
         "sudo " + "a " * 500,
         "bash -c 'bash -c \"bash -c \\'x y\\'\"' " * 200,

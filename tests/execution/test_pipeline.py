@@ -36,7 +36,7 @@ from toolgate.execution.calls import (
     decode_entry,
     described,
 )
-from toolgate.execution.ledger import STARTS_PER_NOTE, Ledger
+from toolgate.execution.ledger import DECISIONS_PER_NOTE, Ledger
 from toolgate.execution.recovery import may_run_again
 from toolgate.ports.evidence import STREAM as EVIDENCE
 from toolgate.ports.evidence import record_of
@@ -456,7 +456,7 @@ async def test_a_call_is_found_again_however_many_have_ended_since_it_started(
         assert noted == (await rig.journal.head(EVIDENCE)).last
         running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
         await asyncio.wait_for(rig.engine.begun.wait(), 5)
-        for start in range(0, STARTS_PER_NOTE, 100):
+        for start in range(0, DECISIONS_PER_NOTE, 100):
             many = (rig.pipeline.run(call(f"c{start + n}", "count")) for n in range(100))
             await asyncio.gather(*many)
         row = await noted_end(rig)
@@ -465,6 +465,17 @@ async def test_a_call_is_found_again_however_many_have_ended_since_it_started(
         await asyncio.wait([running])
         assert await rig.pipeline.recover() == 0
         assert int((await noted_end(rig)).value) == (await rig.journal.head(EVIDENCE)).last
+
+
+@pytest.mark.parametrize("tool", ["denied", "ask.pay"])
+async def test_a_start_does_not_read_all_the_calls_that_have_never_run(rig: Rig, tool: str) -> None:
+    await rig.pipeline.recover()
+    for start in range(0, DECISIONS_PER_NOTE, 100):
+        many = (rig.pipeline.run(call(f"c{start + n}", tool)) for n in range(100))
+        await asyncio.gather(*many)
+    noted = int((await noted_end(rig)).value)
+    assert noted > DECISIONS_PER_NOTE / 2
+    assert await rig.pipeline.recover() == 0
 
 
 ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)
@@ -655,6 +666,19 @@ async def test_arguments_of_any_depth_are_asked_about_or_invalid(rig: Rig) -> No
             with contextlib.suppress(Invalid):
                 answer = await rig.pipeline.run(call(f"r{depth}", "ask.once", nested=nested))
                 assert isinstance(answer, Pending)
+
+
+@pytest.mark.parametrize("tool", ["count", "ask.once"])
+async def test_arguments_too_deep_to_be_shown_without_secrets_are_invalid(
+    rig: Rig, tool: str
+) -> None:
+    deep: JsonValue = []
+    for _ in range(600):
+        deep = [deep]
+    with pytest.raises(Invalid):
+        await rig.pipeline.run(call("r1", tool, command="rm -rf /", deep=deep))
+    assert rig.engine.runs["count"] == 0
+    assert await rig.journal.last_position() == 0
 
 
 async def test_odd_arguments_are_still_arguments(rig: Rig) -> None:

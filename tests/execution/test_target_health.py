@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -165,4 +166,31 @@ async def test_a_clock_that_is_set_back_does_not_keep_an_old_answer() -> None:
     async with asyncio.timeout(5):
         while len(asked) < 2:
             await asyncio.sleep(0)
+    await healths.stop()
+
+
+async def test_a_target_that_comes_while_the_others_are_asked_is_told_of_as_well() -> None:
+    known, asked, listed, gate = [BUILT_IN], asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Target) -> Mapping[str, JsonValue]:
+        asked.set()
+        await gate.wait()
+        return {"ok": True}
+
+    async def targets() -> Sequence[Target]:
+        listed.set()
+        return list(known)
+
+    healths = TargetHealths(
+        targets, clock=FakeClock(), local=ask, remote=ask, is_held_back=lambda _: False
+    )
+    first = asyncio.create_task(healths.now())
+    await asyncio.wait_for(asked.wait(), 5)
+    known.append(replace(BUILT_IN, id="new"))
+    listed.clear()
+    second = asyncio.create_task(healths.now())
+    await asyncio.wait_for(listed.wait(), 5)
+    gate.set()
+    assert [each.target_id for each in await first] == [LOCAL_DEFAULT]
+    assert [each.target_id for each in await second] == [LOCAL_DEFAULT, "new"]
     await healths.stop()

@@ -156,6 +156,21 @@ async def test_the_place_of_a_call_changes_with_the_target_that_would_be_chosen(
     assert len({at_first, by_default, moved, await engine.place(asked)}) == 4
 
 
+async def test_the_place_of_a_call_is_where_its_runner_is_wherever_that_is_said(
+    targets: Targets,
+) -> None:
+    engine = TargetEngine(targets, local=Recorder("local"), remote=lambda _: Recorder("remote"))
+    asked = ToolRequest("1", "bash.exec", {}, Caller("t_1", "w_1"), target_id="a")
+    await targets.upsert("a", RUNNER)
+    await targets.upsert("a", Change(endpoint="", config={"endpoint": "http://here"}))
+    at_first = await engine.place(asked)
+    await targets.upsert("a", Change(config={"endpoint": "http://elsewhere"}))
+    moved = await engine.place(asked)
+    assert moved != at_first
+    await targets.upsert("a", Change(endpoint="http://elsewhere", config={}))
+    assert await engine.place(asked) == moved
+
+
 async def test_a_refused_target_is_a_denial_before_any_traffic(targets: Targets) -> None:
     local, remote = Recorder("local"), Recorder("remote")
     engine = TargetEngine(targets, local=local, remote=lambda _: remote)

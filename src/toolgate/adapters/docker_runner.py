@@ -114,6 +114,7 @@ class DockerRunners:
                 trace_configs=[trace],
                 read_bufsize=64 * 1024,
                 auto_decompress=False,  # a small answer could become a large one
+                headers={wire.HEADER_ACCEPT_ENCODING: "identity"},  # so that none is compressed
             )
         return self._http
 
@@ -286,7 +287,6 @@ class DockerRunner:
         headers = {
             wire.HEADER_CONTENT_TYPE: wire.JSON_TYPE,
             wire.HEADER_ACCEPT: f"{wire.NDJSON_TYPE}, {wire.JSON_TYPE};q=0.9",
-            wire.HEADER_ACCEPT_ENCODING: "identity",
         }
         if self._target.auth_token:
             headers[wire.HEADER_AUTHORIZATION] = f"Bearer {self._target.auth_token}"

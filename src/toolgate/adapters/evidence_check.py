@@ -380,7 +380,8 @@ class ClosedHome:
 
     def at(self, index: int) -> bytes:
         for event in self._journal.events(STREAM, after=index, limit=1):
-            return record_of(event.data)
+            if event.seq == index + 1:  # else it was taken out, and this is one that came later
+                return record_of(event.data)
         raise NotFound("record", str(index))
 
     def artifact(self, ref: str, digest: str) -> bytes:

@@ -100,7 +100,7 @@ def check_size(text: str) -> None:
         raise TooComplex(f"a command of more than {MAX_TEXT} characters")
     if text.count("|") > MAX_PIPES:
         raise TooComplex(f"more than {MAX_PIPES} pipes")
-    if len(text) > MAX_OPERATORS and sum(map(text.count, ";&(){}<>$`[]")) > MAX_OPERATORS:
+    if len(text) > MAX_OPERATORS and sum(map(text.count, ";&(){}<>$`[]+~")) > MAX_OPERATORS:
         raise TooComplex(f"more than {MAX_OPERATORS} operators")
 
 

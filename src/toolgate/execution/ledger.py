@@ -41,7 +41,7 @@ APPROVAL_ARTIFACT: Final = "approval"
 REQUEST_ID_CONFLICT: Final = "request_id_conflict"
 
 Also = Callable[[wire.RunToolResponse], Sequence[Operation]]  # goes with the response's commit
-STARTS_PER_NOTE: Final = 1_000  # a start has to read what came since the last note
+DECISIONS_PER_NOTE: Final = 1_000  # a start has to read what came since the last note
 
 
 def nothing(_: wire.RunToolResponse) -> Sequence[Operation]:
@@ -65,6 +65,7 @@ class Ledger:
         self._starting: dict[int, int] = {}
         self._newest = 0  # the number of the newest record that was heard of
         self._starts = 0
+        self._decisions = 0
 
     async def finished_through(self) -> int:
         """The number of a record up to which no call of this process is unfinished."""
@@ -92,7 +93,7 @@ class Ledger:
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
-        await self.journal.commit(
+        await self._commit(
             self._entry(call, State.WAITING),
             await self._decided(call, decision, self._of_decision(call, decision)),
             *operations,
@@ -116,7 +117,7 @@ class Ledger:
             run_id=call.request.run_id,
             step_id=call.request.step_id,
         )
-        await self.journal.commit(
+        await self._commit(
             self._entry(call, State.ENDED, response=response),
             await self._decided_after(call, decision, approval),
             *self._ended(call, response, names, approval),
@@ -140,12 +141,10 @@ class Ledger:
             else self._decided_after(call, decision, approval)
         )
         self._starts += 1
-        if self._starts % STARTS_PER_NOTE == 0:
-            operations = (*operations, self.note_finished(newest=self._newest))
         number, before = self._starts, self._newest
         self._starting[number] = before
         try:
-            committed = await self.journal.commit(
+            await self._commit(
                 self._entry(call, State.STARTED, started=_started(call, decision, approval)),
                 record,
                 *operations,
@@ -155,7 +154,6 @@ class Ledger:
             raise
         del self._starting[number]
         self._running[call.id] = before
-        self._newest = max(self._newest, _number_in(committed))
         return call._replace(version=call.version + 1)
 
     async def release(
@@ -167,7 +165,7 @@ class Ledger:
         operations: Sequence[Operation] = (),
     ) -> None:
         """Allowed, and run by a device: what comes of it is for `conclude`."""
-        await self.journal.commit(
+        await self._commit(
             self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
             await self._decided_after(call, decision, approval),
             *operations,
@@ -266,7 +264,7 @@ class Ledger:
         )
         row = f"{call.id}/{name}"
         if await self.journal.get(EXECUTIONS, row) is None:
-            await self.journal.commit(
+            await self._commit(
                 Put(EXECUTIONS, row, b"{}", expected=0),
                 await self._decided(call, decision, {name: call.shown}),
                 *self._ended(call, response, names, None),
@@ -300,6 +298,14 @@ class Ledger:
         }
         content = self.evidence.canonical(word)
         return await self._decided(call, decision, {APPROVAL_ARTIFACT: content})
+
+    async def _commit(self, *operations: Operation) -> None:
+        """Commit what a decision comes to, and now and then how far all calls have ended."""
+        self._decisions += 1
+        if self._decisions % DECISIONS_PER_NOTE == 0:
+            operations = (*operations, self.note_finished(newest=self._newest))
+        committed = await self.journal.commit(*operations)
+        self._newest = max(self._newest, _number_in(committed))
 
     async def _decided(
         self, call: Call, decision: Decision, contents: Mapping[str, bytes]

@@ -303,6 +303,8 @@ class Pipeline:
             if self._redactor.text(names) != names:
                 raise Invalid("an id or a name in the request holds a secret", field="ctx")
             clean = self._redactor.value(args)
+            if not isinstance(clean, dict):  # nobody could tell, nor see, what is asked
+                raise Invalid("args cannot be looked through for secrets", field="args")
         evidence = self._ledger.evidence
         try:
             shown = whole = evidence.canonical(content)

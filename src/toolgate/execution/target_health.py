@@ -61,17 +61,14 @@ class TargetHealths:
     async def now(self) -> Sequence[TargetHealth]:
         """The enabled targets as they were at the last look; the circuit is as it is now."""
         enabled = [target for target in await self._targets() if target.enabled]
-        unknown = any(target.id not in self._answers for target in enabled)
         is_old = (self._clock.monotonic() - self._looked_at) * 1000 >= FRESH_MS
-        if self._looking is None and (unknown or is_old):
+        if self._looking is None and is_old:
             self._looking = asyncio.create_task(self._look(enabled))
-        if unknown and self._looking is not None:
+        while any(target.id not in self._answers for target in enabled):
+            if self._looking is None:  # or one is under way, maybe from before a target came
+                self._looking = asyncio.create_task(self._look(enabled))
             await asyncio.shield(self._looking)
-        return [
-            self._health(target, *self._answers[target.id])
-            for target in enabled
-            if target.id in self._answers
-        ]
+        return [self._health(target, *self._answers[target.id]) for target in enabled]
 
     async def stop(self) -> None:
         if self._looking is not None:

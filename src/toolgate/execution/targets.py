@@ -204,7 +204,7 @@ class TargetEngine:
             target = await self._choose(request)
         except TargetRefused:
             return ""
-        return f"{target.id} {target.kind} {target.endpoint}"
+        return f"{target.id} {target.kind} {target.url}"
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         try:
