@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -263,6 +265,22 @@ async def test_an_answer_without_end_is_cut_off_and_a_large_one_is_taken() -> No
         by_hand.large = 2 * 2**20
         large = await one.call()
         assert (large.ok, large.truncated, len(large.stdout)) == (True, True, MAX_TEXT)
+
+
+async def test_a_small_answer_that_unfolds_without_end_is_cut_off() -> None:
+    answer = b'{"jsonrpc": "2.0", "result": "' + b"x" * (8 * MAX_MESSAGE) + b'"}'
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    by_hand = Garbled(web.Response(body=gzip.compress(answer), headers=headers))
+    async with upstream(by_hand) as one:
+        await one.sessions.tools("mcp.test")
+        tracemalloc.start()
+        try:
+            flooded = await one.call()
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (flooded.ok, flooded.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert most < 4 * MAX_MESSAGE, "it was unfolded to its end"
 
 
 @pytest.mark.parametrize("status", [401, 502])

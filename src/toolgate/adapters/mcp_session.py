@@ -223,7 +223,8 @@ class Session:
                 refusal.status = response.status_code
                 refusal.names_session = "mcp-session-id" in response.request.headers
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _bounded(response.stream)  # the SDK reads it whole
+            response.stream = _bounded(response)  # the SDK reads it whole
+            response.headers.pop("content-encoding", None)
 
     async def _live(self) -> None:
         assert self._opened is not None
@@ -284,21 +285,24 @@ def _is_forgotten(failed: Exception, refusal: _Refusal) -> bool:
     return refusal.names_session and (unknown or refusal.status == HTTPStatus.NOT_FOUND)
 
 
-def _bounded(stream: Any) -> Any:
-    """A body that ends in an error where it grows larger than a message may be."""
+def _bounded(response: Any) -> Any:
+    """Its body, unfolded, that ends in an error where it grows larger than a message may be."""
     import httpx2  # noqa: PLC0415 - see `_connected`
+
+    coded = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
 
     class Bounded(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            async for chunk in stream:
-                size += len(chunk)
-                if size > MAX_MESSAGE:
-                    raise httpx2.StreamError("it said more than one message may hold")
-                yield chunk
+            async with contextlib.aclosing(coded.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > MAX_MESSAGE:
+                        raise httpx2.StreamError("it said more than one message may hold")
+                    yield chunk
 
         async def aclose(self) -> None:
-            await stream.aclose()
+            await coded.aclose()
 
     return Bounded()
 
