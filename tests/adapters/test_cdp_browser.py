@@ -139,18 +139,23 @@ async def test_a_reading_browser_that_hangs_is_ended_and_costs_no_run_its_end(
         await browser.close()
 
 
+@pytest.mark.parametrize("path", ["/never", "/stuck-file"])
 async def test_all_that_wait_are_told_when_the_browser_dies(
-    mortal: SystemBrowser, a_site: Site
+    path: str, mortal: SystemBrowser, a_site: Site
 ) -> None:
     session = await mortal.reading.open(trust=Trust.LOCAL)
     a_site.hits.clear()
 
     async def read(number: int) -> None:
         async with session.reader(run_id="run_1") as reader:
-            await reader.read(a_site.url(f"/never?{number}"), ExtractOptions())
+            await reader.read(a_site.url(f"{path}?{number}"), ExtractOptions())
 
     reading = [asyncio.ensure_future(read(number)) for number in range(5)]
-    await until(lambda: a_site.hits["/never"] == 5, within_s=20)
+    await until(lambda: a_site.hits[path] == 5, within_s=20)
+    if path == "/stuck-file":
+        place = mortal.reading.downloads
+        assert place is not None
+        await until(lambda: len(list(place.iterdir())) == 5, within_s=20)
     os.kill(mortal.reading.processes()[0], signal.SIGKILL)
     async with asyncio.timeout(10):
         told = await asyncio.gather(*reading, return_exceptions=True)

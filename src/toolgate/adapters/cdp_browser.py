@@ -144,6 +144,8 @@ class _Life:
         return [] if self._pid is None else process_tree(self._pid)
 
     def _lost(self) -> None:
+        for tab in self.tabs.values():
+            tab.lost()
         self._owner.spawn(self.close())
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
