@@ -21,6 +21,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.cdp_browser import CdpBrowser
 from toolgate.adapters.cdp_connection import CdpConnection
 from toolgate.adapters.chromium import KNOWN
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Unavailable
@@ -177,6 +178,19 @@ async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
     assert not place.exists()
     with pytest.raises(Unavailable):
         await browser.open(trust=Trust.LOCAL)
+
+
+@pytest.mark.parametrize("kind", [CdpBrowser, PlaywrightBrowser])
+async def test_a_browser_that_is_closed_while_it_starts_does_not_stay(
+    kind: type[CdpBrowser | PlaywrightBrowser],
+) -> None:
+    browser = kind(complaint=no_complaint)
+    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    await until(browser._starting.locked)
+    await browser.close()
+    with pytest.raises(Unavailable):
+        await opening
+    assert not browser.processes()
 
 
 async def test_a_program_that_is_no_browser_is_said_to_be_none() -> None:

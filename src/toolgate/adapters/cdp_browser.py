@@ -316,6 +316,9 @@ class CdpBrowser:
                 if last:
                     raise
             else:
+                if self._closed:  # meanwhile
+                    await life.close()
+                    raise Unavailable("the browser is closed")
                 self.launches += 1
                 log.info("reading_browser_started launches=%d", self.launches)
                 return life
