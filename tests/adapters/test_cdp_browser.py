@@ -21,6 +21,7 @@ from toolgate.adapters.browser_options import BrowserOptions
 from toolgate.adapters.cdp_browser import CdpBrowser
 from toolgate.adapters.cdp_connection import CdpConnection
 from toolgate.adapters.chromium import KNOWN
+from toolgate.adapters.playwright_browser import PlaywrightBrowser
 from toolgate.adapters.proxy_verdicts import no_complaint
 from toolgate.adapters.system_browser import SystemBrowser
 from toolgate.domain.errors import Unavailable
@@ -139,18 +140,23 @@ async def test_a_reading_browser_that_hangs_is_ended_and_costs_no_run_its_end(
         await browser.close()
 
 
+@pytest.mark.parametrize("path", ["/never", "/stuck-file"])
 async def test_all_that_wait_are_told_when_the_browser_dies(
-    mortal: SystemBrowser, a_site: Site
+    path: str, mortal: SystemBrowser, a_site: Site
 ) -> None:
     session = await mortal.reading.open(trust=Trust.LOCAL)
     a_site.hits.clear()
 
     async def read(number: int) -> None:
         async with session.reader(run_id="run_1") as reader:
-            await reader.read(a_site.url(f"/never?{number}"), ExtractOptions())
+            await reader.read(a_site.url(f"{path}?{number}"), ExtractOptions())
 
     reading = [asyncio.ensure_future(read(number)) for number in range(5)]
-    await until(lambda: a_site.hits["/never"] == 5, within_s=20)
+    await until(lambda: a_site.hits[path] == 5, within_s=20)
+    if path == "/stuck-file":
+        place = mortal.reading.downloads
+        assert place is not None
+        await until(lambda: len(list(place.iterdir())) == 5, within_s=20)
     os.kill(mortal.reading.processes()[0], signal.SIGKILL)
     async with asyncio.timeout(10):
         told = await asyncio.gather(*reading, return_exceptions=True)
@@ -172,6 +178,19 @@ async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
     assert not place.exists()
     with pytest.raises(Unavailable):
         await browser.open(trust=Trust.LOCAL)
+
+
+@pytest.mark.parametrize("kind", [CdpBrowser, PlaywrightBrowser])
+async def test_a_browser_that_is_closed_while_it_starts_does_not_stay(
+    kind: type[CdpBrowser | PlaywrightBrowser],
+) -> None:
+    browser = kind(complaint=no_complaint)
+    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    await until(browser._starting.locked)
+    await browser.close()
+    with pytest.raises(Unavailable):
+        await opening
+    assert not browser.processes()
 
 
 async def test_a_program_that_is_no_browser_is_said_to_be_none() -> None:

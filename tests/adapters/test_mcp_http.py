@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +29,8 @@ class ByHand:
         self.is_forgetful = False
         self.refuses = 0  # the status with which it answers everything
         self.calls = 0
+        self.no_stream = 405  # how it refuses a stream of its own
+        self.streams_refused = asyncio.Event()
         self._numbers = itertools.count(1)
 
     def restart(self) -> None:
@@ -57,6 +61,10 @@ class ByHand:
         if "id" not in message:
             return web.Response(status=202)
         return await self.answer(request, message)
+
+    async def get(self, _request: web.Request) -> web.Response:
+        self.streams_refused.set()
+        return web.Response(status=self.no_stream)
 
     async def answer(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
         match message["method"]:
@@ -98,6 +106,7 @@ class Upstream:
 async def upstream(by_hand: ByHand) -> AsyncIterator[Upstream]:
     app = web.Application()
     app.router.add_post("/mcp", by_hand.post)
+    app.router.add_get("/mcp", by_hand.get)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -139,6 +148,57 @@ async def test_a_server_that_knows_no_session_for_long_is_not_asked_without_end(
         assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
         by_hand.is_forgetful = False
         assert (await one.call()).ok
+
+
+class Mistaken(ByHand):
+    """Does what it is asked, and says that it could not."""
+
+    async def answer(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] != "tools/call":
+            return await super().answer(request, message)
+        self.calls += 1
+        await self.streams_refused.wait()
+        error = {"code": -32000, "message": "the browser's session broke"}
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_server_that_has_no_stream_of_its_own_is_asked_once(status: int) -> None:
+    by_hand = Mistaken()
+    by_hand.no_stream = status
+    async with upstream(by_hand) as one:
+        failed = await one.call()
+    assert by_hand.calls == 1
+    assert (failed.ok, failed.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+
+
+class Slow(ByHand):
+    """Works on its first call until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] == "tools/call" and not self.works.is_set():
+            self.calls += 1
+            self.works.set()
+            await self.let_go.wait()
+        return await super().answer(request, message)
+
+
+async def test_a_call_under_way_in_a_session_that_is_then_forgotten_is_not_made_again() -> None:
+    by_hand = Slow()
+    async with upstream(by_hand) as one:
+        working = asyncio.create_task(one.call())
+        await by_hand.works.wait()
+        by_hand.restart()
+        assert (await one.call()).stdout == "said"
+        cut = await working
+        calls = by_hand.calls
+        by_hand.let_go.set()
+    assert calls == 2
+    assert (cut.ok, cut.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
 
 
 class Garbled(ByHand):
@@ -205,6 +265,22 @@ async def test_an_answer_without_end_is_cut_off_and_a_large_one_is_taken() -> No
         by_hand.large = 2 * 2**20
         large = await one.call()
         assert (large.ok, large.truncated, len(large.stdout)) == (True, True, MAX_TEXT)
+
+
+async def test_a_small_answer_that_unfolds_without_end_is_cut_off() -> None:
+    answer = b'{"jsonrpc": "2.0", "result": "' + b"x" * (8 * MAX_MESSAGE) + b'"}'
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    by_hand = Garbled(web.Response(body=gzip.compress(answer), headers=headers))
+    async with upstream(by_hand) as one:
+        await one.sessions.tools("mcp.test")
+        tracemalloc.start()
+        try:
+            flooded = await one.call()
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (flooded.ok, flooded.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
+    assert most < 4 * MAX_MESSAGE, "it was unfolded to its end"
 
 
 @pytest.mark.parametrize("status", [401, 502])

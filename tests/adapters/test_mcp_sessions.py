@@ -174,9 +174,12 @@ async def test_an_answer_with_an_error_of_null_is_no_error(plain: Upstream) -> N
     assert (await plain.call("nulls")).ok
 
 
-async def test_an_error_that_cannot_be_read_is_told_at_once(plain: Upstream, kept: Path) -> None:
+@pytest.mark.parametrize("action", ["mumbles", "halves", "deep"])
+async def test_an_answer_that_cannot_be_read_is_told_at_once(
+    plain: Upstream, kept: Path, action: str
+) -> None:
     async with asyncio.timeout(mcp_session.CALL_S / 2):
-        output = await plain.call("mumbles")
+        output = await plain.call(action)
     assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
     assert (await plain.call("say")).stdout == "said"
     assert len(messages(kept, "initialize")) == 1

@@ -1,5 +1,6 @@
 """A web site for the tests: good pages, forms, a login, and everything a page can do wrong."""
 
+import contextlib
 import html
 import threading
 import time
@@ -193,7 +194,9 @@ class Site:
         elif path == "/file-of":
             _send(request, b"x" * int(query["bytes"][0]), kind="application/octet-stream")
         elif path == "/slow-file":
-            self._slow_file(request)
+            self._slow_file(request, pause_s=0.5)
+        elif path == "/stuck-file":
+            self._slow_file(request, pause_s=30)
         elif path == "/huge":
             self._huge(request)
         elif path == "/headed":
@@ -291,15 +294,16 @@ class Site:
             self.hits["bombs cut off"] += 1
             request.close_connection = True
 
-    def _slow_file(self, request: BaseHTTPRequestHandler) -> None:
+    def _slow_file(self, request: BaseHTTPRequestHandler, *, pause_s: float) -> None:
         request.send_response(200)
         request.send_header("Content-Type", "application/octet-stream")
         request.send_header("Content-Length", "400000")
         request.end_headers()
         request.wfile.write(b"x" * 200_000)
         request.wfile.flush()
-        self._stop.wait(0.5)
-        request.wfile.write(b"y" * 200_000)
+        self._stop.wait(pause_s)
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            request.wfile.write(b"y" * 200_000)
 
     def _huge(self, request: BaseHTTPRequestHandler) -> None:
         row = b"<p>" + b"words of a page without end " * 36 + b"</p>\n"

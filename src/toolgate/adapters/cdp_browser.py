@@ -144,6 +144,8 @@ class _Life:
         return [] if self._pid is None else process_tree(self._pid)
 
     def _lost(self) -> None:
+        for tab in self.tabs.values():
+            tab.lost()
         self._owner.spawn(self.close())
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
@@ -314,6 +316,9 @@ class CdpBrowser:
                 if last:
                     raise
             else:
+                if self._closed:  # meanwhile
+                    await life.close()
+                    raise Unavailable("the browser is closed")
                 self.launches += 1
                 log.info("reading_browser_started launches=%d", self.launches)
                 return life

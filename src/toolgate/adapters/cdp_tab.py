@@ -205,6 +205,12 @@ class CdpTab:
         self._spent = self._crashed = True
         self._home.connection.fail(self._session_id, PageCrashed("the page crashed"))
 
+    def lost(self) -> None:
+        """The browser died, and no file comes any more; commands are told by the connection."""
+        if not self.file.done():
+            self.file.set_exception(BrowserGone("the browser died"))
+            self.file.exception()  # where no file is waited for, nobody asks
+
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         if await self._go(url):

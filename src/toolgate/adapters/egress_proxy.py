@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 CHUNK: Final = 65536
 UNREACHABLE: Final = "unreachable"  # the reason of a decision that came to nothing
 _REQUEST_LINE: Final = re.compile(r"([A-Z]{3,16}) ([\x21-\x7e]{1,8192}) HTTP/1\.[01]")
-_HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
+# The blanks around a value are taken off afterwards: a pattern can part them in too many ways.
+_HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):([\t\x20-\x7e\x80-\xff]*)")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\x20-\x7e\t]*)?\r\n")
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "te", "trailer", "upgrade", "host", "expect", "via"}
@@ -378,7 +379,7 @@ def _parse_head(raw: bytes) -> _Head:
     for header in headers:
         if header is None:
             raise _Answer(400, "not a header")
-        pairs.append((header[1], header[2]))
+        pairs.append((header[1], header[2].strip(" \t")))
     head = _Head(first[1], first[2], tuple(pairs))
     lengths, codings = head.all("content-length"), head.all("transfer-encoding")
     if len(lengths) + len(codings) > 1:

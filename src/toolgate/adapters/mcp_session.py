@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib import import_module
@@ -42,6 +43,18 @@ SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 @dataclass(slots=True)
+class _Refusal:
+    """How one question was refused, if it was."""
+
+    status: int = 0
+    names_session: bool = False
+
+
+# Of the question that a request is made for: the SDK makes it in the context of who asked.
+_refusal: Final[ContextVar[_Refusal]] = ContextVar("refusal")
+
+
+@dataclass(slots=True)
 class Session:
     name: str
     server: Server
@@ -53,8 +66,6 @@ class Session:
     tools: list[Any] | None = None  # the SDK's, as it listed them when it was opened
     _client: Any = None
     _pipe: Pipe | None = None
-    _refused: int = 0  # the status with which it last refused a request
-    _refused_session: int = 0  # the same, where the request named the session
     _opened: asyncio.Future[None] | None = None
     _leave: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -168,6 +179,8 @@ class Session:
 
     async def _ask(self, question: Awaitable[Any], *, seconds: float) -> Any:
         """Raises Unavailable, and then the session is of no more use; ServerError."""
+        refusal = _Refusal()
+        _refusal.set(refusal)
         answering = asyncio.ensure_future(question)
         assert self._task is not None
         try:
@@ -181,10 +194,10 @@ class Session:
         except Exception as failed:
             from mcp import MCPError  # noqa: PLC0415 - see `_live`
 
-            if isinstance(failed, MCPError) and self._is_forgotten(failed):
+            if isinstance(failed, MCPError) and _is_forgotten(failed, refusal):
                 self._leave.set()
                 raise NotBegun(f"{self.name} does not know the session: {failed}") from failed
-            if isinstance(failed, MCPError) and not self._is_cut(failed):
+            if isinstance(failed, MCPError) and not self._is_cut(failed, refusal):
                 self.last_heard = self.clock.monotonic()
                 code = 0 if failed.code in UNREADABLE else failed.code
                 raise ServerError(str(failed), code=code) from failed
@@ -198,24 +211,20 @@ class Session:
             raise Unavailable(f"{self.name} has gone away")
         raise Unavailable(f"{self.name} did not answer in {seconds:.0f} s")
 
-    def _is_cut(self, failed: Exception) -> bool:
-        shut = self._refused in SHUT or self._refused >= HTTPStatus.INTERNAL_SERVER_ERROR
+    def _is_cut(self, failed: Exception, refusal: _Refusal) -> bool:
+        shut = refusal.status in SHUT or refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         refused = shut and str(failed) == REFUSED
         return self.dead or refused or "connection closed" in str(failed).lower()
 
-    def _is_forgotten(self, failed: Exception) -> bool:
-        """By the protocol it says 404; some say 400, and why."""
-        status = self._refused_session
-        unknown = status == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
-        return unknown or status == HTTPStatus.NOT_FOUND
-
     async def _look(self, response: Any) -> None:
         if response.status_code >= HTTPStatus.BAD_REQUEST:
-            self._refused = response.status_code
-            if "mcp-session-id" in response.request.headers:
-                self._refused_session = response.status_code
+            with contextlib.suppress(LookupError):  # of no question: the handshake, a stream
+                refusal = _refusal.get()
+                refusal.status = response.status_code
+                refusal.names_session = "mcp-session-id" in response.request.headers
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _bounded(response.stream)  # the SDK reads it whole
+            response.stream = _bounded(response)  # the SDK reads it whole
+            response.headers.pop("content-encoding", None)
 
     async def _live(self) -> None:
         assert self._opened is not None
@@ -270,21 +279,30 @@ class Session:
                 yield client
 
 
-def _bounded(stream: Any) -> Any:
-    """A body that ends in an error where it grows larger than a message may be."""
+def _is_forgotten(failed: Exception, refusal: _Refusal) -> bool:
+    """By the protocol it says 404; some say 400, and why."""
+    unknown = refusal.status == HTTPStatus.BAD_REQUEST and "session" in str(failed).lower()
+    return refusal.names_session and (unknown or refusal.status == HTTPStatus.NOT_FOUND)
+
+
+def _bounded(response: Any) -> Any:
+    """Its body, unfolded, that ends in an error where it grows larger than a message may be."""
     import httpx2  # noqa: PLC0415 - see `_connected`
+
+    coded = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)
 
     class Bounded(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            async for chunk in stream:
-                size += len(chunk)
-                if size > MAX_MESSAGE:
-                    raise httpx2.StreamError("it said more than one message may hold")
-                yield chunk
+            async with contextlib.aclosing(coded.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > MAX_MESSAGE:
+                        raise httpx2.StreamError("it said more than one message may hold")
+                    yield chunk
 
         async def aclose(self) -> None:
-            await stream.aclose()
+            await coded.aclose()
 
     return Bounded()
 

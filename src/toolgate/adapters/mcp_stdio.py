@@ -9,12 +9,14 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
+from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.capabilities import Server
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import Outcome
@@ -25,6 +27,7 @@ MAX_MESSAGE: Final = 8 * 1024 * 1024
 LEAVE_S: Final = 2.0  # for a program to go by itself once its stdin is closed
 AHEAD: Final = 16  # messages that may wait for the SDK
 OUR_ID: Final = "call-"  # the SDK's own ids are numbers
+_NAMED: Final = re.compile(rb'"id"\s*:\s*"(call-\d+)"')
 
 
 # JSON-RPC's own: no JSON, no request, no such method, invalid params (as an unknown tool has).
@@ -68,12 +71,13 @@ class _Message(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(_Message).decode
 _decode_error: Final = msgspec.json.Decoder(_Error | None).decode
 _encode: Final = msgspec.json.Encoder().encode
+_NOT_READ: Final = msgspec.Raw(_encode(_Error(message="it answered what cannot be read")))
 
 
 def _error_of(message: _Message) -> ServerError | None:
     try:
         error = _decode_error(message.error)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ServerError("it answered with an error that cannot be read")
     return None if error is None else ServerError(error.message, code=error.code)
 
@@ -144,8 +148,8 @@ class Pipe(asyncio.SubprocessProtocol):
     def _take(self, line: bytes) -> None:
         try:
             message = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            message = _Message()  # the SDK says what it thinks of it
+        except UNREADABLE:
+            message = self._unreadable(line)
         is_answer = message.method is msgspec.UNSET
         waiting = self._calls.get(message.id) if is_answer else None
         if waiting is None:
@@ -159,6 +163,13 @@ class Pipe(asyncio.SubprocessProtocol):
                 waiting.set_exception(error)
             else:
                 waiting.set_result(bytes(message.result))
+
+    def _unreadable(self, line: bytes) -> _Message:
+        """An answer in half letters, or too deep, is one all the same: who waits for it is told."""
+        for name in _NAMED.findall(line):
+            if name.decode() in self._calls:
+                return _Message(id=name.decode(), error=_NOT_READ)
+        return _Message()  # the SDK says what it thinks of it
 
     def _give_up(self, why: str) -> None:
         if self._gone:

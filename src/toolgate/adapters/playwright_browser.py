@@ -244,6 +244,10 @@ class PlaywrightBrowser:
                 if last:
                     raise Unavailable(f"{executable} could not be started: {failed}") from failed
             else:
+                if self._closed:  # meanwhile
+                    await within(5, browser.close())
+                    await self.close()
+                    raise Unavailable("the browser is closed")
                 self.launches += 1
                 log.info("browser_started version=%s launches=%d", browser.version, self.launches)
                 return _Generation(browser, mark)

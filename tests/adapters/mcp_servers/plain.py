@@ -41,6 +41,10 @@ SAID = {
         '{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"said"}]}}',
         '{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}',
     ],
+    "halves": [
+        '{"jsonrpc":"2.0","result":{"content":[{"type":"text","text":"\\ud83d"}]},"id":"ID"}'
+    ],
+    "deep": [f'{{"jsonrpc":"2.0","id":"ID","result":{"[" * 5000}{"]" * 5000}}}'],
     "parts": ['{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"bye"}]}}'],
 }
 

@@ -188,6 +188,11 @@ async def test_a_head_that_is_too_large_is_refused(port: int) -> None:
     assert status(await exchange(port, sent)) in {0, 431}
 
 
+async def test_a_head_of_blanks_holds_nobody_up(port: int) -> None:
+    blanks = b"GET http://example.org/ HTTP/1.1\r\nX:" + b" " * 2_000 + b"\0\r\n\r\n"
+    assert status(await exchange(port, blanks)) == 400
+
+
 async def test_a_token_says_who_is_asking_and_what_they_may_reach(
     inside: Inside, decisions: list[EgressDecision]
 ) -> None:
