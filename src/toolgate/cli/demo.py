@@ -24,6 +24,7 @@ from toolgate import settings as table
 from toolgate.adapters.chromium import INSTALL
 from toolgate.adapters.sample_pages import PAGES
 from toolgate.bootstrap.roles import start_everything
+from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -31,6 +32,7 @@ from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
+SIGN_IN: Final = "/sign-in"
 READ: Final = "uname -sr && id -un"
 CHANGE: Final = "echo 'kept in the sandbox' > note.txt && cat note.txt"
 DESTROY: Final = "rm -rf /"
@@ -83,7 +85,7 @@ class Operator:
     @classmethod
     async def sign_in(cls, http: aiohttp.ClientSession, console: str, token: str) -> "Operator":
         operator = cls(http, f"{console}/api")
-        await operator.ask("POST", "/sign-in", {"token": token})
+        await operator.ask("POST", SIGN_IN, {"token": token})
         return operator
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -91,7 +93,9 @@ class Operator:
         async with self.http.request(method, url, json=body) as answer:
             data = await answer.json()
             if answer.status != 200:
-                raise Unavailable(f"{path}: {data.get('error', {}).get('message', answer.status)}")
+                said = data.get("error", {}).get("message", answer.status)
+                hint = f": {kept_in()}" if path == SIGN_IN and answer.status == 403 else ""
+                raise Unavailable(f"{path}: {said}{hint}")
             return data
 
 
