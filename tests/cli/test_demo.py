@@ -45,6 +45,13 @@ def test_the_demo_plays_on_a_toolgate_of_its_own_and_goes_on_without_a_browser(
     assert not (tmp_path / ".toolgate").exists()
 
 
+def test_the_demo_that_shall_play_on_one_that_runs_says_how_to_start_one(tmp_path: Path) -> None:
+    nowhere = ("--set=GATEWAY_PORT=1", "--set=WS_PORT=1", "--set=OPERATOR_TOKEN=t")
+    refused = toolgate("demo", "--running", *nowhere, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "`toolgate up`" in refused.stderr
+
+
 async def test_the_demo_plays_on_the_toolgate_that_runs_here_and_all_of_it_can_be_seen_there(
     tmp_path: Path,
 ) -> None:

@@ -234,12 +234,12 @@ async def _browse(session: Session, tell: Teller) -> None:
     tell.fact("status", run["status"], style="green")
 
 
-def _answers(settings: Settings) -> bool:
+def _answers(settings: Settings, *, within_s: float) -> bool:
     """Whether a Toolgate with these settings runs here."""
 
     async def look() -> bool:
         url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console/api/me"
-        timeout = aiohttp.ClientTimeout(total=1)
+        timeout = aiohttp.ClientTimeout(total=within_s)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as http, http.get(url) as answer:
                 return answer.status == 401
@@ -264,7 +264,11 @@ def command(settings: table.Settings, *, is_private: bool | None, as_json: bool)
     Nothing of yours is touched: what it runs is run in the sandbox, and a Toolgate of its own is
     gone when it ends.
     """
-    use_running = _answers(settings) if is_private is None else not is_private
+    is_meant = is_private is False
+    use_running = not is_private and _answers(settings, within_s=PATIENCE_S if is_meant else 1.0)
+    if is_meant and not use_running:
+        where = f"{host_in_url(settings)}:{settings.gateway_port}"
+        raise Unavailable(f"no Toolgate answers at {where}; `toolgate up` starts one")
     tell = Teller(as_json)
     try:
         asyncio.run(_play(settings, tell, use_running=use_running))
