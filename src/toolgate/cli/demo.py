@@ -126,11 +126,13 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
             policy_file="",
             log_level="error",
         )
-        installation = await start_everything(private)
+        starting = asyncio.create_task(start_everything(private))
         try:
-            yield installation.urls, token
+            yield (await asyncio.shield(starting)).urls, token
         finally:
-            await installation.stop()
+            # Also where Ctrl-C came while it began: what is half begun would go on writing into a
+            # directory that is about to be removed.
+            await (await starting).stop()
 
 
 async def _say(session: Session, message: str, *, asked: Asked) -> str:
