@@ -136,3 +136,11 @@ def test_a_home_in_ones_home_is_there_and_not_in_a_directory_that_is_called_so(
     assert load({"TOOLGATE_HOME": "~/data"}, environment={}).home == tmp_path / "data"
     with pytest.raises(Misconfigured, match=r"TOOLGATE_HOME .* ~"):
         load(environment={"TOOLGATE_HOME": "~nobody-of-that-name/data"})
+
+
+@pytest.mark.parametrize("name", ["gateway_port", "GATWAY_PORT"])
+def test_a_name_that_is_nearly_one_is_told_which(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "toolgate.toml"
+    config.write_text(f"{name} = 1\n")
+    with pytest.raises(Misconfigured, match="did you mean GATEWAY_PORT"):
+        load({}, environment={}, config=config)

@@ -87,7 +87,7 @@ async def furnish(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
             {
                 "tenantId": "t_default",
                 "kind": "docker-runner",
-                "endpoint": "http://lab:18081",
+                "endpoint": "http://lab:18081/execute",
                 "authToken": "a token that is never shown",
                 "enabled": True,
             },

@@ -329,5 +329,5 @@ def _parse(name: str, text: str, parse: Parse, source: str) -> Any:
 def _like(name: str, fields: Mapping[str, Any]) -> str:
     import difflib  # noqa: PLC0415 - only for a mistake
 
-    near = difflib.get_close_matches(name, fields, n=1)
+    near = difflib.get_close_matches(name.upper(), fields, n=1)
     return f"; did you mean {near[0]}?" if near else "; `toolgate settings` lists them"

@@ -33,7 +33,14 @@ def asked(tool: str, summary: str = "") -> wire.ApprovalRequired:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("summary", "is_whole"), [("shell {}", True), ("shell {aaaa…", False)])
+@pytest.mark.parametrize(
+    ("summary", "is_whole"),
+    [
+        ("shell {}", True),
+        ("shell {aaaa…", False),
+        ("shell {aaaa… [cut: 7 more characters]", False),  # as the pipeline cuts
+    ],
+)
 async def test_who_is_asked_is_told_where_the_rest_of_a_call_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -46,6 +53,17 @@ async def test_who_is_asked_is_told_where_the_rest_of_a_call_is(
     monkeypatch.setattr("sys.stdin", person)
     assert await asyncio.wait_for(chat._decide(asked("shell", summary)), 5)
     assert ("cut short" not in capsys.readouterr().out) == is_whole
+
+
+@pytest.mark.parametrize("summary", ['kv.set {"key": "a"}', '{"key": "a"}'])
+async def test_a_call_that_is_asked_for_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: str
+) -> None:
+    person = Slow()
+    person.may.set()
+    monkeypatch.setattr("sys.stdin", person)
+    await asyncio.wait_for(chat._decide(asked("kv.set", summary)), 5)
+    assert '? kv.set {"key": "a"}' in capsys.readouterr().out
 
 
 async def test_a_second_approval_is_asked_for_only_after_the_first_was_answered(

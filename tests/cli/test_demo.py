@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,30 @@ def test_the_demo_plays_on_a_toolgate_of_its_own_and_goes_on_without_a_browser(
     assert any("kept in the sandbox" in value for _, value in facts(played.stdout))
     assert any("blocked" in value for _, value in facts(played.stdout))
     assert not (tmp_path / ".toolgate").exists()
+
+
+def test_the_demo_that_shall_play_on_one_that_runs_says_how_to_start_one(tmp_path: Path) -> None:
+    nowhere = ("--set=GATEWAY_PORT=1", "--set=WS_PORT=1", "--set=OPERATOR_TOKEN=t")
+    refused = toolgate("demo", "--running", *nowhere, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "`toolgate up`" in refused.stderr
+
+
+@pytest.mark.parametrize("begun", ["home", "home/journal.db", "home/evidence"])
+async def test_ctrl_c_while_the_demo_starts_leaves_nothing_behind(
+    tmp_path: Path, begun: str
+) -> None:
+    demo = await asyncio.create_subprocess_exec(
+        PROGRAM, "demo", "--private", cwd=tmp_path, env=environment({"TMPDIR": str(tmp_path)}),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(30):
+        while not list(tmp_path.glob(f"toolgate-demo-*/{begun}")):
+            await asyncio.sleep(0.001)
+        demo.send_signal(signal.SIGINT)
+        _, said = await demo.communicate()
+    assert (demo.returncode, said) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_demo_plays_on_the_toolgate_that_runs_here_and_all_of_it_can_be_seen_there(

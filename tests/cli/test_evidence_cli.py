@@ -327,3 +327,10 @@ def test_where_there_is_no_log_it_is_said_so_and_not_that_a_key_is_missing(tmp_p
         ended = CliRunner().invoke(main, ["evidence", "verify", "--home", str(place)])
         assert ended.exit_code == 1
         assert ended.stderr.startswith(f"toolgate: a log was not found in {place}: say with --home")
+
+
+def test_what_is_in_the_way_of_an_export_is_named_in_words(home: Path, tmp_path: Path) -> None:
+    over = run("evidence", "export", "--all", "-o", tmp_path, "--home", home)
+    nowhere = run("evidence", "export", "r7", "-o", tmp_path / "no" / "proof", "--home", home)
+    assert over.stderr == f"toolgate: {tmp_path}: File exists\n"
+    assert nowhere.stderr == f"toolgate: {tmp_path}/no/proof: No such file or directory\n"

@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -107,3 +108,21 @@ def test_without_a_token_the_commands_say_where_it_is(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["devices", "--home", str(tmp_path)])
     assert result.exit_code == 2
     assert "OPERATOR_TOKEN" in result.stderr
+
+
+async def test_every_command_says_where_the_right_token_is_to_who_has_a_wrong_one(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "home") as program:
+        gateway, clients = (urlsplit(program.urls[one]).port for one in ("gateway", "ingress_ws"))
+        ports = [f"--set=GATEWAY_PORT={gateway}", f"--set=WS_PORT={clients}"]
+        wrong = [f"--home={tmp_path}", *ports, "--set=OPERATOR_TOKEN=wrong"]
+
+        def all_of_it() -> None:
+            for words in (["devices"], ["task", "list"], ["console"], ["demo", "--running"]):
+                ended = CliRunner().invoke(main, [*words, *wrong])
+                assert ended.exit_code == 1
+                assert "set OPERATOR_TOKEN, or --home" in ended.stderr
+                assert "link" not in ended.stderr
+
+        await asyncio.to_thread(all_of_it)

@@ -153,6 +153,14 @@ def test_the_unsafe_backend_says_what_it_is(tmp_path: Path) -> None:
         assert execute(ready["urls"]["runner"], "bash.exec", cmd="echo hi")["isolation"] == "none"
 
 
+@pytest.mark.parametrize(("token", "is_told"), [("", True), (TOKEN, False)])
+def test_a_runner_without_a_token_is_not_silent_about_it(token: str, *, is_told: bool) -> None:
+    with running("--mock", LOG_LEVEL="warning", RUNNER_AUTH_TOKEN=token) as (_, process):
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert (b"runner_auth_token_unset" in said) == is_told
+
+
 def test_doctor_says_which_sandboxes_work_and_how_to_get_the_others() -> None:
     need("bwrap")
     process = toolgate("doctor", "--json", "--docker-url", "unix:///nowhere.sock")

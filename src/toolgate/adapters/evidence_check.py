@@ -422,5 +422,5 @@ def exported_artifact(root: Path) -> ReadArtifact:
 
 def _opened(note: str | None, key: VerifierKey) -> Checkpoint:
     if note is None:
-        raise NotFound("checkpoint", CHECKPOINT)
+        raise NotFound("file", CHECKPOINT)
     return checkpoints.open_checkpoint(note, key=key, check=check_signature)

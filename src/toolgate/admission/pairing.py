@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
@@ -20,7 +20,7 @@ from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
 
 PAIRINGS: Final = "pairings"
 CODE_CHANCE: Final = 2**40
-ACTIONS: Final = {"rotated": "approved", "turned_down": "revoked"}  # as the audit calls them
+ACTIONS: Final = {"rotated": "approved"}  # as the audit calls them
 
 _decode: Final = msgspec.json.Decoder(Pending).decode
 
@@ -142,18 +142,37 @@ class Pairing:
         async with self._letting_in:  # it may be about to be paired
             await self._revoke(device_id, by=by)
 
+    async def turn_down(self, device_id: str, *, by: str) -> None:
+        """Turn down one that waits; a paired device of that name keeps its right. Raises NotFound.
+
+        Whoever knocks under a paired device's name may be another.
+        """
+        async with self._letting_in:  # it may be about to be paired
+            if device_id not in self._waiting:
+                raise NotFound("pairing request of device", device_id)
+            await self._turn_down(device_id, by=by)
+
     async def _revoke(self, device_id: str, *, by: str) -> None:
-        paired = self.registry.may_revoke(device_id)
-        note = self._note("revoked" if paired else "turned_down", device_id, by=by)
+        if device_id in self._waiting and not self.registry.may_revoke(device_id):
+            await self._turn_down(device_id, by=by)
+            return
+        note = self._note("revoked", device_id, by=by)
+        with self._forgotten(device_id):
+            await self.registry.revoke(device_id, also=[Delete(PAIRINGS, device_id), *note])
+
+    async def _turn_down(self, device_id: str, *, by: str) -> None:
+        note = self._note("turned_down", device_id, by=by)
+        with self._forgotten(device_id):
+            await self.journal.commit(Delete(PAIRINGS, device_id), *note)
+
+    @contextlib.contextmanager
+    def _forgotten(self, device_id: str) -> Iterator[None]:
+        """It waits no longer; where that could not be written, it does, and can be asked again."""
         waiting = self._waiting.pop(device_id, None)
-        gone = [Delete(PAIRINGS, device_id), *note]
         try:
-            if waiting is not None and not paired:
-                await self.journal.commit(*gone)
-            else:
-                await self.registry.revoke(device_id, also=gone)
+            yield
         except Unavailable:
-            if waiting is not None:  # so that it can be turned down again
+            if waiting is not None:
                 self._waiting.setdefault(device_id, waiting)
             raise
 

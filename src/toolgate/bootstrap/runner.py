@@ -1,6 +1,7 @@
 """The runner: sandboxes of this machine behind the docker-runner protocol."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_o
 
 MOCK = "mock"
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -41,6 +44,8 @@ async def serving(settings: table.Settings, backend: Backend) -> AsyncIterator[d
             f"HOST is {settings.host} and RUNNER_AUTH_TOKEN is not set; anyone could run commands "
             "here. Set a token, or bind 127.0.0.1"
         )
+    if not settings.runner_auth_token:
+        log.warning("runner_auth_token_unset any program on this machine may run tools here")
     async with contextlib.AsyncExitStack() as stack:
         clock = SystemClock()
         engine: Engine = MockEngine()

@@ -21,6 +21,7 @@ from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
+CUT = "… [cut: "  # so does the pipeline say how much more there is
 _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 
@@ -95,10 +96,12 @@ async def _line(prompt: str) -> str:
 
 async def _decide(asked: wire.ApprovalRequired) -> bool:
     async with _asking:
-        click.echo(f"\n? {one_line(asked.tool_name)} {one_line(asked.args_summary)}")
+        name, summary = one_line(asked.tool_name), one_line(asked.args_summary)
+        # Our summaries begin with the name; another's orchestrator may say the arguments alone.
+        click.echo(f"\n? {summary}" if summary.startswith(f"{name} ") else f"\n? {name} {summary}")
         if asked.reason:
             click.echo(f"  {one_line(asked.reason)}")
-        if asked.args_summary.endswith("…"):  # nobody should approve what they cannot see
+        if CUT in summary or summary.endswith("…"):  # nobody should approve what they cannot see
             click.echo("  this is cut short; the console shows all of it, under Approvals")
         try:
             answer = await _line("  approve? [y/N] ")

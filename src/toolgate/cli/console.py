@@ -8,6 +8,7 @@ import aiohttp
 import click
 
 from toolgate import settings as table
+from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.domain.errors import Misconfigured, Unavailable
 
@@ -22,6 +23,8 @@ async def _code(url: str, token: str) -> str:
             aiohttp.ClientSession(headers=headers, timeout=limit) as http,
             http.post(f"{url}/api/links") as answer,
         ):
+            if answer.status == 403:
+                raise Unavailable(f"{url}: that is not the operator's token: {kept_in()}")
             if answer.status != 200:
                 raise Unavailable(f"{url} answers {answer.status}: is this its home?")
             return str((await answer.json())["code"])

@@ -24,6 +24,7 @@ from toolgate import settings as table
 from toolgate.adapters.chromium import INSTALL
 from toolgate.adapters.sample_pages import PAGES
 from toolgate.bootstrap.roles import start_everything
+from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
@@ -31,6 +32,7 @@ from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0
+SIGN_IN: Final = "/sign-in"
 READ: Final = "uname -sr && id -un"
 CHANGE: Final = "echo 'kept in the sandbox' > note.txt && cat note.txt"
 DESTROY: Final = "rm -rf /"
@@ -83,7 +85,7 @@ class Operator:
     @classmethod
     async def sign_in(cls, http: aiohttp.ClientSession, console: str, token: str) -> "Operator":
         operator = cls(http, f"{console}/api")
-        await operator.ask("POST", "/sign-in", {"token": token})
+        await operator.ask("POST", SIGN_IN, {"token": token})
         return operator
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -91,7 +93,9 @@ class Operator:
         async with self.http.request(method, url, json=body) as answer:
             data = await answer.json()
             if answer.status != 200:
-                raise Unavailable(f"{path}: {data.get('error', {}).get('message', answer.status)}")
+                said = data.get("error", {}).get("message", answer.status)
+                hint = f": {kept_in()}" if path == SIGN_IN and answer.status == 403 else ""
+                raise Unavailable(f"{path}: {said}{hint}")
             return data
 
 
@@ -122,11 +126,13 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
             policy_file="",
             log_level="error",
         )
-        installation = await start_everything(private)
+        starting = asyncio.create_task(start_everything(private))
         try:
-            yield installation.urls, token
+            yield (await asyncio.shield(starting)).urls, token
         finally:
-            await installation.stop()
+            # Also where Ctrl-C came while it began: what is half begun would go on writing into a
+            # directory that is about to be removed.
+            await (await starting).stop()
 
 
 async def _say(session: Session, message: str, *, asked: Asked) -> str:
@@ -230,12 +236,12 @@ async def _browse(session: Session, tell: Teller) -> None:
     tell.fact("status", run["status"], style="green")
 
 
-def _answers(settings: Settings) -> bool:
+def _answers(settings: Settings, *, within_s: float) -> bool:
     """Whether a Toolgate with these settings runs here."""
 
     async def look() -> bool:
         url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console/api/me"
-        timeout = aiohttp.ClientTimeout(total=1)
+        timeout = aiohttp.ClientTimeout(total=within_s)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as http, http.get(url) as answer:
                 return answer.status == 401
@@ -260,7 +266,11 @@ def command(settings: table.Settings, *, is_private: bool | None, as_json: bool)
     Nothing of yours is touched: what it runs is run in the sandbox, and a Toolgate of its own is
     gone when it ends.
     """
-    use_running = _answers(settings) if is_private is None else not is_private
+    is_meant = is_private is False
+    use_running = not is_private and _answers(settings, within_s=PATIENCE_S if is_meant else 1.0)
+    if is_meant and not use_running:
+        where = f"{host_in_url(settings)}:{settings.gateway_port}"
+        raise Unavailable(f"no Toolgate answers at {where}; `toolgate up` starts one")
     tell = Teller(as_json)
     try:
         asyncio.run(_play(settings, tell, use_running=use_running))

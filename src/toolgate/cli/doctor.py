@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import http.client
 import json
 import os
 import shutil
@@ -21,7 +22,8 @@ from toolgate.adapters.policy_file import default_policy_text, load_policy
 from toolgate.adapters.sandbox_bwrap import MISSING
 from toolgate.adapters.sandbox_choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
 from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.cli.options import EXIT_FAILED, with_settings
+from toolgate.cli.operator import opener_for
+from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import print_table, table_of
 from toolgate.domain.errors import ToolgateError, Unavailable
 from toolgate.settings import Settings
@@ -33,12 +35,14 @@ OLDEST_PYTHON: Final = (3, 11)
 OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
-PORTS: Final = {
-    "WS_PORT": "ws_port",
-    "HTTP_PORT": "http_port",
-    "ORCHESTRATOR_PORT": "orchestrator_port",
-    "GATEWAY_PORT": "gateway_port",
-    "RUNNER_PORT": "runner_port",
+HEALTH_TIMEOUT_S: Final = 2.0  # ours: of this machine, and answered from memory
+MOST_HEALTH_BYTES: Final = 64 * 1024  # ours: a stranger may have no end
+PORTS: Final = {  # and what is in the health of who listens there
+    "WS_PORT": ("ws_port", {"status", "connections"}),
+    "HTTP_PORT": ("http_port", {"status", "connections"}),
+    "ORCHESTRATOR_PORT": ("orchestrator_port", {"status", "runs"}),
+    "GATEWAY_PORT": ("gateway_port", {"ok", "version", "uptime"}),
+    "RUNNER_PORT": ("runner_port", {"ok", "service", "backend"}),
 }
 
 
@@ -98,7 +102,7 @@ def check_chromium(settings: Settings) -> Finding:
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    for name, field in PORTS.items():
+    for name, (field, health) in PORTS.items():
         port = getattr(settings, field)
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -106,11 +110,24 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
                 tried.bind((settings.host, port))
             except OSError as refused:
                 in_use = refused.errno == errno.EADDRINUSE
+                if in_use and _answers(f"http://{host_in_url(settings)}:{port}", health):
+                    detail = f"{settings.host}:{port} is in use, by a Toolgate that runs"
+                    yield Finding(name, ok=True, detail=detail, needed=False)
+                    continue
                 detail = f"{settings.host}:{port} " + ("is in use" if in_use else str(refused))
-                hint = f"if that is not Toolgate itself: stop it, or set {name} to another port"
+                hint = f"stop what holds it, or set {name} to another port"
                 yield Finding(name, ok=False, detail=detail, hint=hint, needed=False)
                 continue
         yield Finding(name, ok=True, detail=f"{settings.host}:{port} is free", needed=False)
+
+
+def _answers(url: str, health: set[str]) -> bool:
+    try:
+        with opener_for(url).open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+            said = json.loads(answer.read(MOST_HEALTH_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):  # a stranger, whatever it says
+        return False
+    return isinstance(said, dict) and health <= said.keys()
 
 
 def check_disk(settings: Settings) -> Finding:

@@ -24,7 +24,7 @@ from toolgate.adapters.evidence_check import (
 from toolgate.adapters.evidence_log import artifacts_of, make_proof
 from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.adapters.journal_closed import JOURNAL_FILE
-from toolgate.cli.terminal import plain, progress, through
+from toolgate.cli.terminal import of_file, plain, progress, through
 from toolgate.domain.checkpoints import Checkpoint, VerifierKey, tiles_of
 from toolgate.domain.errors import Damaged, NotFound, Unavailable
 
@@ -83,7 +83,11 @@ def show(what: str, *, as_json: bool, home: Path | None) -> None:
 def export(
     what: str | None, everything: bool, output: Path, *, as_json: bool, home: Path | None
 ) -> None:
-    """Write a file that proves one record, or with --all a directory that proves them all."""
+    """Write a file that proves one record, or with --all a directory that proves them all.
+
+    Of a request that has several records it is the last, its result; `toolgate evidence show` says
+    the index of each.
+    """
     if everything == (what is not None):
         raise click.UsageError("name one record, or say --all")
     with _answering(), ClosedHome(_resolved(home)) as closed:
@@ -300,5 +304,7 @@ class _answering:  # noqa: N801 -- used as a context manager, where it reads as 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, BrokenPipeError):
             return  # whoever read this has had enough
-        if isinstance(error, OSError | UnicodeDecodeError):
+        if isinstance(error, OSError):
+            raise Unavailable(of_file(error)) from error
+        if isinstance(error, UnicodeDecodeError):
             raise Unavailable(str(error)) from error

@@ -85,7 +85,9 @@ class LazyGroup(click.Group):
         except OSError as failed:
             if failed.errno == errno.EPIPE:
                 raise  # whoever read this has had enough: click ends it without a word
-            click.echo(f"toolgate: {failed}", err=True)
+            from toolgate.cli.terminal import of_file, plain  # noqa: PLC0415 - only for a mistake
+
+            click.echo(f"toolgate: {plain(of_file(failed))}", err=True)
             sys.exit(1)
         except UnicodeEncodeError as no_text:
             click.echo(f"toolgate: {no_text.object!r} is no text that can be sent", err=True)

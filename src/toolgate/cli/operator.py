@@ -114,16 +114,24 @@ def silence(what: str, url: str, silent: Exception) -> Unavailable:
 
 
 def refusal(
-    refused: urllib.error.HTTPError, url: str, *, setting: str = "OPERATOR_TOKEN"
+    refused: urllib.error.HTTPError,
+    url: str,
+    *,
+    setting: str = "OPERATOR_TOKEN",
+    unproven: HTTPStatus = HTTPStatus.UNAUTHORIZED,
 ) -> Refused | Unavailable:
-    """What a gateway said no with; where it was none, that."""
+    """What a gateway said no with; where it was none, that. `unproven` is said to a wrong token."""
     with refused:
         try:
             said = json.loads(refused.read())["error"]["message"]
         except (OSError, ValueError, TypeError, KeyError):
             return Unavailable(f"no gateway answers at {url} ({refused}): see --url")
-    wrong_token = refused.code == HTTPStatus.UNAUTHORIZED
-    return Refused(f"{said}: set {setting}, or --home to where it is kept" if wrong_token else said)
+    return Refused(f"{said}: {kept_in(setting)}" if refused.code == unproven else said)
+
+
+def kept_in(setting: str = "OPERATOR_TOKEN") -> str:
+    """What to do about a token that is wrong."""
+    return f"set {setting}, or --home to where it is kept"
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:

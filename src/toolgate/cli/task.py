@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from toolgate.cli.terminal import plain, progress
 from toolgate.domain.errors import Unavailable
 
 POLL_S: Final = 0.5
+SIGN_IN: Final = "/sign-in"
 OPEN: Final = frozenset({"queued", "running"})
 
 
@@ -38,7 +40,7 @@ class Tasks:
         self._base = f"{operator.url}/console/api"
         jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         self._opener = opener_for(self._base, jar)
-        self.ask("POST", "/sign-in", {"token": operator.token})
+        self.ask("POST", SIGN_IN, {"token": operator.token})
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         try:
@@ -60,7 +62,9 @@ class Tasks:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as refused:
-            raise refusal(refused, self._base) from refused
+            is_door = path == SIGN_IN  # which says 403 to a wrong token
+            unproven = HTTPStatus.FORBIDDEN if is_door else HTTPStatus.UNAUTHORIZED
+            raise refusal(refused, self._base, unproven=unproven) from refused
         except (OSError, http.client.HTTPException) as silent:
             raise silence("console", self._base, silent) from silent
 

@@ -40,6 +40,11 @@ def _visible(found: re.Match[str]) -> str:
     return chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>"
 
 
+def of_file(error: OSError) -> str:
+    """Which file, and what is wrong with it; without the number that only programs know."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
 def table_of(*columns: str, header: bool = True) -> Table:
     """A table without lines, to be printed with `print_table`."""
     return Table(*columns, box=None, pad_edge=False, show_header=header)

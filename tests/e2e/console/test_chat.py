@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ACK = {"type": "hello_ack", "ts": 1, "session_id": "sess_1", "epoch": "e1"}
 STARTED = {"type": "run_started", "ts": 1, "run_id": "run_1", "agent_id": "script"}
+
+LINKED = """async () => {
+  const { live } = await import("/console/static/api.js");
+  live.dispatchEvent(new CustomEvent("link", { detail: true }));
+}"""
 
 
 class Ingress:
@@ -99,6 +105,19 @@ async def test_a_message_that_is_sent_while_there_is_no_connection_is_said_over_
     is_shut = False
     await ingress.hello()
     assert (await ingress.hear("agent_invoke"))["message"]["content"] == "hello"
+
+
+async def test_the_chat_is_back_as_soon_as_the_server_is_and_not_at_its_next_try(
+    page: Page, program: Program
+) -> None:
+    await page.clock.install()
+    ingress = await talking(page, program)
+    await page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))  # no try of its own
+    await ingress.socket.close(code=1012)
+    await expect(page.locator(".chat .linked.on")).to_have_count(0)
+    await page.evaluate(LINKED)
+    await ingress.hello(resumed=True)
+    await expect(page.locator(".chat .linked.on")).to_be_visible()
 
 
 async def test_a_message_is_not_lost_with_the_connection_that_carried_it(

@@ -203,6 +203,26 @@ async def test_a_device_is_let_in_and_shut_out_whatever_it_calls_itself(
         assert await status_of(device, "GET", url, headers={"X-Device-Token": token}) == 401
 
 
+async def test_turning_a_stranger_away_leaves_the_paired_device_whose_name_it_used(
+    page: Page, program: Program
+) -> None:
+    url = f"{program.urls['gateway']}/status"
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession(headers={"X-Device-Id": "tablet-7"}) as device:
+        assert await status_of(device, "GET", url) == 401
+        approve = f"{program.urls['gateway']}/pairing/approve"
+        async with device.post(approve, headers=bearer, json={"deviceId": "tablet-7"}) as answer:
+            token = (await answer.json())["data"]["deviceToken"]
+        assert await status_of(device, "GET", url) == 401  # whoever knocks now, without the token
+        await page.goto(f"{program.urls['console']}/devices")
+        rows = page.get_by_role("row").filter(has=page.get_by_text("tablet-7", exact=True))
+        dialog = page.get_by_role("dialog")
+        await rows.get_by_role("button", name="Turn away").click()
+        await dialog.get_by_role("button", name="Turn away").click()
+        await expect(rows).to_have_count(1)
+        assert await status_of(device, "GET", url, headers={"X-Device-Token": token}) == 200
+
+
 async def test_a_capability_with_a_name_like_a_path_is_changed_and_removed(
     page: Page, program: Program
 ) -> None:

@@ -110,6 +110,11 @@ class AdmissionPages:
         await self._admission().pairing.revoke(device, by=OPERATOR)
         return {}
 
+    async def turn_down(self, request: Request) -> Answer:
+        device = (await body_of(request, Named)).id
+        await self._admission().pairing.turn_down(device, by=OPERATOR)
+        return {}
+
     async def make_token(self, request: Request) -> Answer:
         """A token for a script, or another in the place of one; it is shown this once."""
         grant, name = await body_of(request, Grant), _name(request)

@@ -89,6 +89,7 @@ class Console:
             ("GET", "/devices", admissions.devices),
             ("POST", "/devices/pair", admissions.pair),
             ("POST", "/devices/revoke", admissions.revoke),
+            ("POST", "/devices/turn-down", admissions.turn_down),
             ("PUT", "/tokens/{id}", admissions.make_token),
             ("DELETE", "/tokens/{id}", admissions.end_token),
             ("GET", "/capabilities", admissions.capabilities),

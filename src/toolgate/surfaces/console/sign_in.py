@@ -66,9 +66,10 @@ class SignIn:
         if failures >= FAILURES_A_MINUTE and not code:
             raise TooManyAttempts("too many attempts; wait a minute")
         if not self._proves(token, code, now):
-            if not code:
-                self._failures.append((now, by))
-            raise Refused("that is not the operator's token, or the link was used already")
+            if code:
+                raise Refused("the link was used already, or is too old")
+            self._failures.append((now, by))
+            raise Refused("that is not the operator's token")
         nonce = secrets.token_urlsafe(18)
         return self._signed(f"{now + SESSION_MS}.{nonce}")
 

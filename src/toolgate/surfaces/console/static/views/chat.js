@@ -144,7 +144,10 @@ export async function show(context) {
     return false;
   };
 
+  let again = 0; // the next try, where one waits
   const connect = () => {
+    clearTimeout(again);
+    again = 0;
     if (left) return;
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     socket = new WebSocket(`${scheme}://${location.hostname}:${port}/ws`);
@@ -155,8 +158,10 @@ export async function show(context) {
       if (message.type === "error" && message.code === "session_not_found" && !message.seq) { session = ""; seq = 0; }
       hear[message.type]?.(message);
     };
-    socket.onclose = (event) => { isIn = false; if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
+    socket.onclose = (event) => { isIn = false; if (event.code === TOO_BIG) takeBack(); state.className = "linked"; state.textContent = t("Connecting…"); if (!left) again = setTimeout(connect, Math.min(8000, 250 * 2 ** tries++)); };
   };
+
+  context.onLink((on) => { if (on && again) { tries = 0; connect(); } }); // the server is back: so may the ingress be
 
   // The ingress has closed over it: it never came to be a run, and whoever wrote it may shorten it.
   const takeBack = () => {

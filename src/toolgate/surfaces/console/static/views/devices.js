@@ -40,21 +40,21 @@ export async function show(context) {
     const data = await get("/devices");
     if (!context.isHere()) return;
     setNow(data.now);
-    const revoke = (id, words) => button(words, () => confirm(t("Shut {device} out?", { device: id }), t("Its token stops working at once."), words, async () => { await post("/devices/revoke", { id }); await load(); }), { tone: "danger", small: true });
+    const end = (words, title, then, act) => button(words, () => confirm(title, then, words, async () => { await act(); await load(); }), { tone: "danger", small: true });
     put(box,
       card(t("Waiting to be paired"), data.pending.length ? table([
         { name: t("Code"), show: (one) => h("span", { class: "code" }, one.code) }, { name: t("Device"), class: "clip", show: (one) => mono(one.id) },
         { name: t("From"), class: "clip", show: (one) => [h("div", null, plain(one.ip)), h("small", { title: plain(one.user_agent) }, plain(one.user_agent))] }, { name: t("Asked"), class: "num", show: (one) => ago(one.requested_at) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => pair(one, { tools: "read" }, load), { small: true }), revoke(one.id, t("Turn away"))) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Pair…"), () => pair(one, { tools: "read" }, load), { small: true }), end(t("Turn away"), t("Turn {device} away?", { device: one.id }), data.devices.some(({ id }) => id === one.id) ? t("A device of this name is paired, and stays so.") : t("It may ask again."), () => post("/devices/turn-down", { id: one.id }))) },
       ], data.pending, { label: t("Waiting to be paired") }) : empty(t("No device waits."), t("A device that calls the gateway without a token appears here with a code."))),
       card(t("Paired devices"), data.devices.length ? table([
         { name: t("Device"), class: "clip", show: (one) => mono(one.id) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Paired"), class: "num", show: (one) => ago(one.paired_at) },
         { name: t("Last seen"), class: "num", show: (one) => ago(one.last_seen) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => pair(one, one.scope, load), { tone: "quiet", small: true }), revoke(one.id, t("Revoke"))) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => pair(one, one.scope, load), { tone: "quiet", small: true }), end(t("Revoke"), t("Shut {device} out?", { device: one.id }), t("Its token stops working at once; its commands that wait are refused, and the runs of its agents cancelled."), () => post("/devices/revoke", { id: one.id }))) },
       ], data.devices, { label: t("Paired devices") }) : empty(t("No device is paired."), t("One that waits above can be let in with Pair…"))),
       card([t("Scripts with a token"), button(t("New token for a script…"), () => script(null, load), { small: true, tone: "quiet" })], data.services.length ? table([
         { name: t("Name"), class: "clip", show: (one) => mono(one.name) }, { name: t("May"), show: (one) => scopeOf(one.scope) }, { name: t("Made"), class: "num", show: (one) => ago(one.made_at) },
-        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => script(one, load), { tone: "quiet", small: true }), button(t("End"), () => confirm(t("End the token of {name}?", { name: one.name }), t("It stops working at once."), t("End"), async () => { await remove(`/tokens/${encodeURIComponent(one.name)}`); await load(); }), { tone: "danger", small: true })) },
+        { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("New token…"), () => script(one, load), { tone: "quiet", small: true }), end(t("End"), t("End the token of {name}?", { name: one.name }), t("It stops working at once; its commands that wait are refused, and the runs of its agents cancelled."), () => remove(`/tokens/${encodeURIComponent(one.name)}`))) },
       ], data.services, { label: t("Scripts with a token") }) : empty(t("No script has a token."), t("A script sends its token as Authorization: Bearer, and needs no pairing."))));
   };
   await load();
