@@ -17,8 +17,12 @@ from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.mcp_file import read_servers
 from toolgate.adapters.mcp_outputs import MAX_TEXT
 from toolgate.adapters.mcp_upstream import McpUpstreams
-from toolgate.contracts.gateway_v1 import PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE
-from toolgate.domain.capabilities import Health, Server
+from toolgate.domain.capabilities import (
+    PLAYWRIGHT_CAPABILITY,
+    PLAYWRIGHT_SCOPE,
+    Health,
+    Server,
+)
 from toolgate.domain.errors import Misconfigured, Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
 

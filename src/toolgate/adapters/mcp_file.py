@@ -4,12 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from toolgate.contracts.gateway_v1 import (
+from toolgate.domain.capabilities import (
     BROWSER_CAPABILITY,
     PLAYWRIGHT_CAPABILITY,
     PLAYWRIGHT_SCOPE,
+    Capability,
+    Server,
 )
-from toolgate.domain.capabilities import Capability, Server
 from toolgate.domain.errors import Invalid, Misconfigured
 from toolgate.domain.tools import Level
 

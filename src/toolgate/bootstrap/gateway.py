@@ -22,6 +22,7 @@ from toolgate.bootstrap.installation import (
     tell,
     token,
 )
+from toolgate.domain.capabilities import BROWSER_CAPABILITY
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.runs import RunStatus
 from toolgate.domain.tools import Caller, ToolRequest
@@ -37,7 +38,7 @@ from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
-from toolgate.surfaces.gateway.command_mcp import BROWSER_CAPABILITY, OwnServer
+from toolgate.surfaces.gateway.command_mcp import OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route

@@ -222,9 +222,6 @@ class Decision(StrEnum):
 
 
 LOCAL_TARGET: Final = "target_local_default"
-PLAYWRIGHT_CAPABILITY: Final = "mcp.playwright"
-PLAYWRIGHT_SCOPE: Final = "browser"
-BROWSER_CAPABILITY: Final = "mcp.browser"
 STATUS_PATH: Final = "/status"
 
 Payload = TypeVar("Payload")

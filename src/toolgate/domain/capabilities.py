@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.redaction import is_sensitive_header, looks_random
 from toolgate.domain.tools import Level
 from toolgate.domain.urls import parse_url
+
+# The gateway contract's names.
+PLAYWRIGHT_CAPABILITY: Final = "mcp.playwright"
+PLAYWRIGHT_SCOPE: Final = "browser"
+BROWSER_CAPABILITY: Final = "mcp.browser"  # our own browser tasks
 
 
 class Health(StrEnum):

@@ -13,7 +13,7 @@ from toolgate.admission.pairing import PAIRINGS, Pairing
 from toolgate.admission.registry import Registry
 from toolgate.admission.revocations import REVOCATIONS, Revocations
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.capabilities import Capability
+from toolgate.domain.capabilities import PLAYWRIGHT_SCOPE, Capability
 from toolgate.domain.devices import Kind
 from toolgate.domain.ratelimit import Rate
 from toolgate.domain.tools import Level
@@ -246,7 +246,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
 
 
 def _own(capability_id: str) -> Capability:
-    return Capability(capability_id, wire.PLAYWRIGHT_SCOPE, Level.WRITE, updated_at=0)
+    return Capability(capability_id, PLAYWRIGHT_SCOPE, Level.WRITE, updated_at=0)
 
 
 async def _open_runs(runs: Runs) -> list[wire.InFlight]:

@@ -5,7 +5,6 @@ The pipeline knows it as `<capabilityId>.<tool>`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 from msgspec import UnsetType
@@ -33,8 +32,6 @@ from toolgate.surfaces.gateway.plans import (
     granted_level,
     run_one,
 )
-
-BROWSER_CAPABILITY: Final = wire.BROWSER_CAPABILITY
 
 
 @dataclass(frozen=True, slots=True)
