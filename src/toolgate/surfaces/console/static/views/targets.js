@@ -11,7 +11,7 @@ function edit(target, done) {
   const id = h("input", { value: target?.targetId || "", readonly: !isNew, required: true, pattern: "[A-Za-z0-9._\\-]{1,128}", spellcheck: "false" });
   const tenant = h("input", { value: target?.tenantId || "t_default", readonly: !isNew });
   const kind = h("select", null, ["docker-runner", "local-host"].map((name) => h("option", { value: name, selected: target?.kind === name }, name)));
-  const endpoint = h("input", { type: "url", value: target?.endpoint || "", placeholder: "http://lab:18081/execute" });
+  const endpoint = h("input", { type: "url", value: target?.endpoint || "", placeholder: "http://127.0.0.1:18081/execute" });
   const token = h("input", { type: "password", autocomplete: "new-password", placeholder: target?.hasAuthToken ? t("stays as it is") : "" });
   const timeout = h("input", { type: "number", min: 1, max: 180000, value: target?.config?.timeoutMs ?? "" });
   const enabled = tick("enabled", target ? target.enabled : true), standard = tick("default", target?.isDefault);
