@@ -19,6 +19,7 @@ from toolgate.contracts.gateway_v1 import (
 )
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Tool, ToolOutput
+from toolgate.execution.audit import STREAM as AUDIT
 from toolgate.ports.journal import Event
 from toolgate.surfaces.gateway import assembly
 from toolgate.surfaces.gateway.command_records import STREAM
@@ -66,6 +67,12 @@ async def test_no_event_tells_a_secret_that_stands_in_a_name_or_an_id() -> None:
         assert told[0]["metadata"]["requestId"].startswith("r ")
         assert told[3]["message"].startswith("no ")
         assert told[3]["metadata"]["requestId"] == "r-2"
+        # A key is in no event, but in the row of the audit; there too nothing else is secret.
+        await device.tool("echo", idempotencyKey="k plain-words-of-a-secret")
+        rows = await door.journal.read(AUDIT)
+        assert [row.data for row in rows if b"plain-words" in row.data] == []
+        (keyed,) = [row for row in rows if b'"idempotencyKey":"k ' in row.data]
+        assert keyed.type == "command.tool"
 
 
 @pytest.mark.requirement("002/events/types")
