@@ -244,6 +244,7 @@ async def drive(
     headers: Headers,
     *,
     requests: int = REQUESTS,
+    at_once: int = CONNECTIONS,
     body: dict[str, object] | None = None,
 ) -> float:
     """CPU of the server's process per request, in microseconds."""
@@ -257,7 +258,7 @@ async def drive(
                 assert got.status == 200, answer
 
     before = server.cpu_s()
-    await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
+    await asyncio.gather(*(client() for _ in range(at_once)))
     return (server.cpu_s() - before) / requests * 1e6
 
 
@@ -327,12 +328,16 @@ async def compare(bare_home: str, home: str, commits: list[list[Operation]]) -> 
             for server, path, headers in cases.values():  # warm
                 await drive(http, server, path, headers, requests=200)
             found: dict[str, list[float]] = {name: [] for name in cases}
+            alone: list[float] = []
             firsts: list[float] = []
             replays: list[float] = []
             for _ in range(TURNS):
                 turn += 1
                 for name, (server, path, headers) in cases.items():
                     found[name].append(await drive(http, server, path, headers))
+                alone.append(
+                    await drive(http, bare, "/commit", lambda _: {}, requests=200, at_once=1)
+                )
                 turn += 1_000
                 firsts.append(await latency(ours, fresh))
                 replays.append(await latency(ours, replayed))
@@ -353,6 +358,7 @@ async def compare(bare_home: str, home: str, commits: list[list[Operation]]) -> 
         f"  its floor, by hand, with those commits {cpu['floor']:8.0f} us:"
         f" {allowed - cpu['floor']:.0f} us are left for all that a command is",
         f"  replayed answer                 {cpu['replay']:8.0f} us",
+        f"  those commits, one request at a time {statistics.median(alone):8.0f} us",
         f"Time of one alone: first {first:.0f} us, replay {replay:.0f} us: "
         f"{faster:.1f} times as fast, budget 5.0: {_verdict(faster >= 5)}",
     ]
