@@ -1,13 +1,15 @@
 """Rules about paths, in the installed program: no link walks around them, here or behind a runner."""
 
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.e2e.harness import running
+from tests.e2e.harness import Program, running
 from tests.e2e.test_files_through_artifacts import Executor, toolgate
 from tests.e2e.test_runner_check import RUNNER_TOKEN, runner
 from tests.engines import need
@@ -54,6 +56,18 @@ WAYS = (
 )
 
 
+@contextlib.asynccontextmanager
+async def under(policy: str, tmp_path: Path) -> AsyncIterator[tuple[Program, Executor]]:
+    need("bwrap")
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy)
+    async with (
+        running(tmp_path / "home", POLICY_FILE=str(file)) as program,
+        aiohttp.ClientSession() as http,
+    ):
+        yield program, Executor(program, http)
+
+
 async def walk(executor: Executor) -> list[Any]:
     prepared = await executor.run("bash.exec", cmd=PREPARE)
     assert prepared["ok"], prepared
@@ -68,13 +82,9 @@ async def walk(executor: Executor) -> list[Any]:
 async def test_no_link_walks_around_a_rule_about_paths(
     where: str, policy: str, tmp_path: Path
 ) -> None:
-    need("bwrap")
-    file = tmp_path / "policy.yaml"
-    file.write_text(policy)
     async with (
-        running(tmp_path / "home", POLICY_FILE=str(file)) as program,
+        under(policy, tmp_path) as (program, executor),
         runner(home=tmp_path / "runner") as url,
-        aiohttp.ClientSession() as http,
     ):
         if where == "runner":
             token = tmp_path / "token"
@@ -84,7 +94,6 @@ async def test_no_link_walks_around_a_rule_about_paths(
                 "targets", "set", "lab", "--endpoint", url, "--token-file", str(token),
                 "--default", *at,
             )  # fmt: skip
-        executor = Executor(program, http)
         *answers, left = await walk(executor)
         for (tool, args), answer in zip(WAYS, answers, strict=True):
             assert not answer["ok"], (tool, args)
@@ -99,28 +108,14 @@ async def test_no_link_walks_around_a_rule_about_paths(
 
 
 async def test_where_no_rule_is_about_paths_links_are_followed(tmp_path: Path) -> None:
-    need("bwrap")
-    file = tmp_path / "policy.yaml"
-    file.write_text(NONE)
-    async with (
-        running(tmp_path / "home", POLICY_FILE=str(file)) as program,
-        aiohttp.ClientSession() as http,
-    ):
-        executor = Executor(program, http)
+    async with under(NONE, tmp_path) as (_, executor):
         *answers, left = await walk(executor)
         assert [answer["ok"] for answer in answers] == [True] * len(WAYS)
         assert left == "changeddeep\nkey\nnew\n"
 
 
 async def test_a_listing_shows_nothing_that_a_rule_denies(tmp_path: Path) -> None:
-    need("bwrap")
-    file = tmp_path / "policy.yaml"
-    file.write_text(DENIED)
-    async with (
-        running(tmp_path / "home", POLICY_FILE=str(file)) as program,
-        aiohttp.ClientSession() as http,
-    ):
-        executor = Executor(program, http)
+    async with under(DENIED, tmp_path) as (_, executor):
         await executor.run("bash.exec", cmd=PREPARE)
         for args in ({}, {"path": "."}, {"path": "/workspace"}, {"path": "public/.."}):
             listed = await executor.run("file.list", recursive=True, **args)
