@@ -1,1 +1,32 @@
-"""What every test may ask for."""
+"""Where pytest itself breaks, it prints no summary: then say at the end what had gone wrong."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+TOLD_LINES = 8  # of an error, from its end
+
+_failed: list[str] = []
+_broken: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.append(f"{report.nodeid} ({report.when})\n{_end_of(report.longreprtext)}")
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    _broken.append(_end_of(str(excrepr)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_unconfigure(config: pytest.Config) -> Iterator[None]:
+    yield
+    if _broken and not hasattr(config, "workerinput"):
+        told = ["Failed before pytest broke:", *_failed, "Broke with:", _broken[0]]
+        sys.stderr.write("\n".join(["", *told, ""]))
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.splitlines()[-TOLD_LINES:])
