@@ -780,6 +780,8 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
                 shown.append(repr(answer))
             with pytest.raises(Invalid):
                 await rig.pipeline.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
+            with pytest.raises(Invalid):
+                await rig.pipeline.run(call(batch[1], "count"))
     haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     haystack += "\n".join([*shown, caplog.text]).encode()
     leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}

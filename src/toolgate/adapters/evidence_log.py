@@ -27,7 +27,7 @@ from toolgate.domain.tools import JsonValue
 from toolgate.ports.blobs import Blobs
 from toolgate.ports.bus import Bus
 from toolgate.ports.clock import Clock
-from toolgate.ports.evidence import STREAM, Artifact, Scalar, record_of
+from toolgate.ports.evidence import STREAM, Scalar, record_of
 from toolgate.ports.journal import Append, Event, Journal, NewEvent, Operation
 from toolgate.ports.signer import Signer
 
@@ -37,7 +37,6 @@ RECORD_VERSION: Final = 1
 PROOF_FORMAT: Final = "toolgate-evidence-proof/1"
 FETCHED: Final = 20  # records at a time in search of an artifact; most requests have two or three
 LARGEST_INTEGER: Final = 2**53 - 1  # what RFC 8785 can write exactly
-_REF: Final = re.compile(r"(?!/)(?!.*\.\.)[A-Za-z0-9._/-]{1,512}")  # executor, "/artifact/get"
 _PLAIN: Final = frozenset({str, bool, type(None)})
 _KIND: Final = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 _FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -146,30 +145,11 @@ class EvidenceLog:
         """The newest signed checkpoint."""
         return self._checkpoint
 
-    async def store(self, ref: str, value: JsonValue) -> Artifact:
-        if self._redactor.text(ref) != ref:
-            raise Invalid("the ref of an artifact holds a secret", field="ref")
-        _check_ref(ref)
-        content = _canonical(self._redactor.value(value))
-        return Artifact(ref, digest_of(content), await self._placed(content))
-
-    async def _placed(self, content: bytes) -> bytes | None:
-        """What travels with the commit: a small content itself; a large one goes to the blobs."""
-        if len(content) <= self._options.inline_limit:
-            return content
-        await self._blobs.put(content)
-        return None
-
     def canonical(self, value: object) -> bytes:
         return _canonical(value)
 
     def prepare(
-        self,
-        kind: str,
-        fields: Mapping[str, Scalar],
-        *,
-        subject: str = "",
-        artifacts: Sequence[Artifact] = (),
+        self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
     ) -> list[Operation]:
         if not _is_kind(kind):
             raise Invalid(f"not a kind of record: {kind}", field="kind")
@@ -179,16 +159,8 @@ class EvidenceLog:
         clean = self._redactor.fields({**fields, "": subject})
         subject = str(clean.pop("", ""))
         _check_fields(clean)
-        prefix = f"requests/{subject}/"
-        named: dict[str, str] = {}
-        lines = [b""]
-        for ref, digest, inline in sorted(artifacts):
-            if not ref.startswith(prefix):
-                raise Invalid("an artifact is its record's subject's", field="artifacts")
-            named[ref] = digest
-            lines.append(inline or b"")
-        record = _Record(named, self._clock.now_ms(), dict(sorted(clean.items())), kind, subject)
-        return [self._written(record, lines)]
+        record = _Record({}, self._clock.now_ms(), dict(sorted(clean.items())), kind, subject)
+        return [self._written(record, [b""])]
 
     async def of_call(
         self, kind: str, fields: object, *, call_id: str, contents: Mapping[str, bytes]
@@ -223,10 +195,9 @@ class EvidenceLog:
         fields: Mapping[str, Scalar],
         *,
         subject: str = "",
-        artifacts: Sequence[Artifact] = (),
         with_operations: Sequence[Operation] = (),
     ) -> int:
-        prepared = self.prepare(kind, fields, subject=subject, artifacts=artifacts)
+        prepared = self.prepare(kind, fields, subject=subject)
         committed = await self._journal.commit(*prepared, *with_operations)
         return index_in(committed)
 
@@ -425,11 +396,6 @@ def digest_of(content: bytes) -> str:
 def check_content(ref: str, digest: str, content: bytes) -> None:
     if digest_of(content) != digest:
         raise Damaged(f"artifact {ref} is not what was recorded")
-
-
-def _check_ref(ref: str) -> None:
-    if _REF.fullmatch(ref) is None:
-        raise Invalid("not the ref of an artifact", field="ref")
 
 
 def subject_of(ref: str) -> str:
