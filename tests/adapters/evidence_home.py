@@ -10,7 +10,8 @@ from pathlib import Path
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.evidence_check import ClosedHome, check_log
-from toolgate.adapters.evidence_log import EvidenceLog, Options, index_in
+from toolgate.adapters.evidence_log import EvidenceLog, Options
+from toolgate.adapters.evidence_records import index_in
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns

@@ -8,13 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.adapters.evidence_home import (
-    check_home,
-    fill,
-    in_file,
-    key_of,
-    running,
-)
+from tests.adapters.evidence_home import check_home, fill, in_file, key_of, running
 from toolgate.adapters.evidence_check import ClosedHome, check_log, check_proof
 from toolgate.adapters.signer_ed25519 import Ed25519Signer
 from toolgate.domain.errors import Invalid, NotFound

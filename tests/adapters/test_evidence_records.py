@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.evidence_home import (
-    record_call,
-    running,
-)
+from tests.adapters.evidence_home import record_call, running
 from toolgate.domain.errors import Invalid
 from toolgate.ports.evidence import STREAM, record_of
 

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.evidence_home import (
-    check_home,
-    checkpoint_of,
-    fill,
-    key_of,
-    running,
-    until,
-)
+from tests.adapters.evidence_home import check_home, checkpoint_of, fill, key_of, running, until
 from toolgate.adapters.evidence_check import ClosedHome, check_log
 from toolgate.adapters.evidence_log import Options
 from toolgate.adapters.journal_sqlite_witness import witness_path

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from tests.adapters.evidence_home import record_call
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.evidence_log import PROOF_FORMAT, EvidenceLog
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_records import PROOF_FORMAT
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
