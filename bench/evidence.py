@@ -12,7 +12,8 @@ from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
 from toolgate.adapters.evidence_check import check_proof
-from toolgate.adapters.evidence_log import EvidenceLog, make_proof
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_records import make_proof
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from tests.adapters.evidence_home import record_call
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
 from toolgate.adapters.clock import SystemClock
@@ -34,10 +35,11 @@ async def main(home: Path) -> None:
         number = 0
         while True:
             number += 1
-            subject = f"r{writer}-{number}-{clock.now_ms()}"
+            call_id = f"r{writer}-{number}-{clock.now_ms()}"
             content: JsonValue = {"out": "x" * (number % 40 * 5)}
-            artifact = await log.store(f"requests/{subject}/x.json", content)
-            index = await log.record("result", {"n": number}, subject=subject, artifacts=[artifact])
+            index = await record_call(
+                log, journal, call_id, fields={"n": number}, artifacts={"x": content}
+            )
             sys.stdout.write(f"{index}\n")
             sys.stdout.flush()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.evidence_home import record_call
 from tests.adapters.secret_writing import ENCODINGS, make_secrets
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
@@ -84,14 +85,14 @@ async def test_grep_finds_no_secret_in_any_encoding_under_the_home(tmp_path: Pat
     for number, secret in enumerate(SECRETS):
         every = {name: encode(secret) for name, encode in ENCODINGS.items()}
         request, metadata, delta = (calls_with(every.values(), first=number + n) for n in (0, 2, 4))
-        artifact = await log.store(f"requests/r{number}/request.json", request)
         fields = {f"field{at}": text for at, text in enumerate(every.values())}
         event = json.dumps(redactor.value(delta)).encode()
         stream = redactor.stream()
         shown = "".join(
             stream.feed(text[:9]) + stream.feed(text[9:] + "\n") for text in every.values()
         )
-        await log.record("result", {}, subject=f"r{number}", artifacts=[artifact])
+        artifacts = {"request": redactor.value(request)}
+        await record_call(log, journal, f"r{number}", artifacts=artifacts)
         await log.record(
             "result",
             fields | {"shown": (shown + stream.close())[:1500]},

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.adapters.evidence_home import record_call
 from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.evidence_log import PROOF_FORMAT, EvidenceLog
+from toolgate.adapters.evidence_log import EvidenceLog
+from toolgate.adapters.evidence_records import PROOF_FORMAT
 from toolgate.adapters.evidence_tiles import TileFiles
 from toolgate.adapters.journal_sqlite import SqliteJournal
 from toolgate.adapters.patterns_re2 import SecretPatterns
@@ -48,12 +50,12 @@ async def make_home(home: Path, *, close: bool = True) -> None:
     audit = AuditLog(journal, redactor=redactor)
     for number in range(10):
         size = 20_000 if number == 3 else 1  # one in the blobs
-        artifact = await log.store(f"requests/r{number}/tool_result.json", {"out": "ok " * size})
-        await log.record(
-            "result",
-            {"number": number},
-            subject=f"r{number}",
-            artifacts=[artifact],
+        await record_call(
+            log,
+            journal,
+            f"r{number}",
+            fields={"number": number},
+            artifacts={"tool_result": {"out": "ok " * size}},
             with_operations=audit.prepare(AuditEntry(action="tool.run", actor=f"dev_{number}")),
         )
     await log.close()

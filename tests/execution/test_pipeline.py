@@ -232,6 +232,25 @@ async def test_a_secret_cannot_be_guessed_from_what_is_recorded_of_its_approval(
     assert not any(guessed.encode() in each for each in written)
 
 
+@pytest.mark.requirement("003/secrets/none-in-evidence")
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: bool) -> None:
+    rig.patterns.learn("correct-horse-battery")
+    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    with pytest.raises(Invalid):
+        await rig.pipeline.decide_approval(
+            pending.approval_id,
+            approve=approve,
+            decided_by="user:correct-horse-battery",
+            reason="fine",
+        )
+    assert pending == await rig.pipeline.run(call("r1", "ask.once"))
+    written = [event.data for event in await rig.journal.read(EVIDENCE)]
+    written += [row.value for row in await rig.journal.scan(APPROVALS)]
+    assert not any(b"correct-horse" in each for each in written)
+
+
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     pending = await rig.pipeline.run(call("r1", "ask.once", amount=5))
     assert isinstance(pending, Pending)
@@ -761,6 +780,8 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
                 shown.append(repr(answer))
             with pytest.raises(Invalid):
                 await rig.pipeline.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
+            with pytest.raises(Invalid):
+                await rig.pipeline.run(call(batch[1], "count"))
     haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     haystack += "\n".join([*shown, caplog.text]).encode()
     leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}

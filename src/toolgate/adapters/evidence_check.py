@@ -14,10 +14,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from toolgate.adapters.evidence_log import (
+from toolgate.adapters.evidence_records import (
     PROOF_FORMAT,
     artifacts_of,
     check_content,
+    digest_of,
     find_artifact,
     subject_of,
 )
@@ -132,7 +133,7 @@ def check_proof(raw: bytes, *, key: VerifierKey | None = None) -> Proven:
     if named.keys() != proof.artifacts.keys():
         raise Invalid("the artifacts are not those that the record names", field="artifacts")
     for ref, content in proof.artifacts.items():
-        if f"sha256:{hashlib.sha256(content.encode()).hexdigest()}" != named[ref]:
+        if digest_of(content.encode()) != named[ref]:
             raise Invalid(f"artifact {ref} is not what was recorded", field="artifacts")
     return Proven(
         index=proof.index,

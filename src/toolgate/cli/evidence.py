@@ -21,11 +21,11 @@ from toolgate.adapters.evidence_check import (
     check_proof,
     exported_artifact,
 )
-from toolgate.adapters.evidence_log import artifacts_of, make_proof
+from toolgate.adapters.evidence_records import artifacts_of, make_proof, size_of, subject_of
 from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.adapters.journal_closed import JOURNAL_FILE
 from toolgate.cli.terminal import of_file, plain, progress, through
-from toolgate.domain.checkpoints import Checkpoint, VerifierKey, tiles_of
+from toolgate.domain.checkpoints import VerifierKey, tiles_of
 from toolgate.domain.errors import Damaged, NotFound, Unavailable
 
 INDEX_DIGITS: Final = 15  # of any log that there will be
@@ -218,7 +218,7 @@ def _export_one(closed: ClosedHome, what: str, output: Path) -> tuple[int, int]:
     """The record's index, and the size of the log that has it."""
     index, record = _records(closed, what)[-1]
     note = closed.log.checkpoint()
-    size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size if note else 0
+    size = size_of(note) if note else 0
     if note is None or index >= size:
         raise Unavailable(
             f"no checkpoint is over record {index}: start the server once, to sign it"
@@ -240,7 +240,7 @@ def _export_all(closed: ClosedHome, output: Path) -> int:
     note = closed.log.checkpoint()
     if note is None:
         raise NotFound("checkpoint", str(closed.log.root / CHECKPOINT))
-    size = Checkpoint.parse(note.partition("\n\n")[0] + "\n").size
+    size = size_of(note)
     # Each tile as this checkpoint has it: a running server replaces files meanwhile.
     output.mkdir(mode=0o700, parents=True)
     (output / CHECKPOINT).write_bytes(note.encode())
@@ -281,8 +281,7 @@ def _records(closed: ClosedHome, what: str) -> list[tuple[int, bytes]]:
     if what.isascii() and what.isdigit() and len(what) <= INDEX_DIGITS:
         with contextlib.suppress(NotFound):  # a request's id may be a number as well
             return [(int(what), closed.at(int(what)))]
-    parts = what.split("/")
-    subject = parts[1] if parts[0] == "requests" and len(parts) > 2 else what
+    subject = subject_of(what) or what
     found = closed.about(subject)
     if subject != what:
         found = [(index, record) for index, record in found if what in artifacts_of(record)]

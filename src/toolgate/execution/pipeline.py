@@ -207,6 +207,8 @@ class Pipeline:
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
+        if self._redactor.text(decided_by) != decided_by:  # it is written as it is
+            raise Invalid("the name of whoever decides holds a secret", field="decided_by")
         decided = await self._approvals.decide(
             approval_id,
             approve=approve,

@@ -1,14 +1,14 @@
 """What was decided and what came of it, kept so that anyone can check it later.
 
 A record is a leaf of the evidence log. It is written in the same commit as what it accompanies:
-`prepare` gives the operations, the caller commits them with its own. An artifact is a larger
-document that a record names by its digest; a small one stands behind the record, in its event.
+`prepare` and `of_call` give the operations, the caller commits them with its own. An artifact is a
+larger document that a record of a call names by its digest, and is there for all once the record
+is; a small one stands behind the record, in its event.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from toolgate.domain.tools import JsonValue
 from toolgate.ports.journal import Operation
 
 # The record with number `seq` in it is leaf `seq - 1`; its event's data is that of `record_of`.
@@ -17,34 +17,21 @@ STREAM: Final = "evidence"
 Scalar = str | int | bool | None
 
 
-class Artifact(NamedTuple):
-    """A document that was stored, and is there for all once its record is committed."""
-
-    ref: str  # requests/<subject>/<artifact>.json
-    digest: str  # sha256:<hex> of the redacted content
-    inline: bytes | None  # small ones travel with the commit; None: it is in the blobs
-
-
 def record_of(data: bytes) -> bytes:
     """The record in the data of an event of STREAM; after it, each on a line, come its artifacts."""
     return data.partition(b"\n")[0]
 
 
 class Evidence(Protocol):
-    async def store(self, ref: str, value: JsonValue) -> Artifact:
-        """Redact and keep a document; it stays unseen until a record with it is committed.
-
-        Raises Invalid where the ref cannot be one, Unavailable where the disk refuses.
-        """
-        ...
-
     async def of_call(
         self, kind: str, fields: object, *, call_id: str, contents: Mapping[str, bytes]
     ) -> Operation:
         """The operation that writes one record of a tool call, and its artifacts by their names.
 
         For what is known to hold no secret: `fields` is a struct of texts and whole numbers, its
-        members in the order of their names, and each content was made by `canonical`.
+        members in the order of their names, and each content was made by `canonical`. An artifact
+        is at `requests/<call_id>/<name>.json`; that this is given once is for the caller to see to,
+        who commits a row that conflicts otherwise. Raises Unavailable where the disk refuses.
         """
         ...
 
@@ -53,18 +40,9 @@ class Evidence(Protocol):
         ...
 
     def prepare(
-        self,
-        kind: str,
-        fields: Mapping[str, Scalar],
-        *,
-        subject: str = "",
-        artifacts: Sequence[Artifact] = (),
+        self, kind: str, fields: Mapping[str, Scalar], *, subject: str = ""
     ) -> list[Operation]:
-        """The operations that write one record, redacted.
-
-        The artifacts are the subject's: their refs begin with `requests/<subject>/`. That a ref is
-        given once is for the caller to see to, who commits a row that conflicts otherwise.
-        """
+        """The operations that write one record, redacted."""
         ...
 
     async def record(
@@ -73,7 +51,6 @@ class Evidence(Protocol):
         fields: Mapping[str, Scalar],
         *,
         subject: str = "",
-        artifacts: Sequence[Artifact] = (),
         with_operations: Sequence[Operation] = (),
     ) -> int:
         """Commit one record, and the operations with it; return its index in the log."""

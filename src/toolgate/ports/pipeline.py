@@ -104,7 +104,7 @@ class ToolPipeline(Protocol):
         """Decide an open approval and return the request id it was for.
 
         Raises NotFound where there is none, Conflict where it has been decided or has expired,
-        Refused where this person may not.
+        Refused where this person may not, Invalid where their name holds a secret.
         """
         ...
 
