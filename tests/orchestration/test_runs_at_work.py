@@ -42,7 +42,7 @@ from toolgate.ports.agents import (
 )
 from toolgate.ports.journal import Append, Delete, Event, NewEvent, Operation, Put
 from toolgate.ports.orchestrator import Invocation
-from toolgate.ports.pipeline import Answer, Ran
+from toolgate.ports.pipeline import APPROVALS, DECIDED, Answer, Ran
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -529,6 +529,19 @@ async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House)
             approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
         )
     assert await house.runs.verdict(approval_id) == "PENDING"
+
+
+async def test_a_decision_stands_however_many_the_run_asked_for_after_it(house: House) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    await house.pipeline.decide_approval(approval_id, approve=True, decided_by="u", reason="")
+    later = [
+        NewEvent(DECIDED, b'{"approval_id":"apr_%d","status":"REJECTED"}' % number, run_id)
+        for number in range(1000)
+    ]
+    await house.journal.commit(Append(APPROVALS, later))
+    assert await house.runs.verdict(approval_id) == "APPROVED"
 
 
 @pytest.mark.parametrize(

@@ -316,12 +316,8 @@ class Runs:
 
     async def verdict(self, approval_id: str) -> str:
         """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
-        line = await self.find_approval(approval_id)
-        for event in await self.journal.read_back(pipeline.APPROVALS, subject=line.run_id):
-            told = records.decode_members(event.data)
-            if event.type in SETTLED and told.get("approval_id") == approval_id:
-                return str(told["status"])
-        return PENDING
+        row = await self.journal.get(pipeline.APPROVALS, approval_id)
+        return PENDING if row is None else str(records.decode_members(row.value)["status"])
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Hear of decisions that came by another door, and let their runs go on."""
