@@ -210,6 +210,28 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
     await listener.stop()
 
 
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
+    house: House, *, ended: bool
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    if ended:
+        await house.runs.cancel(run_id, session_id="s", reason="enough")
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    listener = asgi.Listener(api.app(), bound)
+    await listener.start()
+    path = RUN_EVENTS_PATH.format(run_id=run_id)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}?after=100"
+    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+        heard = await stream.content.readline()
+        await house.runs.cancel(run_id, session_id="s", reason="enough")
+        heard += await stream.content.read()
+    assert heard.count(b"event: error\n") == 1
+    await listener.stop()
+
+
 @pytest.mark.parametrize("begun", [True, False])
 async def test_the_time_a_process_was_down_is_not_the_agents(begun: bool) -> None:
     house = House(agents={"halting": Halting()})
