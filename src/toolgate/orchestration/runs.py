@@ -458,12 +458,6 @@ class Runs:
         line = await self.find_approval(call.approval_id)
         return Delivery(deliveries.APPROVAL_REQUIRED, state.run_id, line.told)
 
-    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
-        """What the run's session was told of it, past a session number."""
-        state = await self.state(run_id)
-        stream = records.session_stream(state.session_id)
-        return await self.journal.read(stream, after=after, subject=run_id)
-
 
 def _end_rows(state: RunState) -> list[Operation]:
     """It is open no more; what asked for it is remembered, and what it was, for as long as both are."""
