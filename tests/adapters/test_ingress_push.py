@@ -9,14 +9,20 @@ import pytest
 from aiohttp import web
 
 from toolgate.adapters.bus_local import LocalBus
+from toolgate.adapters.dispatcher_local import LocalDispatcher
 from toolgate.adapters.ingress_push import PUSHES, SEND_PATH, IngressPush, PushRow
+from toolgate.adapters.orchestrator_http import HttpOrchestrator
+from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain import deliveries
 from toolgate.domain.deliveries import Delivery
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.runs import End, RunStarted, RunStatus, decide, reduce
 from toolgate.orchestration import records
 from toolgate.ports.journal import Append, Event, Operation, Put
+from toolgate.surfaces.ingress.frames import delivery_of
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 
@@ -342,3 +348,55 @@ async def test_a_run_whose_end_is_forgotten_while_its_ingress_is_away_is_ended_t
         await is_over(journal)
         await push.stop()
     assert pushed == ["run_started", "run_started", "error"]
+
+
+class Volatile(MemoryJournal):
+    """Loses, when the power is cut, what was not synced with it or after it."""
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        events = await super().commit(*operations, durable=durable)
+        if durable:
+            self._synced = self._state
+        return events
+
+    def cut(self) -> None:
+        self._state = self._synced
+
+
+async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_as_new() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal, there = Volatile(clock=clock, bus=bus), MemoryJournal(clock=clock, bus=LocalBus())
+    remote = RemoteRuns(there, clock, LocalDispatcher(there, clock))
+    ingress_side = HttpOrchestrator("http://127.0.0.1:9", remote, CountingIds())
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        event = msgspec.convert((await request.json())["event"], wire.AnySessionEvent)
+        await ingress_side.hear("s", delivery_of(event))
+        return web.json_response({"ok": True})
+
+    async def told() -> list[str]:
+        events = await there.read(records.session_stream("s"))
+        return [msgspec.json.decode(one.data).get("text", one.type) for one in events]
+
+    members = {"run_id": "run_1", "request_id": "", "session_id": "s", "agent_id": "echo"}
+    started = Delivery(deliveries.RUN_STARTED, "run_1", members)
+    _, first, _ = a_run("Hel")
+    _, *anew = a_run("Good day")
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await push.start()
+        await journal.commit(records.delivery_append("s", [started]))
+        await push("run_1", "s")
+        await journal.commit(records.delivery_append("s", [first]), durable=False)
+        async with asyncio.timeout(10):
+            while await told() != ["run_started", "Hel"]:
+                await asyncio.sleep(0.001)
+        await push.stop()
+        journal.cut()
+        clock.advance(60_000)
+        await journal.commit(records.delivery_append("s", anew))
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await push.start()
+        await is_over(journal)
+        await push.stop()
+    assert await told() == ["run_started", "Hel", "Good day", "done"]

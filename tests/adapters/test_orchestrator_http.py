@@ -118,6 +118,18 @@ async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
     assert await told(journal) == ["delta", "tool_request"]
 
 
+async def test_a_snapshot_asks_for_what_waits_however_much_was_said_since() -> None:
+    orchestrator, _ = an_orchestrator()
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
+    request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    run = await orchestrator.runs.begin("run_1", rows.RunRow("s"), [request])
+    said = [deliveries.delta("run_1", "and ") for _ in range(1001)]
+    waits = deliveries.state("run_1", "PAUSED_WAITING_TOOL")
+    await orchestrator.runs.tell("run_1", run, [waits, *said])
+    told = await orchestrator.snapshot("s")
+    assert told == [deliveries.state("run_1", "PAUSED_WAITING_TOOL"), request]
+
+
 @dataclass
 class Answering:
     """An orchestrator: answers as it is told to, and remembers what it was asked."""

@@ -12,7 +12,7 @@ import websockets
 from websockets.asyncio.server import ServerConnection
 
 from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
-from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, connect
+from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, Superseded, connect
 from toolgate.client.toolbox import Toolbox, ToolFailed
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.domain.deliveries import RETRACTED
@@ -587,6 +587,42 @@ async def test_who_gave_a_run_up_and_asks_again_in_the_same_session_is_given_all
             ids.add(events[-1].run_id)
         assert len(ids) == 1
         assert await session.ask("more", agent_id="echo") == "more"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_who_asks_again_takes_the_run_over_and_who_asked_first_is_told_so(
+    *, begun: bool
+) -> None:
+    asked = 0
+
+    async def serve(socket: ServerConnection) -> None:
+        nonlocal asked
+        await acknowledged(socket, resumed=asked > 0, seq=asked)
+        async for message in socket:
+            asked += 1
+            request = {"request_id": json.loads(message)["request_id"], "agent_id": "echo"}
+            if begun or asked == 2:
+                await socket.send(told("run_started", 1, **request))
+            if asked == 2:
+                await socket.send(told("delta", 2, text="order 17"))
+                await socket.send(told("done", 3, usage={}))
+
+    async with (
+        asyncio.timeout(10),
+        served(serve) as url,
+        connect(url, user_id="u", backoff=AT_ONCE) as session,
+    ):
+        first = session.invoke("order 17", agent_id="echo", request_id="order-17")
+        if begun:
+            await anext(aiter(first))
+        waiting = asyncio.create_task(_drain(first))
+        while not asked:
+            await asyncio.sleep(0.001)
+        second = session.invoke("order 17", agent_id="echo", request_id="order-17")
+        heard = [event async for event in second]
+        assert [one.text for one in heard if isinstance(one, wire.Delta)] == ["order 17"]
+        with pytest.raises(Superseded):
+            await waiting
 
 
 async def test_what_came_of_a_run_before_it_was_asked_for_is_part_of_its_answer() -> None:

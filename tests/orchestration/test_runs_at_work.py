@@ -42,7 +42,7 @@ from toolgate.ports.agents import (
 )
 from toolgate.ports.journal import Append, Delete, Event, NewEvent, Operation, Put
 from toolgate.ports.orchestrator import Invocation
-from toolgate.ports.pipeline import Answer, Ran
+from toolgate.ports.pipeline import APPROVALS, DECIDED, Answer, Ran
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.ids import CountingIds
@@ -207,6 +207,28 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
         b"event: run_started\n", b"event: approval_required\n", b"event: state\n",
         b"event: error\n",
     ]  # fmt: skip
+    await listener.stop()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
+    house: House, *, ended: bool
+) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    if ended:
+        await house.runs.cancel(run_id, session_id="s", reason="enough")
+    bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
+    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    listener = asgi.Listener(api.app(), bound)
+    await listener.start()
+    path = RUN_EVENTS_PATH.format(run_id=run_id)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}?after=100"
+    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+        heard = await stream.content.readline()
+        await house.runs.cancel(run_id, session_id="s", reason="enough")
+        heard += await stream.content.read()
+    assert heard.count(b"event: error\n") == 1
     await listener.stop()
 
 
@@ -529,6 +551,19 @@ async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House)
             approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
         )
     assert await house.runs.verdict(approval_id) == "PENDING"
+
+
+async def test_a_decision_stands_however_many_the_run_asked_for_after_it(house: House) -> None:
+    run_id = await house.invoke("[[tool:pay {}]]")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    await house.pipeline.decide_approval(approval_id, approve=True, decided_by="u", reason="")
+    later = [
+        NewEvent(DECIDED, b'{"approval_id":"apr_%d","status":"REJECTED"}' % number, run_id)
+        for number in range(1000)
+    ]
+    await house.journal.commit(Append(APPROVALS, later))
+    assert await house.runs.verdict(approval_id) == "APPROVED"
 
 
 @pytest.mark.parametrize(

@@ -576,6 +576,21 @@ async def test_a_run_out_of_time_stops_also_where_its_end_cannot_be_written_at_a
         await until(lambda: toolset.runtime.sessions.count == 0)
 
 
+@pytest.mark.parametrize("refusals", [3, 30])
+async def test_a_run_whose_end_cannot_be_written_for_a_while_is_told_as_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    monkeypatch.setattr(runtime, "WRITING_PAUSES_S", (0.0, 0.0, 0.1))
+    clock = SystemClock()
+    journal = RefusingJournal(clock=clock, bus=LocalBus())
+    async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
+        journal.refuses, journal.times = "task_ended", refusals
+        answer = await run(toolset, "instant", {"name": "a"}, mode="async", timeoutMs=1000)
+        await until(lambda: toolset.runtime.view(answer["runId"]).is_over)
+        assert (await get(toolset, answer["runId"]))["result"] == {"name": "a"}
+        assert toolset.runtime.running == 0
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"other")])
 async def test_a_run_whose_result_is_lost_is_listed_with_the_others(
     tmp_path: Path, damage: Callable[[Path], object]

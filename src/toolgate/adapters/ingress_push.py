@@ -173,7 +173,8 @@ class IngressPush:
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
         """Until it is taken; a client that stays away beyond its window does not get it."""
         told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
-        told["event_id"] = f"ev_{event.position}"  # by which what is sent again is known
+        # By which what is sent again is known; after a power cut a place may be taken anew.
+        told["event_id"] = f"ev_{event.position}_{event.at}"
         body = msgspec.json.encode({"session_id": session_id, "event": told})
         began = self.clock.now_ms()
         while (status := await self._send(body)) not in UNREADABLE:

@@ -21,7 +21,7 @@ from toolgate.orchestration import records
 from toolgate.orchestration.retention import Sweep
 from toolgate.ports.clock import Clock
 from toolgate.ports.dispatcher import Dispatcher
-from toolgate.ports.journal import Delete, Journal, Operation, Put, Row
+from toolgate.ports.journal import Delete, Event, Journal, Operation, Put, Row
 
 RUNS: Final = "remote_runs"
 OPEN: Final = "remote_open"
@@ -262,9 +262,7 @@ class RemoteRuns:
         """Where the session's open runs stand, as far as this ingress was told."""
         told: list[Delivery] = []
         for run_id, _ in await self.open_runs(session_id):
-            events = await self.journal.read_back(
-                records.session_stream(session_id), subject=run_id
-            )
+            events = await self._states_and_asks(session_id, run_id)
             states = [one for one in events if one.type == deliveries.STATE]
             name = records.decode_members(states[0].data)["state"] if states else "RUNNING"
             told.append(deliveries.state(run_id, name))
@@ -276,6 +274,16 @@ class RemoteRuns:
                 if row is not None and not _decode_waiting(row.value).settled:
                     told.append(asked)
         return told
+
+    async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
+        """Of what the session was told of a run, newest first; most of it is what was said."""
+        stream = records.session_stream(session_id)
+        found: list[Event] = []
+        before: int | None = None
+        while page := await self.journal.read_back(stream, before=before, subject=run_id):
+            found += [one for one in page if one.type == deliveries.STATE or one.type in ASKS]
+            before = page[-1].seq
+        return found
 
 
 def was_told(run: RunRow, event_id: str) -> bool:

@@ -56,6 +56,10 @@ class Disconnected(Exception):
     """The connection is gone and could not be had again."""
 
 
+class Superseded(Exception):
+    """The same request was asked for again in this session: what comes of it goes there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """How to come back: the seed's RECONNECT_CONFIG. `retries=None` never gives up."""
@@ -134,13 +138,17 @@ class Session:
     async def invoke(
         self, content: str, *, agent_id: str, request_id: str = "", role: str = "user"
     ) -> AsyncIterator[wire.AnySessionEvent]:
-        """Ask an agent; every event of the run, the last one `Done` or `Error`."""
+        """Ask an agent; every event of the run, the last one `Done` or `Error`.
+
+        Raises Superseded where the same request is asked for again meanwhile.
+        """
         if self._over is not None:
             raise self._over
         request_id = request_id or f"req_{secrets.token_hex(8)}"
         message = wire.Message(role, content)
         run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
         wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
+        self._supersede(request_id)
         self._asked[request_id] = run
         if request_id in self._started and self._socket is not None:
             await self._socket.close()  # only who connects anew is told of a run from its start
@@ -159,6 +167,12 @@ class Session:
                 del self._asked[request_id]
             if self._runs.get(run.run_id) is run:
                 del self._runs[run.run_id]
+
+    def _supersede(self, request_id: str) -> None:
+        """A run has one reader here: who asked for it before would wait in vain."""
+        if (earlier := self._asked.get(request_id)) is not None:
+            self._runs.pop(earlier.run_id, None)
+            earlier.events.put_nowait(Superseded(f"request {request_id} was asked for again"))
 
     async def ask(self, content: str, *, agent_id: str) -> str:
         """The whole of an agent's answer; raises Refused where the run ends badly."""

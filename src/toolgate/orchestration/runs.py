@@ -316,12 +316,8 @@ class Runs:
 
     async def verdict(self, approval_id: str) -> str:
         """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
-        line = await self.find_approval(approval_id)
-        for event in await self.journal.read_back(pipeline.APPROVALS, subject=line.run_id):
-            told = records.decode_members(event.data)
-            if event.type in SETTLED and told.get("approval_id") == approval_id:
-                return str(told["status"])
-        return PENDING
+        row = await self.journal.get(pipeline.APPROVALS, approval_id)
+        return PENDING if row is None else str(records.decode_members(row.value)["status"])
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Hear of decisions that came by another door, and let their runs go on."""
@@ -461,12 +457,6 @@ class Runs:
     async def _approval_told(self, state: RunState, call: CallState) -> Delivery:
         line = await self.find_approval(call.approval_id)
         return Delivery(deliveries.APPROVAL_REQUIRED, state.run_id, line.told)
-
-    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
-        """What the run's session was told of it, past a session number."""
-        state = await self.state(run_id)
-        stream = records.session_stream(state.session_id)
-        return await self.journal.read(stream, after=after, subject=run_id)
 
 
 def _end_rows(state: RunState) -> list[Operation]:

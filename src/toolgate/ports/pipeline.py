@@ -53,7 +53,8 @@ class Rider:
 Started = Callable[[], Awaitable[None]]  # let through, and about to run
 
 # The stream that tells of approvals: an event's subject is the run that waits, and its data has
-# `approval_id`, `run_id` and `status` (PENDING, APPROVED, REJECTED, EXPIRED).
+# `approval_id`, `run_id` and `status` (PENDING, APPROVED, REJECTED, EXPIRED). The rows of the same
+# name have the latest of that, by the approval's id.
 APPROVALS: Final = "approvals"
 DECIDED: Final = "decided"
 EXPIRED: Final = "expired"

@@ -387,7 +387,9 @@ class TaskRuntime:
         raise Unavailable("the run's state cannot be written")
 
     async def _end(self, live: LiveRun, command: TaskCommand) -> None:
-        """Write the run's end; where that cannot be done, give up the slot."""
+        """Write the run's end; where that cannot be done, give up the slot and write it later."""
+        if live.deadline is not None:
+            live.deadline.cancel()  # it has come to its end, however long that takes to write
         try:
             await self._write(live, command)
         except Conflict:  # canceled or out of time in the same moment
@@ -395,8 +397,17 @@ class TaskRuntime:
         except Unavailable:
             self._running.discard(live.run.run_id)
             self._stop_worker(live)
-            live.over.set()  # whoever waits is told that it runs; the next start knows better
+            live.over.set()  # whoever waits is told that it runs
+            self._spawn(self._end_later(live, command))
             self._fill()
+
+    async def _end_later(self, live: LiveRun, command: TaskCommand) -> None:
+        """Once there is room: until then a restart would take the run for an interrupted one."""
+        with contextlib.suppress(Conflict):  # canceled meanwhile
+            while not live.run.is_over:
+                await asyncio.sleep(WRITING_PAUSES_S[-1])
+                with contextlib.suppress(Unavailable):
+                    await self._command(live, command)
 
     async def _time_out(self, live: LiveRun) -> None:
         error = TaskError(

@@ -14,7 +14,7 @@ from toolgate.domain.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
 from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Append, Journal, NewEvent, Operation
+from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put
 from toolgate.ports.pipeline import (
     APPROVALS,
     DECIDED,
@@ -152,11 +152,14 @@ class FakePipeline:
             raise Refused("nobody decides what they asked for themselves")
         asked.verdict = verdict
         if self.journal is not None:
-            told = {"approval_id": approval_id, "run_id": request.run_id, "status": verdict}
+            members = {"approval_id": approval_id, "run_id": request.run_id, "status": verdict}
+            told = json.dumps(members).encode()
             kind = EXPIRED if verdict == "EXPIRED" else DECIDED
-            event = NewEvent(kind, json.dumps(told).encode(), request.run_id)
+            row = Put(APPROVALS, approval_id, told)
             with contextlib.suppress(Unavailable):  # between two starts nobody hears of it
-                await self.journal.commit(Append(APPROVALS, [event]))
+                await self.journal.commit(
+                    row, Append(APPROVALS, [NewEvent(kind, told, request.run_id)])
+                )
         return request.request_id
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:

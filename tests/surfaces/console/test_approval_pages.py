@@ -15,7 +15,7 @@ from toolgate.orchestration import records
 from toolgate.orchestration.runs import Runs
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.journal import Operation, Put
-from toolgate.surfaces.console.approvals import SHOWN, ApprovalPages
+from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -91,3 +91,10 @@ async def test_the_approval_that_was_decided_last_is_the_first_of_the_recent_one
         await parts.approvals.decide(name, approve=False, decided_by="operator")
     told: dict[str, Any] = await ApprovalPages(parts).listed(Request({"type": "http"}))
     assert [one["id"][-1] for one in told["recent"]] == ["1", "3", "0"]
+
+
+async def test_what_was_decided_last_is_shown_whatever_the_names_of_all_the_others() -> None:
+    told: dict[str, Any] = await ApprovalPages(await asking(LOOKED_AT + 1)).listed(
+        Request({"type": "http"})
+    )
+    assert [one["id"] for one in told["recent"]] == ["apr_req_00000"]

@@ -1,5 +1,6 @@
 """The overview of a busy hour: it says where it has not counted all of it."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from toolgate.adapters.bus_local import LocalBus
 from toolgate.orchestration import records
 from toolgate.orchestration.records import RunLine
 from toolgate.ports.journal import Put
-from toolgate.surfaces.console.overview import LOOKED_AT, OverviewPage
+from toolgate.surfaces.console.overview import LOOKED_AT, RUNNING_SHOWN, OverviewPage
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -21,17 +22,22 @@ async def nothing(**_: object) -> list[Any]:
     return []
 
 
-async def overview_of(count: int) -> dict[str, Any]:
+async def overview_of(count: int, *, is_open: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    async def open_runs() -> Sequence[tuple[str, str]]:
+        return is_open
+
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
     run = RunLine("", "sess_1", "echo", "amara", "DONE", clock.now_ms(), 1, "", "", "", 0)
-    line = msgspec.json.encode(run)
-    await journal.commit(*(Put(records.RUNS, f"run_{number:05}", line) for number in range(count)))
+    names = (f"run_{number:05}" for number in range(count))
+    lines = ((name, msgspec.structs.replace(run, run_id=name)) for name in names)
+    rows = (Put(records.RUNS, name, msgspec.json.encode(line)) for name, line in lines)
+    await journal.commit(*rows)
     parts = SimpleNamespace(
         version="1",
         clock=clock,
         journal=journal,
-        runs=SimpleNamespace(open_runs=nothing),
+        runs=SimpleNamespace(open_runs=open_runs),
         approvals=SimpleNamespace(pending=nothing),
         evidence=SimpleNamespace(failure=""),
         policy=SimpleNamespace(current=SimpleNamespace(version="", rules=()), error=""),
@@ -46,3 +52,16 @@ async def test_an_hour_with_more_runs_than_are_looked_at_is_called_partial(
 ) -> None:
     hour = (await overview_of(LOOKED_AT + more))["hour"]
     assert (hour["runs"], hour["partial"]) == (LOOKED_AT, is_partial)
+
+
+async def test_of_the_runs_at_work_the_newest_are_shown_whatever_their_sessions_are_called() -> (
+    None
+):
+    of_sessions = [
+        (f"run_{RUNNING_SHOWN - number:05}", f"s_{number:05}")
+        for number in range(RUNNING_SHOWN + 1)
+    ]
+    told = await overview_of(RUNNING_SHOWN + 1, is_open=of_sessions)
+    shown = [msgspec.json.decode(bytes(line))["run_id"] for line in told["running"]]
+    assert shown == sorted((run_id for run_id, _ in of_sessions), reverse=True)[:RUNNING_SHOWN]
+    assert told["running_total"] == RUNNING_SHOWN + 1

@@ -1,13 +1,14 @@
 """Approvals: what would be done, by whom, why the policy asks; and a person's word on it."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.approvals import Approval, ApprovalStatus
+from toolgate.domain.approvals import Approval
 from toolgate.domain.errors import Damaged, NotFound
 from toolgate.execution import approvals as kept
 from toolgate.orchestration import records
@@ -15,7 +16,7 @@ from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, bo
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50
-LOOKED_AT: Final = 1_000  # rows, for the recent ones
+LOOKED_AT: Final = 1_000  # events, for the recent ones
 
 
 class Word(msgspec.Struct):
@@ -55,19 +56,18 @@ class ApprovalPages:
             "now": now,
             "total": len(pending),
             "pending": [await self._with_call(approval) for approval in pending[:SHOWN]],
-            "recent": [await self._shown(one) for one in await self._decided(now)],
+            "recent": [await self._shown(one) for one in await self._decided()],
         }
 
     async def waiting(self, _: Request) -> Answer:
         """How many: every page shows it, and asks again at each that comes or goes."""
         return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
 
-    async def _decided(self, now: int) -> list[Approval]:
-        """Those that were decided last. Their names say nothing: services choose their own."""
-        rows = await self.parts.journal.scan(kept.COLLECTION, limit=LOOKED_AT, newest_first=True)
-        found = (kept.decode(row.value).at(now) for row in rows)
-        decided = (one for one in found if one.status is not ApprovalStatus.PENDING)
-        return sorted(decided, key=lambda one: one.decided_at or one.expires_at)[: -RECENT - 1 : -1]
+    async def _decided(self) -> list[Approval]:
+        """Those that were decided last; their names say nothing: services choose their own."""
+        events = await self.parts.journal.read_back(kept.STREAM, limit=LOOKED_AT)
+        decided = (kept.decode(event.data) for event in events if event.type != kept.ASKED)
+        return [*islice(decided, RECENT)]
 
     async def one(self, request: Request) -> Answer:
         approval = await self.parts.approvals.get(request.path_params["id"])

@@ -92,7 +92,7 @@ class OverviewPage:
     async def _running(self) -> list[Any]:
         """Those that have not ended, newest first."""
         found: list[Any] = []
-        for run_id, _ in reversed(await self.parts.runs.open_runs()):
+        for run_id, _ in sorted(await self.parts.runs.open_runs(), reverse=True):
             if len(found) >= RUNNING_SHOWN:
                 found.append(None)  # only counted
                 continue

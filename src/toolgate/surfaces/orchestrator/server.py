@@ -188,13 +188,16 @@ class OrchestratorApi:
 
     async def _stream(self, run_id: str, session_id: str, *, after: int) -> AsyncIterator[bytes]:
         """The events of one run, until its last."""
-        stream = session_stream(session_id)
-        first = await self.runs.journal.read(stream, after=after, subject=run_id, limit=1)
+        journal, stream = self.runs.journal, session_stream(session_id)
+        if after > (await journal.head(stream)).last:  # it has read what a power cut took
+            latest = await journal.read_back(stream, subject=run_id, limit=1)
+            after = latest[0].seq - 1 if latest else 0
+        first = await journal.read(stream, after=after, subject=run_id, limit=1)
         if first:  # what the session was told before is not read at all
             after = first[0].seq - 1
         elif (await self.runs.state(run_id)).ended:
             return
-        batches = follow(self.runs.journal, self.bus, stream, after=after, recheck=self.silence_s)
+        batches = follow(journal, self.bus, stream, after=after, recheck=self.silence_s)
         async with aclosing(batches):
             async for batch in batches:
                 if not batch:
