@@ -36,7 +36,7 @@ PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 class Provider:
     """Answers with what a test gives it, one entry per request."""
 
-    answers: list[tuple[int, list[dict[str, Any]] | dict[str, Any]]]
+    answers: list[tuple[int, Any]]
     asked: list[dict[str, Any]] = field(default_factory=list)
     retry_after: str = "0"
     breaks_off: bool = False
@@ -51,8 +51,7 @@ class Provider:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in answer:
-            assert isinstance(event, dict)
-            name = f"event: {event['type']}\n" if "type" in event else ""
+            name = f"event: {event['type']}\n" if event and "type" in event else ""
             await response.write(f"{name}data: {json.dumps(event)}\n\n".encode())
         if request.path == PATHS["openai"] and not self.breaks_off:
             await response.write(b"data: [DONE]\n\n")
@@ -341,8 +340,33 @@ def without_reason(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("openai", None),
+        ("openai", {"choices": [None]}),
+        ("openai", {"choices": [{"index": 0, "delta": {"tool_calls": [None]}}]}),
+        ("openai", {"choices": "none"}),
+        ("anthropic", {"type": "message_delta", "delta": None, "usage": None}),
+        (
+            "anthropic",
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": None},
+            },
+        ),
+    ],
+)
+async def test_an_answer_of_another_shape_is_the_models_failure(kind: str, event: Any) -> None:
+    *_, end = whole = text_answer(kind)
+    async with provider((200, [*whole[:3], event, end])) as model:
+        with pytest.raises(AgentFailed, match="model failed"):
+            await steps(agent_at(kind, model.url))
+
+
 async def test_arguments_that_are_no_json_object_are_not_handed_to_a_tool() -> None:
-    for arguments in ('{"zone": ', "[1]", '"UTC"'):
+    for arguments in ('{"zone": ', "[1]", '"UTC"', '{"zone": NaN}', '{"zone": [-1e999]}'):
         function = {"name": "clock__read", "arguments": arguments}
         call = {"index": 0, "id": "t1", "type": "function", "function": function}
         answer = openai_chunks({"tool_calls": [call]}, finish="tool_calls")

@@ -295,3 +295,29 @@ async def test_a_browser_that_is_busy_for_some_seconds_is_not_taken_for_one_that
         assert read.is_alive
     finally:
         await browser.close()
+
+
+async def test_a_tab_that_crashed_while_nobody_used_it_is_used_by_nobody(
+    a_site: Site,
+) -> None:
+    browser = PlaywrightBrowser(BrowserOptions(spares=0))
+    try:
+        session = await browser.open(trust=Trust.LOCAL)
+        async with session.tab(run_id="run_1") as tab:
+            await tab.visit(a_site.url("/n/1"))
+        for process in renderers(browser):
+            os.kill(process, signal.SIGKILL)
+        await until(lambda: not tab.is_usable, within_s=20)
+        async with session.tab(run_id="run_2") as tab:
+            assert (await tab.read(a_site.url("/n/2"), ExtractOptions())).title == "Page 2"
+    finally:
+        await browser.close()
+
+
+def renderers(browser: PlaywrightBrowser) -> list[int]:
+    """Those of its processes in which pages live."""
+    return [
+        process
+        for process in browser.processes()
+        if b"--type=renderer" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]

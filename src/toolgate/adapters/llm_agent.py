@@ -6,6 +6,7 @@ decides on. The libraries are heavy and an extra, so they are imported with the 
 
 import asyncio
 import itertools
+import json
 import logging
 import math
 import re
@@ -19,6 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -292,9 +294,12 @@ class _PydanticAi:
         parameters = self._models.ModelRequestParameters(function_tools=offered)
         ending = _Ending()
         _ending.set(ending)
-        async with self._direct.model_request_stream(
-            model, messages, model_request_parameters=parameters
-        ) as stream:
+        async with (
+            self._readable(),
+            self._direct.model_request_stream(
+                model, messages, model_request_parameters=parameters
+            ) as stream,
+        ):
             half = ""
             async for event in stream:
                 if isinstance(event, m.PartStartEvent) and isinstance(event.part, m.TextPart):
@@ -324,6 +329,16 @@ class _PydanticAi:
         usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
         yield EndTurn(calls, usage)
 
+    @asynccontextmanager
+    async def _readable(self) -> AsyncIterator[None]:
+        """The libraries take the shape of an answer on trust: what they stumble over is the model's."""
+        try:
+            yield
+        except self.errors:
+            raise
+        except Exception as stumbled:
+            raise self._broken(f"its answer is unreadable: {_short(stumbled)}") from stumbled
+
 
 def _whole_characters(text: str) -> tuple[str, str]:
     """The text, and the first half of a character that it ends with: JSON may cut one in two."""
@@ -336,7 +351,9 @@ def _whole_characters(text: str) -> tuple[str, str]:
 
 def _arguments(part: Any) -> dict[str, Any]:
     try:
-        return dict(part.args_as_dict(raise_if_invalid=True))
+        given = dict(part.args_as_dict(raise_if_invalid=True))
+        json.dumps(given, allow_nan=False)  # the library takes NaN and Infinity, which JSON has not
+        return given
     except (ValueError, AssertionError) as bad:
         raise AgentFailed(
             FAILED, f"the model's arguments for {part.tool_name} are no JSON object"

@@ -333,7 +333,7 @@ class PlaywrightSession:
     @asynccontextmanager
     async def tab(self, *, run_id: str) -> AsyncIterator["PlaywrightTab"]:
         async with self._room, self.owner.slots.slot(run_id), self._told_of_death():
-            tab = self._idle.pop() if self._idle else PlaywrightTab(self, *await self.new_page())
+            tab = self._idle_tab() or PlaywrightTab(self, *await self.new_page())
             try:
                 yield tab
             except ToolgateError:
@@ -391,6 +391,15 @@ class PlaywrightSession:
             self._ours.add(page)
         page.once("close", lambda closed: self._ours.discard(closed))
         return page
+
+    def _idle_tab(self) -> "PlaywrightTab | None":
+        """One that has not crashed since it was kept."""
+        while self._idle:
+            tab = self._idle.pop()
+            if tab.is_usable:
+                return tab
+            tab.discard()
+        return None
 
     def _keep(self, tab: "PlaywrightTab") -> None:
         worn = tab.navigations >= self.owner.options.navigations_per_tab

@@ -12,8 +12,10 @@ import socket
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
@@ -32,6 +34,7 @@ REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CHUNK: Final = 65536
 GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 GZIP_MARK: Final = b"\x1f"  # of its two bytes, the one that may be all there is yet
+LOOKUPS: Final = 32  # at once
 
 # The connection is ours to manage; a caller who sets these could speak for another request.
 FORBIDDEN_HEADERS: Final = frozenset(
@@ -46,6 +49,10 @@ CARRIED_HEADERS: Final = frozenset({"accept", "accept-language", "content-type",
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\uffff]{0,8192}")
 
+# Threads of their own: a name that nobody answers for holds one for half a minute, and blobs,
+# evidence and policies must not wait for it.
+_lookups: Final = ThreadPoolExecutor(LOOKUPS, "lookup")
+
 
 @dataclass(frozen=True, slots=True)
 class WebLimits:
@@ -59,7 +66,8 @@ DEFAULT_LIMITS: Final = WebLimits()
 
 
 async def system_resolve(name: str, port: int) -> Sequence[str]:
-    infos = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+    infos = await asyncio.get_running_loop().run_in_executor(_lookups, ask)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
@@ -271,20 +279,20 @@ class GuardedWeb:
             raise Unavailable(f"{url.origin} does not answer: {type(error).__name__}") from error
 
     async def _read(self, answer: aiohttp.ClientResponse, url: Url) -> tuple[bytes, bool]:
-        inflate = _inflater(answer.headers.get("Content-Encoding", ""))
+        inflater = _inflater(answer.headers.get("Content-Encoding", ""))
         limit = self._limits.body_bytes
         received = 0
         body = bytearray()
         async for chunk in answer.content.iter_chunked(CHUNK):
             received += len(chunk)
             try:
-                body += inflate(chunk, limit + 1 - len(body))
+                body += inflater.inflate(chunk, limit + 1 - len(body))
             except zlib.error as error:
                 raise Unavailable(f"{url.origin} sent what cannot be decompressed") from error
             if len(body) > limit or received > limit:
                 answer.close()  # what follows isn't wanted; the connection cannot be used again
                 return bytes(body[:limit]), True
-        return bytes(body), False
+        return bytes(body), not inflater.is_done
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -310,46 +318,70 @@ def _after_redirect(
     return method, headers, body
 
 
-def _inflater(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Decompress at most so many bytes of a chunk; a bomb costs no more than the limit."""
+class _Inflater(Protocol):
+    @property
+    def is_done(self) -> bool:
+        """Whether no more is to come, as far as what came says so."""
+        ...
+
+    def inflate(self, chunk: bytes, room: int) -> bytes:
+        """Decompress at most so many bytes of a chunk; a bomb costs no more than the limit."""
+        ...
+
+
+def _inflater(encoding: str) -> _Inflater:
     match encoding.strip().lower():
         case "" | "identity":
-            return lambda chunk, room: chunk[: max(room, 0)]
+            return _Plain()
         case "gzip" | "x-gzip":
-            return _gunzip()
+            return _Gunzip()
         case "deflate":
-            return _undeflate()
+            return _Undeflate()
         case _:
             raise Unavailable(f"the answer is encoded as {encoding[:40]!r}, which wasn't asked for")
 
 
-def _gunzip() -> Callable[[bytes, int], bytes]:
-    """One member after the other (RFC 1952, 2.2); what follows the last is let be."""
-    unzip = zlib.decompressobj(wbits=GZIP_BITS)
+class _Plain:
+    is_done = True
 
-    def inflate(chunk: bytes, room: int) -> bytes:
-        nonlocal unzip
-        found = unzip.decompress(chunk, room)
-        while len(found) < room and (rest := unzip.unused_data).startswith(GZIP_MARK):
-            unzip = zlib.decompressobj(wbits=GZIP_BITS)
-            found += unzip.decompress(rest, room - len(found))
+    def inflate(self, chunk: bytes, room: int) -> bytes:
+        return chunk[: max(room, 0)]
+
+
+class _Gunzip:
+    """One member after the other (RFC 1952, 2.2); what follows the last is let be."""
+
+    def __init__(self) -> None:
+        self._unzip = zlib.decompressobj(wbits=GZIP_BITS)
+        self._begun = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._unzip.eof or not self._begun
+
+    def inflate(self, chunk: bytes, room: int) -> bytes:
+        self._begun = True
+        found = self._unzip.decompress(chunk, room)
+        while len(found) < room and (rest := self._unzip.unused_data).startswith(GZIP_MARK):
+            self._unzip = zlib.decompressobj(wbits=GZIP_BITS)
+            found += self._unzip.decompress(rest, room - len(found))
         return found
 
-    return inflate
 
-
-def _undeflate() -> Callable[[bytes, int], bytes]:
+class _Undeflate:
     """With zlib's header or, as some servers send it, without (RFC 9110, 8.4.1.2)."""
-    unzip = None
 
-    def inflate(chunk: bytes, room: int) -> bytes:
-        nonlocal unzip
-        if unzip is None:
+    _unzip: "zlib._Decompress | None" = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._unzip is None or self._unzip.eof
+
+    def inflate(self, chunk: bytes, room: int) -> bytes:
+        if self._unzip is None:
             headed = chunk[0] & 0x0F == zlib.DEFLATED
-            unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
-        return unzip.decompress(chunk, room)
-
-    return inflate
+            self._unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
+        return self._unzip.decompress(chunk, room)
 
 
 def _with_hops(answer: WebResponse, hops: Sequence[str]) -> WebResponse:

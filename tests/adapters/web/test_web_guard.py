@@ -3,14 +3,19 @@
 import asyncio
 import gzip
 import socket
+import threading
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Never
 
 import pytest
 
 from tests.adapters.web.inside import Inside, Liar
 from tests.adapters.web.ssrf_payloads import payloads
+from tests.tasks.runtimes import until
+from toolgate.adapters.blobs_disk import DiskBlobs
 from toolgate.adapters.web_guard import Guard, GuardedWeb, WebLimits, connect
 from toolgate.domain.addresses import Host, parse_host
 from toolgate.domain.errors import Invalid, Unavailable
@@ -287,6 +292,46 @@ async def test_a_damaged_answer_is_unavailable(
 
 
 @pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)],
+)
+@pytest.mark.parametrize("ended_by", ["length", "close"])
+async def test_a_compressed_answer_that_ends_too_early_is_said_to_be_cut(
+    inside: Inside,
+    open_web: GuardedWeb,
+    encoding: str,
+    pack: Callable[[bytes], bytes],
+    ended_by: str,
+) -> None:
+    text = b"all that was to be said, " * 3 + b"and its end"
+    body = pack(text)[:-12]
+    inside.answer = answer_with(body, f"Content-Encoding: {encoding}")
+    if ended_by == "close":
+        inside.answer = inside.answer.replace(b"Content-Length", b"X-Length")
+    answer = await open_web.fetch(WebRequest(f"http://127.0.0.1:{inside.port}/"))
+    assert text.startswith(answer.body)
+    assert answer.truncated
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_an_empty_answer_that_calls_itself_compressed_is_whole(
+    inside: Inside, open_web: GuardedWeb, encoding: str
+) -> None:
+    inside.answer = answer_with(b"", f"Content-Encoding: {encoding}")
+    answer = await open_web.fetch(WebRequest(f"http://127.0.0.1:{inside.port}/"))
+    assert (answer.body, answer.truncated) == (b"", False)
+
+
+@pytest.mark.parametrize("headers", [("Content-Encoding: gzip",), ()])
+async def test_an_answer_shorter_than_it_said_is_unavailable(
+    inside: Inside, open_web: GuardedWeb, headers: tuple[str, ...]
+) -> None:
+    inside.answer = answer_with(gzip.compress(b"text"), *headers)[:-1]
+    with pytest.raises(Unavailable):
+        await open_web.fetch(WebRequest(f"http://127.0.0.1:{inside.port}/"))
+
+
+@pytest.mark.parametrize(
     ("size", "cut"), [(999, False), (1000, False), (1001, True), (70_000, True)]
 )
 @pytest.mark.requirement("002/system/fetch-cap")
@@ -356,3 +401,27 @@ async def test_a_name_without_an_address_is_unavailable() -> None:
 
     with pytest.raises(Unavailable):
         await Guard(resolve=nothing).addresses(Host("empty.example.com"), 80)
+
+
+async def test_names_that_nobody_answers_for_hold_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    over = threading.Event()
+
+    def silent(name: str, *_: object, **__: object) -> Never:
+        asked.append(name)
+        over.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    names = [Host(f"slow-{number}.example.com") for number in range(100)]
+    waiting = [asyncio.ensure_future(Guard().addresses(name, 80)) for name in names]
+    try:
+        async with asyncio.timeout(10):
+            await until(lambda: bool(asked))
+            blobs = DiskBlobs(tmp_path)
+            assert await blobs.get(await blobs.put(b"kept")) == b"kept"
+    finally:
+        over.set()
+        await asyncio.gather(*waiting, return_exceptions=True)

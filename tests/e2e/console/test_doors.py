@@ -39,6 +39,12 @@ async def test_a_wrong_token_opens_nothing_and_the_executors_is_wrong(program: P
                 assert "Set-Cookie" not in answer.headers
 
 
+async def test_a_body_nested_without_end_is_invalid(program: Program) -> None:
+    deep = b'{"token":"guess","more":' + b"[" * 2_000 + b"]" * 2_000 + b"}"
+    async with aiohttp.ClientSession(headers=MARK) as http:
+        assert await status_of(http, "POST", f"{api(program)}/sign-in", data=deep) == 400
+
+
 @pytest.mark.parametrize(
     "headers",
     [

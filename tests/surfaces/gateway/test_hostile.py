@@ -89,10 +89,13 @@ async def test_a_member_said_twice_is_invalid(door: Door) -> None:
 
 async def test_depth_without_end_is_invalid(door: Door) -> None:
     device = await door.pair()
-    for depth in (MAX_DEPTH + 1, 5_000, 400_000):
+    told = set()
+    for depth in (MAX_DEPTH + 1, 2_000, 5_000, 400_000):
         text = b'{"payload":{"name":"echo","args":{"a":' + b"[" * depth + b"]" * depth + b"}}}"
         answer = await send(device, text)
         assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
+        told.add(answer.json["error"]["message"])
+    assert len(told) == 1, "it is the depth that is wrong, however deep"
     shallow = b'{"payload":{"name":"echo","args":{"a":' + b"[" * 50 + b"]" * 50 + b"}}}"
     assert (await send(device, shallow)).status == 200
     wide = {"payload": {"name": "echo", "args": {"a": [[] for _ in range(500)]}}}

@@ -83,6 +83,25 @@ async def test_the_docs_page_is_readable_and_asks_nothing_of_others(door: Door) 
     assert "https://" not in text
 
 
+async def test_the_docs_page_shows_what_to_send_and_what_comes_back(door: Door) -> None:
+    document = (await door.ask("GET", "/openapi.json")).json
+    text = (await door.ask("GET", "/docs")).body.decode()
+    linked = set(re.findall(r'href="#([^"]+)"', text))
+    assert linked <= set(re.findall(r'id="([^"]+)"', text))
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            if "requestBody" in operation:
+                sent = operation["requestBody"]["content"]["application/json"]["schema"]
+                assert sent["$ref"].rpartition("/")[2] in linked, path
+            for parameter in operation["parameters"]:
+                assert parameter["name"] in text, path
+    for name, schema in document["components"]["schemas"].items():
+        for member in schema.get("properties", ()):
+            assert f"<code>{member}</code>" in text, name
+        for value in schema.get("enum", ()):
+            assert f"<code>{value}</code>" in text, name
+
+
 async def test_every_v2_method_whose_route_is_here_is_served(door: Door) -> None:
     served = {route.v2: route.key for route in door.parts.gateway.table.routes if route.v2}
     assert served.items() <= V2_METHODS.items()

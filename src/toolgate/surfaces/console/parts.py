@@ -11,6 +11,7 @@ from toolgate import asgi
 from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.pairing import Pairing
 from toolgate.admission.registry import Registry
+from toolgate.contracts.wire import UNREADABLE
 from toolgate.domain.errors import Invalid
 from toolgate.domain.policy.model import Policy
 from toolgate.domain.tools import JsonValue
@@ -148,7 +149,7 @@ async def body_of(request: Request, model: type[S]) -> S:
     """The body as this model; raises Invalid, BodyTooLarge."""
     try:
         return msgspec.json.decode(await asgi.read_body(request), type=model)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+    except UNREADABLE as wrong:
         raise Invalid(str(wrong), field="body") from wrong
 
 

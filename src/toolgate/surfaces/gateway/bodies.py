@@ -13,6 +13,7 @@ from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE
 from toolgate.domain.errors import Invalid
 
 MAX_DEPTH: Final = 64  # ours: nothing that means well is deeper
+TOO_DEEP: Final = "the body is nested too deep"
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder().decode
 _OPENING: Final = (b"{", b"[")
@@ -23,6 +24,8 @@ def canonical(raw: bytes) -> bytes:
     """Raises Invalid for what is not JSON, says a member twice or is nested too deep."""
     try:
         document = _decode(raw)
+    except RecursionError as deep:
+        raise Invalid(TOO_DEEP) from deep
     except UNREADABLE as unreadable:
         raise Invalid("the body is not JSON in UTF-8") from unreadable
     if sum(raw.count(sign) for sign in _OPENING) > MAX_DEPTH:
@@ -46,7 +49,7 @@ def check_id(name: str, value: str) -> str:
 
 def _check_depth(value: Any, left: int) -> None:
     if left < 0:
-        raise Invalid("the body is nested too deep")
+        raise Invalid(TOO_DEEP)
     if isinstance(value, dict):
         for member in value.values():
             _check_depth(member, left - 1)

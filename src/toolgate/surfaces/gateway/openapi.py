@@ -1,6 +1,5 @@
 """The gateway's OpenAPI 3.1 document, made from the wire's models and the table of routes."""
 
-import html
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from toolgate.contracts.wire import MAX_ID_CHARS
 from toolgate.surfaces.gateway.routes import Access, Route
 
 OPENAPI_PATH: Final = "/openapi.json"
-DOCS_PATH: Final = "/docs"
 REF: Final = "#/components/schemas/{name}"
 ID_PATTERN: Final = r"^[^\u0000-\u001f\u007f]+$"
 
@@ -253,37 +251,3 @@ def _tighten(schema: Any) -> Any:
     if tight.get("type") == "string" and tight.get("maxLength") == MAX_ID_CHARS:
         tight["pattern"] = ID_PATTERN
     return tight
-
-
-def docs_page(routes: Sequence[Route], *, version: str) -> str:
-    """The same, for a person: no script, nothing from elsewhere."""
-    rows = "".join(
-        f"<tr><td><code>{html.escape(route.key)}</code></td><td>{html.escape(route.summary)}</td>"
-        f"<td>{route.access}</td><td><code>{html.escape(route.v2)}</code></td></tr>"
-        for route in routes
-    )
-    codes = "".join(
-        f"<tr><td><code>{code}</code></td><td>{told.status}</td><td>{html.escape(told.meaning)}"
-        f"</td><td>{html.escape(told.action)}</td></tr>"
-        for code, told in wire.ERROR_CODES.items()
-    )
-    headers = "".join(
-        f"<tr><td><code>{name}</code></td><td>{html.escape(meaning)}</td></tr>"
-        for name, meaning in wire.HEADERS.items()
-    )
-    return _PAGE.format(version=html.escape(version), rows=rows, codes=codes, headers=headers)
-
-
-_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Toolgate gateway</title><style>
-:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
-body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem }}
-table {{ border-collapse: collapse; width: 100% }}
-td, th {{ text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; vertical-align: top }}
-</style><h1>Toolgate gateway {version}</h1>
-<p>The whole of it, for machines: <a href="/openapi.json">openapi.json</a>.</p>
-<h2>Routes</h2><table><tr><th>route<th>what<th>who<th>on /v2/ws</tr>{rows}</table>
-<h2>Error codes</h2><table><tr><th>code<th>status<th>meaning<th>what to do</tr>{codes}</table>
-<h2>Headers</h2><table>{headers}</table></html>
-"""

@@ -39,9 +39,10 @@ from toolgate.surfaces.gateway.answers import (
 from toolgate.surfaces.gateway.bodies import canonical
 from toolgate.surfaces.gateway.command_reading import Asked
 from toolgate.surfaces.gateway.commands import Commands
+from toolgate.surfaces.gateway.docs_page import DOCS_PATH, docs_page
 from toolgate.surfaces.gateway.doors import Doors, RawHeaders, text
 from toolgate.surfaces.gateway.events import Events
-from toolgate.surfaces.gateway.openapi import DOCS_PATH, OPENAPI_PATH, docs_page, document
+from toolgate.surfaces.gateway.openapi import OPENAPI_PATH, document
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.traces import trace_id_of
 from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
@@ -135,6 +136,7 @@ class Gateway:
         )
         self._refused: dict[str, float] = {}
         self._document: bytes | None = None
+        self._docs: str | None = None
 
     def app(self) -> "GatewayApp":
         return GatewayApp(self)
@@ -288,9 +290,11 @@ class Gateway:
         return Response(self._document, media_type="application/json")
 
     async def docs(self, _: Request) -> Response:
-        page = docs_page(self.table.routes, version=self._version)
+        if self._docs is None:
+            routes = self.table.routes
+            self._docs = docs_page(routes, document(routes, version=self._version))
         return Response(
-            page,
+            self._docs,
             media_type="text/html; charset=utf-8",
             headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"},
         )
