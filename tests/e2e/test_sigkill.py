@@ -112,7 +112,7 @@ async def lane(home: Path, seed: int) -> int:
     return sum(len(device.started) for device in devices)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.requirement("001/durability/invoke-survives", "001/durability/seq-survives")
 async def test_200_kills_under_load_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     runs = await asyncio.gather(*(lane(tmp_path / f"home{n}", seed=n) for n in range(LANES)))

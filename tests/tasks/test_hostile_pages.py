@@ -319,7 +319,7 @@ async def test_files_that_pages_give_unasked_are_not_left_lying(
 async def test_a_page_of_fifty_megabytes_is_read_within_its_limits(
     tmp_path: Path, site: Site
 ) -> None:
-    browser = SystemBrowser()
+    browser = SystemBrowser(BrowserOptions(soft_ms=60_000, navigation_ms=60_000))
     try:
         async with a_toolset(tmp_path, browser=browser, catalog=load_templates()) as toolset:
             (huge,) = await items(toolset, site.url("/huge"))
