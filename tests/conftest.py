@@ -1,5 +1,6 @@
-"""Where pytest itself breaks, it prints no summary: then say at the end what had gone wrong."""
+"""What holds for the whole of a test run."""
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -9,6 +10,12 @@ TOLD_LINES = 8  # of an error, from its end
 
 _failed: list[str] = []
 _broken: list[str] = []
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are here to stay: a collection of garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -22,6 +29,7 @@ def pytest_internalerror(excrepr: object) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_unconfigure(config: pytest.Config) -> Iterator[None]:
+    """Where pytest itself breaks it prints no summary: then say at the end what had gone wrong."""
     yield
     if _broken and not hasattr(config, "workerinput"):
         told = ["Failed before pytest broke:", *_failed, "Broke with:", _broken[0]]
