@@ -381,7 +381,7 @@ class Commands:
             self.records.event(entered, known.name, wire.EventStatus.FAILED),
             self.keys.told(slot, known),
         ]
-        if await self.states.known_state(entered.identity, known.request_id) is None:
+        if await self.states.known_state(who, known.request_id) is None:
             body = failure(_INTERRUPTED, known.trace_id).body
             writes += self.states.end(entered, body, waited=False)
         await self._try_commit(writes)
