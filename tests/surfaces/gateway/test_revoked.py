@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from toolgate.admission.registry import Registry
 from toolgate.admission.revocations import REVOCATIONS
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
-from toolgate.domain.devices import Kind
+from toolgate.domain.devices import Kind, Scope
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.runs import RunStatus
 from toolgate.domain.tools import Level, ToolOutput
@@ -262,6 +262,10 @@ async def set_to_work(device: Paired) -> str:
     return str(answer.data["runId"])
 
 
+async def without_agent(registry: Registry, device_id: str) -> None:
+    await registry.pair(device_id, Scope(), public_key="")
+
+
 async def status_of(door: Door, run_id: str) -> RunStatus:
     return (await door.runs.state(run_id)).status
 
@@ -326,8 +330,40 @@ async def test_another_token_in_the_place_of_one_leaves_the_runs_alone(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_revocation_that_a_kill_cut_short_is_carried_through_at_the_next_start(
-    tmp_path: Path,
+async def test_taking_the_scope_agent_away_cancels_the_runs_of_a_devices_agent_commands(
+    door: Door, slow: Slow
+) -> None:
+    run_id = await set_to_work(await door.pair(**ALL))
+    await door.pair(**{**ALL, "agent": False})
+    assert await status_of(door, run_id) is RunStatus.CANCELLED
+
+
+async def test_commands_that_wait_are_refused_once_their_scope_is_taken_away(
+    door: Door, slow: Slow
+) -> None:
+    door.pipeline.add("pay", Level.SIGN, echo)
+    device = await door.pair(**ALL)
+    await device.tool("pay", key="k", requestId="pays")
+    await device.post("/command/agent", {**at_work(), "requestId": "works"})
+    device = await door.pair(tools="read")
+    for name in ("pays", "works"):
+        state = (await device.get(f"/command/{name}?wait=10")).data
+        assert state["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+
+
+async def test_a_token_without_the_scope_agent_in_the_place_of_one_with_it_cancels_its_runs(
+    door: Door, slow: Slow
+) -> None:
+    made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+    bearer = {"Authorization": f"Bearer {made.data['token']}"}
+    asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+    await token(door, "POST", "/tokens", {"name": "ci", "scope": {**ALL, "agent": False}})
+    assert await status_of(door, asked.data["runId"]) is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+async def test_a_right_that_a_kill_took_away_only_in_part_is_gone_after_the_next_start(
+    tmp_path: Path, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()
@@ -341,7 +377,7 @@ async def test_a_revocation_that_a_kill_cut_short_is_carried_through_at_the_next
     journal = await SqliteJournal.open(killed / "journal.db", clock=clock, bus=LocalBus())
     registry = Registry(journal, clock, operator_token=OPERATOR)
     await registry.load()
-    await registry.revoke("laptop")  # here nobody cancels runs
+    await taken_away(registry, "laptop")  # here nobody cancels runs
     await journal.close()
     async with open_door(home=killed) as door:
         assert await status_of(door, run_id) is RunStatus.CANCELLED
@@ -367,15 +403,67 @@ async def test_a_run_that_cannot_be_cancelled_as_its_device_is_revoked_is_a_litt
             await asyncio.sleep(0.01)
 
 
-async def test_an_agents_command_that_was_let_in_as_its_device_was_revoked_starts_no_run(
-    door: Door,
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_starts_no_run(
+    door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
     await door.pair(**ALL)
     identity = door.parts.registry.identity("laptop")
     assert identity is not None
     planner = door.parts.commands.planners[Kind.AGENT]
     plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity)
-    await revoke(door)
+    await taken_away(door.parts.registry, "laptop")
     with pytest.raises(Forbidden):
         await plan.run(Ticket("cmd_1", "r"))
     assert await door.runs.open_runs() == []
+
+
+@pytest.mark.parametrize("healed_by_then", [True, False])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+async def test_a_revocation_that_waits_ends_nothing_that_is_started_after_the_next_pairing(
+    door: Door,
+    slow: Slow,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+    healed_by_then: bool,
+) -> None:
+    before = await set_to_work(await door.pair(**ALL))
+
+    async def fails(*_: object, **__: object) -> None:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Runs, "cancel", fails)
+        await taken_away(door.parts.registry, "laptop")
+        (waits,) = await door.journal.scan(REVOCATIONS)
+        device = None if healed_by_then else await door.pair(**ALL)
+    after = await set_to_work(device or await door.pair(**ALL))
+    await door.parts.revocations.on_due(waits)  # as it was read before
+    assert await status_of(door, before) is RunStatus.CANCELLED
+    slow.may_end.set()
+    async with asyncio.timeout(10):
+        while await status_of(door, after) is not RunStatus.DONE:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_script_whose_name_is_used_again_keeps_what_it_starts_then(
+    door: Door, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start() -> str:
+        made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+        bearer = {"Authorization": f"Bearer {made.data['token']}"}
+        asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+        return str(asked.data["runId"])
+
+    async def fails(*_: object, **__: object) -> None:
+        raise Unavailable("the disk is full")
+
+    before = await start()
+    with monkeypatch.context() as broken:
+        broken.setattr(Runs, "cancel", fails)
+        await token(door, "DELETE", "/tokens/ci")
+        (waits,) = await door.journal.scan(REVOCATIONS)
+    after = await start()
+    await door.parts.revocations.on_due(waits)
+    assert await status_of(door, before) is RunStatus.CANCELLED
+    assert await status_of(door, after) is not RunStatus.CANCELLED
