@@ -858,6 +858,7 @@ V2_METHODS: Final = {
     "pairing.revoke": "POST /pairing/revoke",
     "capabilities.register": "POST /capabilities/register",
     "capabilities.list": "GET /capabilities",
+    "capabilities.remove": "DELETE /capabilities/{capabilityId}",
     "executionTargets.list": "GET /execution-targets",
     "executionTargets.get": "GET /execution-targets/{targetId}",
     "executionTargets.put": "PUT /execution-targets/{targetId}",
