@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,12 +21,14 @@ from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, Eve
 from toolgate.domain.devices import Kind, Scope
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.runs import RunStatus
-from toolgate.domain.tools import Level, ToolOutput
+from toolgate.domain.tools import Level, Tool, ToolOutput
 from toolgate.orchestration.runs import Runs
+from toolgate.surfaces.gateway.command_states import OPEN
 from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import echo
+from toolgate.testing.upstreams import FakeUpstreams
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
 
@@ -467,3 +469,123 @@ async def test_a_script_whose_name_is_used_again_keeps_what_it_starts_then(
     await door.parts.revocations.on_due(waits)
     assert await status_of(door, before) is RunStatus.CANCELLED
     assert await status_of(door, after) is not RunStatus.CANCELLED
+
+
+class SlowServer:
+    """An MCP server that says what it offers once the test lets it."""
+
+    def __init__(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.door = door
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+        tools = (Tool("look", "", Level.READ, {}, True), Tool("pay", "", Level.SIGN, {}, False))
+        for tool in tools:
+            door.pipeline.add(f"mcp.docs.{tool.name}", tool.level, echo)
+        door.upstreams.offered["mcp.docs"] = tools
+        offers = FakeUpstreams.tools
+
+        async def slowly(upstreams: FakeUpstreams, *what: str, **more: str) -> Mapping[str, Tool]:
+            self.asked.set()
+            await self.may_answer.wait()
+            return await offers(upstreams, *what, **more)
+
+        monkeypatch.setattr(FakeUpstreams, "tools", slowly)
+
+    async def register(self) -> None:
+        terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write"}
+        await self.door.ask("POST", "/capabilities/register", body=terms, operator=True)
+
+    def command(self, action: str) -> dict[str, Any]:
+        return {"payload": {"capabilityId": "mcp.docs", "action": action}}
+
+
+async def without_mcp(registry: Registry, device_id: str) -> None:
+    await registry.pair(device_id, Scope(), public_key="")
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    server.may_answer.clear()
+    asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
+    async with asyncio.timeout(10):
+        await server.asked.wait()
+        await taken_away(door.parts.registry, "laptop")
+        server.may_answer.set()
+        answer = await asking
+    assert answer.json["ok"] is False
+    assert door.pipeline.ran == []
+
+
+async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_is_not_run(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    server.may_answer.clear()
+    asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
+    async with asyncio.timeout(10):
+        await server.asked.wait()
+        await door.ask("DELETE", "/capabilities/mcp.docs", operator=True)
+        server.may_answer.set()
+        answer = await asking
+    assert answer.code == ErrorCode.PERMISSION_DENIED
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    waits = await device.post("/command/mcp", server.command("pay"), key="k")
+    async with asyncio.timeout(10):
+        while door.parts.states._going_on:
+            await asyncio.sleep(0)
+        server.may_answer.clear()
+        server.asked.clear()
+        await door.pipeline.decide_approval(
+            waits.data["approvalId"], approve=True, decided_by="operator", reason=""
+        )
+        await server.asked.wait()
+        await taken_away(door.parts.registry, "laptop")
+        server.may_answer.set()
+        while await door.journal.scan(OPEN):
+            await asyncio.sleep(0.01)
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_its_right_is_gone(
+    door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
+) -> None:
+    began, may_fail = asyncio.Event(), asyncio.Event()
+
+    async def fails(_: object) -> ToolOutput:
+        began.set()
+        await may_fail.wait()
+        raise RuntimeError("no answer comes of it")
+
+    door.pipeline.add("write", Level.WRITE, fails)
+    device = await door.pair(**ALL)
+    both = [asyncio.create_task(device.tool("write", key="k")) for _ in range(2)]
+    async with asyncio.timeout(10):
+        await began.wait()
+        claim = next(iter(door.parts.keys._running.values()))
+        while not claim.answered._callbacks:  # as shield() waits
+            await asyncio.sleep(0)
+        await taken_away(door.parts.registry, "laptop")
+        may_fail.set()
+        await asyncio.gather(*both)
+    assert len(door.pipeline.ran) == 1
