@@ -264,7 +264,8 @@ async def set_to_work(device: Paired) -> str:
     return str(answer.data["runId"])
 
 
-async def without_agent(registry: Registry, device_id: str) -> None:
+async def give_less(registry: Registry, device_id: str) -> None:
+    """A device that may do everything may only read from then on."""
     await registry.pair(device_id, Scope(), public_key="")
 
 
@@ -363,7 +364,7 @@ async def test_a_token_without_the_scope_agent_in_the_place_of_one_with_it_cance
     assert await status_of(door, asked.data["runId"]) is RunStatus.CANCELLED
 
 
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_a_right_that_a_kill_took_away_only_in_part_is_gone_after_the_next_start(
     tmp_path: Path, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
@@ -405,7 +406,7 @@ async def test_a_run_that_cannot_be_cancelled_as_its_device_is_revoked_is_a_litt
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_starts_no_run(
     door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
@@ -421,7 +422,7 @@ async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_sta
 
 
 @pytest.mark.parametrize("healed_by_then", [True, False])
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_agent])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_a_revocation_that_waits_ends_nothing_that_is_started_after_the_next_pairing(
     door: Door,
     slow: Slow,
@@ -499,11 +500,7 @@ class SlowServer:
         return {"payload": {"capabilityId": "mcp.docs", "action": action}}
 
 
-async def without_mcp(registry: Registry, device_id: str) -> None:
-    await registry.pair(device_id, Scope(), public_key="")
-
-
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
     door: Door,
     monkeypatch: pytest.MonkeyPatch,
@@ -540,7 +537,7 @@ async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_i
     assert door.pipeline.ran == []
 
 
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
     door: Door,
     monkeypatch: pytest.MonkeyPatch,
@@ -566,7 +563,7 @@ async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is
     assert door.pipeline.ran == []
 
 
-@pytest.mark.parametrize("taken_away", [Registry.revoke, without_mcp])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_its_right_is_gone(
     door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
@@ -589,3 +586,23 @@ async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_it
         may_fail.set()
         await asyncio.gather(*both)
     assert len(door.pipeline.ran) == 1
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_of_several_calls_none_begins_once_the_right_to_it_is_taken_away(
+    door: Door, slow: Slow, taken_away: Callable[[Registry, str], Awaitable[object]]
+) -> None:
+    door.pipeline.add("write", Level.WRITE, echo)
+    device = await door.pair(**ALL)
+    calls: list[dict[str, Any]] = [
+        {"id": name, "name": name, "arguments": {}} for name in ("slow", "write")
+    ]
+    body = {"payload": {"toolCalls": calls}}
+    asking = asyncio.create_task(device.post("/command/tool", body, key="k"))
+    async with asyncio.timeout(10):
+        await slow.began.wait()
+        await taken_away(door.parts.registry, "laptop")
+        slow.may_end.set()
+        answer = await asking
+    assert [one.tool for one in door.pipeline.ran] == ["slow"]
+    assert [one["success"] for one in answer.data["results"]] == [True, False]
