@@ -210,3 +210,24 @@ async def test_of_two_keys_that_come_at_once_the_first_stays() -> None:
     journal.may_go_on.set()
     await asyncio.gather(*both)
     assert [one.public_key for one in registry.devices] == ["first"]
+
+
+@pytest.mark.parametrize("name", ["d", "service:ci"])
+async def test_the_scope_agent_is_refused_already_while_it_is_taken_away(name: str) -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+
+    async def give(scope: Scope) -> str:
+        if name == "d":
+            return await registry.pair("d", scope, public_key="")
+        return await registry.add_service("ci", scope)
+
+    await give(Scope(agent=True))
+    journal.may_go_on.clear()
+    taking = asyncio.create_task(give(Scope()))
+    await asyncio.sleep(0)
+    known = registry.identity(name)
+    assert known is not None
+    assert not known.scope.agent
+    journal.may_go_on.set()
+    await taking

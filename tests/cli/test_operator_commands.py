@@ -81,6 +81,18 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             wrong = CliRunner().invoke(main, [*until, "soon", *at])
             assert wrong.exit_code == 2
             assert "--expires" in wrong.stderr
+            assert "mcp.docs is removed" in run("capabilities", "remove", "mcp.docs", *at)
+            assert "mcp.docs" not in run("capabilities", "list", *at)
+            assert "removed" not in run("capabilities", "remove", "exec", *at)  # but as it was made
+            (made,) = [
+                one
+                for one in json.loads(run("capabilities", "list", *at, "--json"))
+                if one["capabilityId"] == "exec"
+            ]
+            assert made["rateLimit"] is None
+            unknown = CliRunner().invoke(main, ["capabilities", "remove", "mcp.docs", *at])
+            assert unknown.exit_code == 1
+            assert "mcp.docs" in unknown.stderr
             config = {"endpoint": "http://lab:18081/execute", "timeoutMs": 1000}
             made_by_hand = {"tenantId": "t_default", "kind": "docker-runner", "config": config}
             Operator(url, token.strip()).data("PUT", "/execution-targets/lab", made_by_hand)

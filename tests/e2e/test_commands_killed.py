@@ -10,7 +10,11 @@ import aiohttp
 import pytest
 
 from tests.e2e.harness import Program, running
-from toolgate.contracts.gateway_v1 import EventStatus
+from toolgate import settings as table
+from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.bootstrap.execution import open_execution
+from toolgate.bootstrap.installation import Installation, open_core
+from toolgate.contracts.gateway_v1 import CommandStatus, EventStatus, Outcome
 
 PLAIN = Path(__file__).parents[1] / "adapters" / "mcp_servers" / "plain.py"
 POLICY = """
@@ -67,10 +71,22 @@ class Device:
         return found
 
 
+async def start_cut_short(program: Program) -> None:
+    """A start that gets no further than to what was left of calls: of commands it tells nothing."""
+    names = {**program.settings, "TOOLGATE_HOME": str(program.home)}
+    settings, installation = table.load(names, environment={}), Installation()
+    try:
+        core = await open_core(settings, installation, SecretPatterns(()))
+        await open_execution(settings, installation, core)
+    finally:
+        await installation.stop()
+
+
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("cut_short", [0, 2])
 @pytest.mark.requirement("002/events/ends-survive-kill")
 async def test_commands_that_only_read_have_their_ends_told_once_after_sigkill(
-    tmp_path: Path,
+    tmp_path: Path, cut_short: int
 ) -> None:
     log, policy, servers = tmp_path / "log", tmp_path / "policy.yaml", tmp_path / "mcp.json"
     policy.write_text(POLICY)
@@ -95,6 +111,8 @@ async def test_commands_that_only_read_have_their_ends_told_once_after_sigkill(
         for task in under_way:
             with pytest.raises(aiohttp.ClientError):
                 await task
+        for _ in range(cut_short):
+            await start_cut_short(program_at_work)
         for _ in range(2):
             await program_at_work.start()
             events = await device.told()
@@ -105,4 +123,8 @@ async def test_commands_that_only_read_have_their_ends_told_once_after_sigkill(
                 "many": [EventStatus.STARTED, EventStatus.FAILED],
             }
             assert all(each[-1]["durationMs"] >= 0 for each in events.values())
+            for name in ("one", "many"):
+                state = (await device.ask("GET", f"/command/{name}"))["data"]
+                assert state["status"] == CommandStatus.DONE
+                assert state["answer"]["error"]["outcome"] == Outcome.MAY_HAVE_EXECUTED
             await program_at_work.kill()

@@ -1,7 +1,8 @@
 """Who is known here: devices, scripts, the operator. In memory as it is in the journal.
 
 Tokens are kept as hashes. Whoever holds a stream open for a device watches it here, and is told
-when the device is revoked or gets another token. What goes on for one who is revoked ends.
+when the device is revoked or gets another token. What agents do for one who is revoked, or may not
+use them any more, ends.
 """
 
 import asyncio
@@ -83,7 +84,7 @@ class Registry:
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self.cuts = 0  # how often somebody's right has ended
-        self._changing = asyncio.Lock()  # a device is not written from what was read before
+        self._changing = asyncio.Lock()  # nobody is written from what was read before
 
     async def load(self) -> None:
         after = ""
@@ -182,7 +183,13 @@ class Registry:
                 paired_at=self._clock.now_ms(),
                 public_key=public_key or (known.public_key if known is not None and keeps else ""),
             )
-            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
+            ends: Sequence[Operation] = ()
+            if known is not None and known.active and not scope.agent:
+                # First in memory: no run may begin while the commit is under way.
+                self._keep(replace(known, scope=replace(known.scope, agent=False)))
+                ends = (revocation(device_id, now=self._clock.now_ms()),)
+            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *ends, *also)
+            await self._end_runs(device_id)  # before it can start any that are not meant
             self._keep_unless_revoked(device, known)
         self._cut(device_id)
         return token
@@ -234,13 +241,20 @@ class Registry:
         if not is_path_safe(name):
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
         token = SERVICE_PREFIX + new_token()
-        service = Service(name, hash_of(token), scope, self._clock.now_ms())
-        known = name in self._services
-        await self._journal.commit(Put(SERVICES, name, encode(service)), *also)
-        if known and name not in self._services:
-            return token  # it was ended meanwhile, and is gone from the disk too
-        self._services[name] = service
-        self._cut(f"{SERVICE_NAMES}{name}")
+        caller = f"{SERVICE_NAMES}{name}"
+        async with self._changing:
+            service = Service(name, hash_of(token), scope, self._clock.now_ms())
+            known = self._services.get(name)
+            ends: Sequence[Operation] = ()
+            if known is not None and not scope.agent:  # as in `pair`
+                self._services[name] = replace(known, scope=replace(known.scope, agent=False))
+                ends = (revocation(caller, now=self._clock.now_ms()),)
+            await self._journal.commit(Put(SERVICES, name, encode(service)), *ends, *also)
+            await self._end_runs(caller)
+            if known is not None and name not in self._services:
+                return token  # it was ended meanwhile, and is gone from the disk too
+            self._services[name] = service
+        self._cut(caller)
         return token
 
     async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:

@@ -2,13 +2,17 @@
 
 That they are to end is a row in the commit that takes the right away. It is acted on at once; what
 a kill or a refusing disk leaves of it is done at the next start, or when the row's time comes again.
+Which runs those are is settled before the right can be given back.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from toolgate.domain.devices import named_session
 from toolgate.domain.errors import Conflict, NotFound
@@ -19,7 +23,11 @@ from toolgate.ports.orchestrator import Orchestrator
 log = logging.getLogger(__name__)
 
 REVOCATIONS: Final = "revocations"  # by the name of whose right has ended
-REASON: Final = "whoever asked for this was revoked"
+REASON: Final = "the right to this was taken away from whoever asked for it"
+
+_Runs = list[tuple[str, str]]  # run id, session id
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_Runs | None).decode
 
 
 def revocation(name: str, *, now: int) -> Put:
@@ -36,6 +44,7 @@ class Revocations:
     clock: Clock
     orchestrator: Orchestrator
     wake_at: Callable[[int], None] = lambda _due: None
+    _ending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         """What the last process did not come to; before any run is taken up again."""
@@ -57,9 +66,24 @@ class Revocations:
             self.wake_at(self.clock.now_ms())
 
     async def on_due(self, row: Row) -> None:
-        for run_id, session_id in await self.orchestrator.open_runs():
-            if named_session(row.key, session_id):
-                with contextlib.suppress(NotFound):
-                    await self.orchestrator.cancel(run_id, session_id=session_id, reason=REASON)
-        with contextlib.suppress(Conflict):  # let in and revoked once more since it was read
-            await self.journal.commit(Delete(REVOCATIONS, row.key, expected=row.version))
+        async with self._ending:
+            now = await self.journal.get(REVOCATIONS, row.key)  # it may have been done meanwhile
+            if now is not None:
+                with contextlib.suppress(
+                    Conflict
+                ):  # let in and revoked once more since it was read
+                    await self._carry_out(now)
+
+    async def _carry_out(self, row: Row) -> None:
+        runs, version = _decode(row.value), row.version
+        if runs is None:
+            found = await self.orchestrator.open_runs()
+            runs = [(run, session) for run, session in found if named_session(row.key, session)]
+            if runs:  # those, should it take another try: others may begin before that
+                put = Put(REVOCATIONS, row.key, _encode(runs), due=row.due, expected=version)
+                await self.journal.commit(put)
+                version += 1
+        for run_id, session_id in runs:
+            with contextlib.suppress(NotFound):
+                await self.orchestrator.cancel(run_id, session_id=session_id, reason=REASON)
+        await self.journal.commit(Delete(REVOCATIONS, row.key, expected=version))

@@ -57,6 +57,7 @@ from toolgate.ports.engine import Engine, Update, no_update
 from toolgate.ports.evidence import Evidence
 from toolgate.ports.sandbox import SessionKey
 from toolgate.settings import Settings
+from toolgate.surfaces.gateway.interruptions import note_untold
 from toolgate.tasks.agent_tools import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
@@ -183,7 +184,7 @@ class Execution:
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
-    finished_through: int  # as the last process left it: what came after may have been interrupted
+    finished_through: int  # and told: the ends of commands after it may not have been
 
 
 async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
@@ -271,7 +272,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     routing = Routing(routes, on_terms=terms.hold)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
     ledger = Ledger(journal, evidence, audit, clock, owner=NODE)
-    finished_through = await ledger.finished_through()
+    finished_through = await note_untold(journal, await ledger.finished_through())
     pipeline = Pipeline(
         policies=policies,
         routing=routing,

@@ -1,7 +1,8 @@
-"""`toolgate capabilities`: what can be called, and registering more."""
+"""`toolgate capabilities`: what can be called, registering more, and removing one."""
 
 import json
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -15,7 +16,7 @@ NEW: Final = {"scope": "mcp", "level": "write"}  # where nothing is said of them
 
 @click.group()
 def command() -> None:
-    """List capabilities, and register one."""
+    """List capabilities, register one, remove one."""
 
 
 @command.command("list")
@@ -85,6 +86,20 @@ def register(
         body["server"] = {"command": program[0], "args": list(program[1:])}
     kept = operator.data("POST", "/capabilities/register", body)
     click.echo(json.dumps(kept) if as_json else f"{capability_id} is registered")
+
+
+@command.command()
+@click.argument("capability_id")
+@as_operator
+def remove(operator: Operator, *, capability_id: str, as_json: bool) -> None:
+    """Remove CAPABILITY_ID; its calls are refused from then on.
+
+    One that is built in, or in MCP_FILE, stays: it goes back to its own terms.
+    """
+    gone = operator.data("DELETE", f"/capabilities/{quote(capability_id, safe='')}")
+    stays = not as_json and _terms(operator, capability_id)
+    told = f"{capability_id} is back to its own terms" if stays else f"{capability_id} is removed"
+    click.echo(json.dumps(gone) if as_json else told)
 
 
 def _terms(operator: Operator, capability_id: str) -> dict[str, Any]:

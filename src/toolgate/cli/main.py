@@ -29,7 +29,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "pair": ("pair", "Show and approve the devices that wait to be paired."),
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),
-    "capabilities": ("capabilities", "List capabilities, and register one."),
+    "capabilities": ("capabilities", "List capabilities, register one, remove one."),
     "task": ("task", "Run browser tasks, and see those that have run."),
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),

@@ -812,7 +812,10 @@ class Req(Frame, tag="req"):
 
 
 class Res(Frame, tag="res"):
-    """`id` is the request's; that of the answer to `connect` is "connect"."""
+    """`id` is the request's; that of the answer to `connect` is "connect".
+
+    `replayed` and `retryAfter` are what v1 says in Idempotent-Replayed and Retry-After.
+    """
 
     id: str
     ok: bool
@@ -820,6 +823,7 @@ class Res(Frame, tag="res"):
     trace_id: str
     error: ErrorBody | UnsetType = UNSET
     replayed: bool | UnsetType = UNSET
+    retry_after: Count | UnsetType = UNSET  # seconds
 
 
 class Pushed(Frame, tag="event"):
@@ -858,6 +862,7 @@ V2_METHODS: Final = {
     "pairing.revoke": "POST /pairing/revoke",
     "capabilities.register": "POST /capabilities/register",
     "capabilities.list": "GET /capabilities",
+    "capabilities.remove": "DELETE /capabilities/{capabilityId}",
     "executionTargets.list": "GET /execution-targets",
     "executionTargets.get": "GET /execution-targets/{targetId}",
     "executionTargets.put": "PUT /execution-targets/{targetId}",

@@ -104,6 +104,22 @@ async def test_registering_needs_the_operators_or_a_service_token(door: Door) ->
     assert (gone.status, gone.code) == (401, ErrorCode.INVALID_TOKEN)
 
 
+async def test_a_capability_that_is_removed_is_there_no_more_and_its_calls_are_refused(
+    door: Door,
+) -> None:
+    serve(door)
+    registered = await register(door)
+    device = await door.pair(**ALL)
+    assert (await device.post("/command/mcp", command())).status == 200
+    removed = await door.ask("DELETE", "/capabilities/mcp.docs", operator=True)
+    assert (removed.status, removed.data) == (200, registered.data)
+    assert (await device.post("/command/mcp", command())).code == ErrorCode.PERMISSION_DENIED
+    again = await door.ask("DELETE", "/capabilities/mcp.docs", operator=True)
+    assert (again.status, again.code) == (404, ErrorCode.INVALID_REQUEST)
+    (row,) = await door.audit_rows(action="capability.removed")
+    assert row.resource_id == "mcp.docs"
+
+
 async def test_a_service_token_runs_commands_within_its_scope(door: Door) -> None:
     token = await door.parts.registry.add_service("ci", Scope())
     headers = {"Authorization": f"Bearer {token}"}

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,15 +18,17 @@ from toolgate.admission.registry import Registry
 from toolgate.admission.revocations import REVOCATIONS
 from toolgate.asgi import Message
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
-from toolgate.domain.devices import Kind
+from toolgate.domain.devices import Kind, Scope
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.runs import RunStatus
-from toolgate.domain.tools import Level, ToolOutput
+from toolgate.domain.tools import Level, Tool, ToolOutput
 from toolgate.orchestration.runs import Runs
+from toolgate.surfaces.gateway.command_states import OPEN
 from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.surfaces.gateway.plans import Ticket
 from toolgate.testing.pipeline import echo
+from toolgate.testing.upstreams import FakeUpstreams
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
 
@@ -262,6 +264,11 @@ async def set_to_work(device: Paired) -> str:
     return str(answer.data["runId"])
 
 
+async def give_less(registry: Registry, device_id: str) -> None:
+    """A device that may do everything may only read from then on."""
+    await registry.pair(device_id, Scope(), public_key="")
+
+
 async def status_of(door: Door, run_id: str) -> RunStatus:
     return (await door.runs.state(run_id)).status
 
@@ -326,8 +333,40 @@ async def test_another_token_in_the_place_of_one_leaves_the_runs_alone(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_revocation_that_a_kill_cut_short_is_carried_through_at_the_next_start(
-    tmp_path: Path,
+async def test_taking_the_scope_agent_away_cancels_the_runs_of_a_devices_agent_commands(
+    door: Door, slow: Slow
+) -> None:
+    run_id = await set_to_work(await door.pair(**ALL))
+    await door.pair(**{**ALL, "agent": False})
+    assert await status_of(door, run_id) is RunStatus.CANCELLED
+
+
+async def test_commands_that_wait_are_refused_once_their_scope_is_taken_away(
+    door: Door, slow: Slow
+) -> None:
+    door.pipeline.add("pay", Level.SIGN, echo)
+    device = await door.pair(**ALL)
+    await device.tool("pay", key="k", requestId="pays")
+    await device.post("/command/agent", {**at_work(), "requestId": "works"})
+    device = await door.pair(tools="read")
+    for name in ("pays", "works"):
+        state = (await device.get(f"/command/{name}?wait=10")).data
+        assert state["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+
+
+async def test_a_token_without_the_scope_agent_in_the_place_of_one_with_it_cancels_its_runs(
+    door: Door, slow: Slow
+) -> None:
+    made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+    bearer = {"Authorization": f"Bearer {made.data['token']}"}
+    asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+    await token(door, "POST", "/tokens", {"name": "ci", "scope": {**ALL, "agent": False}})
+    assert await status_of(door, asked.data["runId"]) is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_a_right_that_a_kill_took_away_only_in_part_is_gone_after_the_next_start(
+    tmp_path: Path, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()
@@ -341,7 +380,7 @@ async def test_a_revocation_that_a_kill_cut_short_is_carried_through_at_the_next
     journal = await SqliteJournal.open(killed / "journal.db", clock=clock, bus=LocalBus())
     registry = Registry(journal, clock, operator_token=OPERATOR)
     await registry.load()
-    await registry.revoke("laptop")  # here nobody cancels runs
+    await taken_away(registry, "laptop")  # here nobody cancels runs
     await journal.close()
     async with open_door(home=killed) as door:
         assert await status_of(door, run_id) is RunStatus.CANCELLED
@@ -367,15 +406,203 @@ async def test_a_run_that_cannot_be_cancelled_as_its_device_is_revoked_is_a_litt
             await asyncio.sleep(0.01)
 
 
-async def test_an_agents_command_that_was_let_in_as_its_device_was_revoked_starts_no_run(
-    door: Door,
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_starts_no_run(
+    door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
     await door.pair(**ALL)
     identity = door.parts.registry.identity("laptop")
     assert identity is not None
     planner = door.parts.commands.planners[Kind.AGENT]
     plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity)
-    await revoke(door)
+    await taken_away(door.parts.registry, "laptop")
     with pytest.raises(Forbidden):
         await plan.run(Ticket("cmd_1", "r"))
     assert await door.runs.open_runs() == []
+
+
+@pytest.mark.parametrize("healed_by_then", [True, False])
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_a_revocation_that_waits_ends_nothing_that_is_started_after_the_next_pairing(
+    door: Door,
+    slow: Slow,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+    healed_by_then: bool,
+) -> None:
+    before = await set_to_work(await door.pair(**ALL))
+
+    async def fails(*_: object, **__: object) -> None:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Runs, "cancel", fails)
+        await taken_away(door.parts.registry, "laptop")
+        (waits,) = await door.journal.scan(REVOCATIONS)
+        device = None if healed_by_then else await door.pair(**ALL)
+    after = await set_to_work(device or await door.pair(**ALL))
+    await door.parts.revocations.on_due(waits)  # as it was read before
+    assert await status_of(door, before) is RunStatus.CANCELLED
+    slow.may_end.set()
+    async with asyncio.timeout(10):
+        while await status_of(door, after) is not RunStatus.DONE:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_script_whose_name_is_used_again_keeps_what_it_starts_then(
+    door: Door, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start() -> str:
+        made = await token(door, "POST", "/tokens", {"name": "ci", "scope": ALL})
+        bearer = {"Authorization": f"Bearer {made.data['token']}"}
+        asked = await door.ask("POST", "/command/agent", body=at_work(), headers=bearer)
+        return str(asked.data["runId"])
+
+    async def fails(*_: object, **__: object) -> None:
+        raise Unavailable("the disk is full")
+
+    before = await start()
+    with monkeypatch.context() as broken:
+        broken.setattr(Runs, "cancel", fails)
+        await token(door, "DELETE", "/tokens/ci")
+        (waits,) = await door.journal.scan(REVOCATIONS)
+    after = await start()
+    await door.parts.revocations.on_due(waits)
+    assert await status_of(door, before) is RunStatus.CANCELLED
+    assert await status_of(door, after) is not RunStatus.CANCELLED
+
+
+class SlowServer:
+    """An MCP server that says what it offers once the test lets it."""
+
+    def __init__(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.door = door
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+        tools = (Tool("look", "", Level.READ, {}, True), Tool("pay", "", Level.SIGN, {}, False))
+        for tool in tools:
+            door.pipeline.add(f"mcp.docs.{tool.name}", tool.level, echo)
+        door.upstreams.offered["mcp.docs"] = tools
+        offers = FakeUpstreams.tools
+
+        async def slowly(upstreams: FakeUpstreams, *what: str, **more: str) -> Mapping[str, Tool]:
+            self.asked.set()
+            await self.may_answer.wait()
+            return await offers(upstreams, *what, **more)
+
+        monkeypatch.setattr(FakeUpstreams, "tools", slowly)
+
+    async def register(self) -> None:
+        terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write"}
+        await self.door.ask("POST", "/capabilities/register", body=terms, operator=True)
+
+    def command(self, action: str) -> dict[str, Any]:
+        return {"payload": {"capabilityId": "mcp.docs", "action": action}}
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    server.may_answer.clear()
+    asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
+    async with asyncio.timeout(10):
+        await server.asked.wait()
+        await taken_away(door.parts.registry, "laptop")
+        server.may_answer.set()
+        answer = await asking
+    assert answer.json["ok"] is False
+    assert door.pipeline.ran == []
+
+
+async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_is_not_run(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    server.may_answer.clear()
+    asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
+    async with asyncio.timeout(10):
+        await server.asked.wait()
+        await door.ask("DELETE", "/capabilities/mcp.docs", operator=True)
+        server.may_answer.set()
+        answer = await asking
+    assert answer.code == ErrorCode.PERMISSION_DENIED
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_away: Callable[[Registry, str], Awaitable[object]],
+) -> None:
+    server = SlowServer(door, monkeypatch)
+    await server.register()
+    device = await door.pair(**ALL)
+    waits = await device.post("/command/mcp", server.command("pay"), key="k")
+    async with asyncio.timeout(10):
+        while door.parts.states._going_on:
+            await asyncio.sleep(0)
+        server.may_answer.clear()
+        server.asked.clear()
+        await door.pipeline.decide_approval(
+            waits.data["approvalId"], approve=True, decided_by="operator", reason=""
+        )
+        await server.asked.wait()
+        await taken_away(door.parts.registry, "laptop")
+        server.may_answer.set()
+        while await door.journal.scan(OPEN):
+            await asyncio.sleep(0.01)
+    assert door.pipeline.ran == []
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_its_right_is_gone(
+    door: Door, taken_away: Callable[[Registry, str], Awaitable[object]]
+) -> None:
+    began, may_fail = asyncio.Event(), asyncio.Event()
+
+    async def fails(_: object) -> ToolOutput:
+        began.set()
+        await may_fail.wait()
+        raise RuntimeError("no answer comes of it")
+
+    door.pipeline.add("write", Level.WRITE, fails)
+    device = await door.pair(**ALL)
+    both = [asyncio.create_task(device.tool("write", key="k")) for _ in range(2)]
+    async with asyncio.timeout(10):
+        await began.wait()
+        claim = next(iter(door.parts.keys._running.values()))
+        while not claim.answered._callbacks:  # as shield() waits
+            await asyncio.sleep(0)
+        await taken_away(door.parts.registry, "laptop")
+        may_fail.set()
+        await asyncio.gather(*both)
+    assert len(door.pipeline.ran) == 1
+
+
+@pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
+async def test_of_several_calls_none_begins_once_the_right_to_it_is_taken_away(
+    door: Door, slow: Slow, taken_away: Callable[[Registry, str], Awaitable[object]]
+) -> None:
+    door.pipeline.add("write", Level.WRITE, echo)
+    device = await door.pair(**ALL)
+    calls: list[dict[str, Any]] = [
+        {"id": name, "name": name, "arguments": {}} for name in ("slow", "write")
+    ]
+    body = {"payload": {"toolCalls": calls}}
+    asking = asyncio.create_task(device.post("/command/tool", body, key="k"))
+    async with asyncio.timeout(10):
+        await slow.began.wait()
+        await taken_away(door.parts.registry, "laptop")
+        slow.may_end.set()
+        answer = await asking
+    assert [one.tool for one in door.pipeline.ran] == ["slow"]
+    assert [one["success"] for one in answer.data["results"]] == [True, False]

@@ -21,6 +21,7 @@ from toolgate.contracts.gateway_v1 import (
     EventStatus,
     EventType,
 )
+from toolgate.domain.devices import MAX_PENDING_PER_ADDRESS, PENDING_MS
 from toolgate.domain.tools import JsonValue, Level, ToolOutput
 from toolgate.ports.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
@@ -334,6 +335,30 @@ async def test_a_request_by_the_websocket_and_one_by_http_use_up_the_same_rate()
             refused = await ask(socket, "command.tool", payload=payload)
             assert refused["error"]["code"] == ErrorCode.RATE_LIMITED
             assert (await device.tool("echo")).status == 429
+
+
+async def test_a_request_that_comes_too_soon_is_told_how_many_seconds_to_wait() -> None:
+    clock = FakeClock()
+    async with open_door(rate=1, clock=clock) as door, connected(await door.pair()) as socket:
+        payload = {"name": "echo", "args": {"text": "x"}}
+        first = await ask(socket, "command.tool", payload=payload)
+        refused = await ask(socket, "command.tool", payload=payload)
+        assert refused["error"]["code"] == ErrorCode.RATE_LIMITED
+        assert "retryAfter" not in first
+        clock.advance(refused["retryAfter"] * 1000)
+        assert (await ask(socket, "command.tool", payload=payload))["ok"] is True
+
+
+async def test_who_knocks_where_too_many_wait_is_told_how_many_seconds_to_wait(door: Door) -> None:
+    for number in range(MAX_PENDING_PER_ADDRESS):
+        await door.ask("GET", "/status", headers={"X-Device-Id": f"d{number}"})
+    key = Ed25519PrivateKey.generate()
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    async with opened(door) as (socket, nonce):
+        signature = base64.b64encode(key.sign(nonce.encode())).decode()
+        refused = await connect(socket, "late", publicKey=public, signature=signature)
+        assert refused["error"]["code"] == ErrorCode.RATE_LIMITED
+        assert 1 <= refused["retryAfter"] <= PENDING_MS // 1000
 
 
 @pytest.mark.requirement("002/v2/queries")

@@ -187,6 +187,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
                 on.pipeline,
                 on.level_of,
                 on.upstreams.capability_of,
+                registry,
                 lambda tool: own_tools.get(tool, ""),
             ),
             Kind.SYSTEM: SystemPlanner(

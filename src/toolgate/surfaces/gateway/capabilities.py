@@ -1,4 +1,4 @@
-"""`/capabilities`: what is registered, and registering."""
+"""`/capabilities`: what is registered, registering, and removing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +43,16 @@ class CapabilityRoutes:
                 wire.CapabilityList,
                 v2="capabilities.list",
             ),
+            Route(
+                "DELETE",
+                "/capabilities/{capabilityId}",
+                Access.OPERATOR,
+                "Remove a capability; one that is built in goes back to its own terms.",
+                self._remove,
+                wire.Capability,
+                v2="capabilities.remove",
+                statuses=(200, 404),
+            ),
         )
 
     async def _register(self, call: Call) -> Result:
@@ -66,3 +76,10 @@ class CapabilityRoutes:
     async def _list(self, _: Call) -> Result:
         found = [capability_out(one) for one in self.capabilities.all()]
         return Result(wire.CapabilityList(items=found))
+
+    async def _remove(self, call: Call) -> Result:
+        capability_id = check_id("capabilityId", call.path["capabilityId"])
+        before = self.capabilities.get(capability_id)
+        await self.capabilities.remove(capability_id, by=call.caller.name)
+        assert before is not None  # or it could not have been removed
+        return Result(capability_out(before))

@@ -46,8 +46,9 @@ class AgentPlanner:
         named = given(payload.session_id, given(command.session_key, ""))
 
         async def run(ticket: Ticket) -> Came:
-            # Revoked while its beginning was written: its runs are cancelled already, none may follow.
-            if self.registry.identity(identity.name) is None:
+            # Taken away while its beginning was written: the runs are cancelled already, none may follow.
+            known = self.registry.identity(identity.name)
+            if known is None or not known.scope.agent:
                 raise Forbidden(REASON)
             run_id = ticket.run_id or await self.runs.invoke(
                 Invocation(

@@ -13,7 +13,7 @@ from toolgate.admission.capabilities import Capabilities
 from toolgate.admission.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.domain.capabilities import Health
+from toolgate.domain.capabilities import Capability, Health
 from toolgate.domain.devices import Identity, Kind, session_of
 from toolgate.domain.errors import Unavailable
 from toolgate.domain.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
@@ -56,20 +56,17 @@ class McpPlanner:
     async def plan(self, command: wire.McpCommand, identity: Identity) -> Plan:
         payload = command.payload
         capability_id = check_id("payload.capabilityId", payload.capability_id)
-        capability = self.capabilities.get(capability_id)
-        if capability is None:
-            raise Forbidden(f"there is no capability {capability_id[:80]}")
         if capability_id in wire.ACTION_LEVELS:
             raise Forbidden(f"{capability_id} is a system action: see /command/system")
         # Before the server is asked for anything: an expired or offline one is not spoken to.
-        if refusal := capability.refusal(self.clock.now_ms()):
-            raise Forbidden(refusal)
+        self._capability(capability_id)
         if identity.scope.refusal(Kind.MCP, Level.READ):
             raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
         session = given(payload.session_id, given(command.session_key, ""))
         tool, name = await self._tool(
             capability_id, payload.action, session_of(identity.name, session) if session else ""
         )
+        capability = self._capability(capability_id)  # its server may have taken long
         level = Level.SIGN if capability.level is Level.SIGN else tool.level
         args = _args(payload)
 
@@ -86,6 +83,14 @@ class McpPlanner:
             return await run_one(self.pipeline, request, ticket, done)
 
         return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
+
+    def _capability(self, capability_id: str) -> Capability:
+        capability = self.capabilities.get(capability_id)
+        if capability is None:
+            raise Forbidden(f"there is no capability {capability_id[:80]}")
+        if refusal := capability.refusal(self.clock.now_ms()):
+            raise Forbidden(refusal)
+        return capability
 
     async def _tool(self, capability_id: str, action: str, session: str) -> tuple[Tool, str]:
         """The tool as its server has it, and its name in the pipeline."""

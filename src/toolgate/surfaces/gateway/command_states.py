@@ -164,6 +164,10 @@ class States:
         row = self._row(entered, State(entered.command_id, _DONE, body=body))
         return (row, Delete(OPEN, entered.command_id)) if waited else (row,)
 
+    def interrupted(self, who: str, request_id: str, body: bytes) -> Operation:
+        """The row of one that ended with the last process, and of which only the names are left."""
+        return self._put(who, request_id, State("", _DONE, body=body))
+
     async def waiting(self, command_id: str) -> OpenCommand | None:
         row = await self.journal.get(OPEN, command_id)
         return None if row is None else _unpack_open(self.seal.open(row.value))
@@ -174,7 +178,7 @@ class States:
         tried = False
         while True:
             before = self._by_request.get((identity.name, request_id))
-            found = await self.known_state(identity, request_id)
+            found = await self.known_state(identity.name, request_id)
             running = self._by_request.get((identity.name, request_id))
             if running != before:  # it began or ended while its row was read
                 continue
@@ -195,8 +199,8 @@ class States:
             except TimeoutError:
                 continue
 
-    async def known_state(self, identity: Identity, request_id: str) -> State | None:
-        row = await self.journal.get(STATES, _state_key(identity.name, request_id))
+    async def known_state(self, who: str, request_id: str) -> State | None:
+        row = await self.journal.get(STATES, _state_key(who, request_id))
         return None if row is None else _unpack_state(self.seal.open(row.value))
 
     def go_on_soon(self, command_id: str) -> None:
@@ -278,9 +282,11 @@ class States:
                 self._wanted[name] = kept.command_id
 
     def _row(self, entered: Entered, state: State) -> Put:
-        key = _state_key(entered.identity.name, entered.request_id)
+        return self._put(entered.identity.name, entered.request_id, state)
+
+    def _put(self, who: str, request_id: str, state: State) -> Put:
         due = self.clock.now_ms() + (STATE_KEPT_MS if state.status is _DONE else UNFINISHED_KEPT_MS)
-        return Put(STATES, key, self.seal.close(_pack(state)), due=due)
+        return Put(STATES, _state_key(who, request_id), self.seal.close(_pack(state)), due=due)
 
 
 def _state_key(who: str, request_id: str) -> str:

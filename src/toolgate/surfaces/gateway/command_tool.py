@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from toolgate.admission.refusals import Forbidden
+from toolgate.admission.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.domain.devices import Identity, Kind
@@ -37,6 +38,7 @@ class ToolPlanner:
     pipeline: ToolPipeline
     level_of: LevelOf
     capability_of: CapabilityOf
+    registry: Registry
     own_capability_of: CapabilityOf = lambda _tool: ""  # of a server of ours
 
     def decode(self, raw: bytes) -> wire.ToolCommand:
@@ -62,7 +64,11 @@ class ToolPlanner:
             caller = caller_of(identity, level=identity.scope.tools, session=session)
             answers: list[Answer] = []
             rider = ticket.rider
+            is_new = not rider.began  # else any call may have run, and the pipeline knows
             for number, call in enumerate(calls, 1):
+                if is_new and number > 1 and not self._may(identity, call, levels[number - 1]):
+                    answers.append(_NOT_ANY_MORE)
+                    continue
                 if number == len(calls) and first_waiting(answers) is None:
                     rider = ticket.riding(lambda answer: _done(calls, [*answers, answer]))
                 request = ToolRequest(
@@ -83,6 +89,13 @@ class ToolPlanner:
             calls=len(calls),
             run=run,
         )
+
+    def _may(self, identity: Identity, call: wire.ToolCall, level: Level) -> bool:
+        """Whether the caller may do this still: the calls before it may have taken long."""
+        known = self.registry.identity(identity.name)
+        if known is None or known.scope.refusal(Kind.TOOL, level):
+            return False
+        return not self.capability_of(call.name) or known.scope.mcp
 
 
 def _calls(payload: wire.ToolPayload) -> list[wire.ToolCall]:

@@ -14,10 +14,11 @@ import msgspec
 
 from toolgate.admission.admit import Bucket, Claim, Keys, Paid, RateLimits, first_use
 from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.refusals import Forbidden, KeyConflict, RateLimited
+from toolgate.admission.refusals import Forbidden, InvalidToken, KeyConflict, RateLimited
 from toolgate.admission.registry import Registry
+from toolgate.admission.revocations import REASON
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Identity, Kind, Who
+from toolgate.domain.devices import Identity, Kind, Scope, Who
 from toolgate.domain.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.domain.idempotency import Known
 from toolgate.domain.ratelimit import Rate, Spent
@@ -122,6 +123,7 @@ class Commands:
             known = None
             if slot and self.keys.is_used(slot):  # someone may have been faster meanwhile
                 known = await self._known(slot, entered.request_hash)
+            self._check_token(entered)
         except EXPECTED as refusal:
             return await self._refuse(entered, paid, refusal, bucket)
         if known is not None:
@@ -138,6 +140,11 @@ class Commands:
             known = await self.keys.settled(slot, request_hash)
             if known is not None or not self.keys.running(slot):
                 return known
+
+    def _check_token(self, entered: Entered) -> None:
+        """Just before it runs: planning it, or waiting for another with its key, may take long."""
+        if self.registry.identity(entered.identity.name) != entered.identity:
+            raise InvalidToken("the token was revoked or replaced")
 
     def _check_rights(self, entered: Entered, plan: Plan) -> None:
         declared = entered.level
@@ -232,6 +239,7 @@ class Commands:
             waiting = await self.states.waiting(known.command_id)
             if waiting is not None:
                 self._check_terms_again(plan, waiting)
+            self._check_token(entered)
             ticket = _taken_up(known.command_id, known.request_id, waiting)
         except BaseException:
             self.keys.release(claim, None)
@@ -274,10 +282,9 @@ class Commands:
     async def _plan_again(self, entered: Entered, kept: OpenCommand) -> Plan:
         """As before; where the right to it was taken away meanwhile, a plan that says so."""
         try:
-            if self.registry.identity(entered.identity.name) is None:
-                raise Forbidden("whoever asked for this was revoked")
+            self._scope_of(entered)  # or a server would be asked for one who was revoked
             plan = await self.planners[entered.kind].plan(entered.command, entered.identity)
-            if outside := entered.identity.scope.refusal(entered.kind, plan.level):
+            if outside := self._scope_of(entered).refusal(entered.kind, plan.level):
                 raise Forbidden(outside)
             self._check_terms_again(plan, kept)
         except EXPECTED as refusal:
@@ -291,6 +298,13 @@ class Commands:
 
             return Plan(Level.READ, str(entered.kind), (), refuse)
         return plan
+
+    def _scope_of(self, entered: Entered) -> Scope:
+        """What whoever asked may do now; raises Forbidden."""
+        known = self.registry.identity(entered.identity.name)
+        if known is None:
+            raise Forbidden(REASON)
+        return known.scope
 
     async def _run(
         self,
@@ -381,7 +395,7 @@ class Commands:
             self.records.event(entered, known.name, wire.EventStatus.FAILED),
             self.keys.told(slot, known),
         ]
-        if await self.states.known_state(entered.identity, known.request_id) is None:
+        if await self.states.known_state(who, known.request_id) is None:
             body = failure(_INTERRUPTED, known.trace_id).body
             writes += self.states.end(entered, body, waited=False)
         await self._try_commit(writes)

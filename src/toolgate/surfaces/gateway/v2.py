@@ -336,7 +336,8 @@ class _Connection:
             self._tell(wire.Res(id=request_id, ok=True, data=body, trace_id=trace_id))
             return
         answer = _decode_answer(reply.body)
-        replayed = (wire.HEADER_IDEMPOTENT_REPLAYED, "true") in reply.headers
+        headers = dict(reply.headers)
+        seconds = headers.get(wire.HEADER_RETRY_AFTER)
         self._tell(
             wire.Res(
                 id=request_id,
@@ -344,7 +345,8 @@ class _Connection:
                 data=answer.data,
                 trace_id=answer.trace_id,
                 error=answer.error,
-                replayed=True if replayed else UNSET,
+                replayed=True if wire.HEADER_IDEMPOTENT_REPLAYED in headers else UNSET,
+                retry_after=UNSET if seconds is None else int(seconds),
             )
         )
 
