@@ -17,7 +17,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import IDLE_SECONDS, Delta, DockerRunners, read_answer
+from toolgate.adapters.docker_runner import (
+    IDLE_SECONDS,
+    LARGEST_HEALTH,
+    NO_LINKS_SECONDS,
+    Delta,
+    DockerRunners,
+    read_answer,
+)
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.testing.clock import FakeClock
@@ -738,8 +745,9 @@ async def test_a_call_that_may_follow_no_link_says_so_to_a_runner_that_heeds_it(
         whole({"ok": True, "noLinks": False}),
         whole({"ok": True, "noLinks": "true"}),
         whole({"ok": False, "error": {"code": "NOT_FOUND", "message": "?"}}, status=404),
+        whole(b"not found", content_type="text/plain", status=404),
+        whole(b"", status=405),
         whole(b"healthy", content_type="text/plain"),
-        whole(b"\xff"),
         whole([{"noLinks": True}]),
     ],
 )
@@ -749,9 +757,62 @@ async def test_a_runner_that_does_not_say_that_it_refuses_links_is_called_as_con
     async with FakeRunner(OK) as runner:
         runner.answer = by_path(runner, health=health)
         engine = runners.engine(a_target(runner.url))
-        assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
-        assert [each.target for each in runner.asked] == ["/health", "/execute"]
-        assert runner.asked[1].body["call"].keys() == {"name", "args"}
+        for _ in range(2):
+            assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
+            assert runner.asked[-1].body["call"].keys() == {"name", "args"}
+        assert [each.target for each in runner.asked] == ["/health", "/execute"] * 2
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        whole({"ok": False, "error": {"code": "INTERNAL_ERROR", "message": "?"}}, status=500),
+        whole(b"<html>Bad Gateway</html>", content_type="text/html", status=502),
+        whole(b"", status=503),
+        whole({"ok": False}, status=429),
+        whole(b"", status=302, location="/login"),
+        whole(b"\xff"),
+        whole(b'{"ok": true, "noLin'),
+        whole(b'{"ok": true, "noLinks": true, "more": "' + b"x" * LARGEST_HEALTH + b'"}'),
+        whole(gzip.compress(b'{"ok": true, "noLinks": true}')),
+    ],
+)
+async def test_a_runner_whose_health_cannot_be_read_is_not_given_a_call_that_may_follow_no_link(
+    runners: DockerRunners, health: Answer
+) -> None:
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=health)
+        target = a_target(runner.url)
+        for _ in range(6):
+            refused = await runners.engine(target).run(WITHOUT_LINKS)
+            assert refused.outcome is Outcome.NOT_STARTED
+            assert error_of(refused)["code"] == FAILED
+        assert {each.target for each in runner.asked} == {"/health"}
+        assert not runners.breaker(target).is_open
+        assert (await runners.engine(target).run(a_call())).stdout == "fine"
+
+
+async def test_a_runner_that_refuses_links_is_asked_about_it_once_in_a_while() -> None:
+    clock = FakeClock()
+    runners = DockerRunners(clock=clock)
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=whole({"ok": True, "noLinks": True}))
+
+        async def asked(**members: Any) -> list[str]:
+            runner.asked.clear()
+            for _ in range(3):
+                await runners.engine(a_target(runner.url, **members)).run(WITHOUT_LINKS)
+            calls = [each.body["call"] for each in runner.asked if each.body]
+            assert [each.get("noLinks") for each in calls] == [True] * 3
+            return [each.target for each in runner.asked]
+
+        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
+        clock.advance(NO_LINKS_SECONDS * 1000 - 1)
+        assert await asked() == ["/execute"] * 3
+        clock.advance(1)
+        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
+        assert await asked(version=2) == ["/health", "/execute", "/execute", "/execute"]
+    await runners.close()
 
 
 async def test_a_runner_that_cannot_be_asked_whether_it_refuses_links_has_failed(
