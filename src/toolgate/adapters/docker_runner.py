@@ -18,6 +18,8 @@ from typing import Final
 
 import aiohttp
 import msgspec
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from toolgate.contracts import runner_v1 as wire
@@ -38,6 +40,8 @@ NO_LINKS_SECONDS: Final = 30  # for which a runner's word that it refuses links 
 QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
 IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
+MOST_UPDATES: Final = 1000  # of an answer in one piece; more are joined
+AT_ONCE: Final = 50  # lines of a stream, before others have their turn
 RUNTIME_MODE: Final = "local"
 WHITE_SPACE: Final = re.compile(r"\s+")
 
@@ -74,6 +78,26 @@ class Known:
 
     breaker: Breaker = field(default_factory=Breaker)
     heeds_no_links_until: float = 0.0
+
+
+class Connections(aiohttp.TCPConnector):
+    """Those that are kept, without those on which a runner has spoken unasked.
+
+    The next call would take that for its answer, and may be of somebody else.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp has it
+    ) -> Connection:
+        for _ in range(CONNECTIONS_PER_RUNNER):
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+        raise aiohttp.ClientConnectionError("it speaks without being asked")
 
 
 class DockerRunners:
@@ -116,7 +140,7 @@ class DockerRunners:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
+                connector=Connections(
                     limit=0,
                     limit_per_host=CONNECTIONS_PER_RUNNER,
                     ssl=self._tls or True,
@@ -255,17 +279,23 @@ class DockerRunner:
         """Lines as they come: updates, and last the result."""
         deltas: list[Delta] = []
         size = 0
-        pending = b""
+        pending = bytearray()
         async for chunk in response.content.iter_any():
             size += len(chunk)
             if size > self._runners.largest_answer:
                 raise Unreadable("the runner's answer is too large")
-            *lines, pending = (pending + chunk).split(b"\n")
-            for line in lines:
+            pending += chunk
+            if b"\n" not in chunk:  # all that came before has been looked through
+                continue
+            *lines, rest = bytes(pending).split(b"\n")
+            pending = bytearray(rest)
+            for number, line in enumerate(lines, 1):
                 output = self._line(line, deltas, update)
                 if output is not None:
                     return output
-        output = self._line(pending, deltas, update)
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        output = self._line(bytes(pending), deltas, update)
         if output is None:
             raise Unreadable("the runner's answer ended without a result")
         return output
@@ -374,13 +404,21 @@ def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
 
 
 def read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
-    found = []
+    """In their order; the last of the most that there may be holds all that come after it."""
+    found: list[Delta] = []
+    more: list[str] = []
     for entry in entries:
-        if isinstance(entry, str):
-            found.append(Delta(entry, now))
-        elif isinstance(entry, dict) and isinstance(delta := entry.get("delta"), str):
-            at = entry.get("at")
+        members = entry if isinstance(entry, dict) else {}
+        delta = entry if isinstance(entry, str) else members.get("delta")
+        if not isinstance(delta, str):
+            continue
+        if len(found) == MOST_UPDATES:
+            more.append(delta)
+        else:
+            at = members.get("at")
             found.append(Delta(delta, at if isinstance(at, str) else now))
+    if more:
+        found[-1] = Delta("".join((found[-1].text, *more)), found[-1].at)
     return found
 
 
