@@ -17,7 +17,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import IDLE_SECONDS, Delta, DockerRunners, read_answer
+from toolgate.adapters.docker_runner import (
+    AT_ONCE,
+    IDLE_SECONDS,
+    LARGEST_HEALTH,
+    MOST_UPDATES,
+    NO_LINKS_SECONDS,
+    Delta,
+    DockerRunners,
+    read_answer,
+)
 from toolgate.domain.targets import Kind, Target
 from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
 from toolgate.testing.clock import FakeClock
@@ -738,8 +747,9 @@ async def test_a_call_that_may_follow_no_link_says_so_to_a_runner_that_heeds_it(
         whole({"ok": True, "noLinks": False}),
         whole({"ok": True, "noLinks": "true"}),
         whole({"ok": False, "error": {"code": "NOT_FOUND", "message": "?"}}, status=404),
+        whole(b"not found", content_type="text/plain", status=404),
+        whole(b"", status=405),
         whole(b"healthy", content_type="text/plain"),
-        whole(b"\xff"),
         whole([{"noLinks": True}]),
     ],
 )
@@ -749,9 +759,62 @@ async def test_a_runner_that_does_not_say_that_it_refuses_links_is_called_as_con
     async with FakeRunner(OK) as runner:
         runner.answer = by_path(runner, health=health)
         engine = runners.engine(a_target(runner.url))
-        assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
-        assert [each.target for each in runner.asked] == ["/health", "/execute"]
-        assert runner.asked[1].body["call"].keys() == {"name", "args"}
+        for _ in range(2):
+            assert (await engine.run(WITHOUT_LINKS)).stdout == "fine"
+            assert runner.asked[-1].body["call"].keys() == {"name", "args"}
+        assert [each.target for each in runner.asked] == ["/health", "/execute"] * 2
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        whole({"ok": False, "error": {"code": "INTERNAL_ERROR", "message": "?"}}, status=500),
+        whole(b"<html>Bad Gateway</html>", content_type="text/html", status=502),
+        whole(b"", status=503),
+        whole({"ok": False}, status=429),
+        whole(b"", status=302, location="/login"),
+        whole(b"\xff"),
+        whole(b'{"ok": true, "noLin'),
+        whole(b'{"ok": true, "noLinks": true, "more": "' + b"x" * LARGEST_HEALTH + b'"}'),
+        whole(gzip.compress(b'{"ok": true, "noLinks": true}')),
+    ],
+)
+async def test_a_runner_whose_health_cannot_be_read_is_not_given_a_call_that_may_follow_no_link(
+    runners: DockerRunners, health: Answer
+) -> None:
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=health)
+        target = a_target(runner.url)
+        for _ in range(6):
+            refused = await runners.engine(target).run(WITHOUT_LINKS)
+            assert refused.outcome is Outcome.NOT_STARTED
+            assert error_of(refused)["code"] == FAILED
+        assert {each.target for each in runner.asked} == {"/health"}
+        assert not runners.breaker(target).is_open
+        assert (await runners.engine(target).run(a_call())).stdout == "fine"
+
+
+async def test_a_runner_that_refuses_links_is_asked_about_it_once_in_a_while() -> None:
+    clock = FakeClock()
+    runners = DockerRunners(clock=clock)
+    async with FakeRunner(OK) as runner:
+        runner.answer = by_path(runner, health=whole({"ok": True, "noLinks": True}))
+
+        async def asked(**members: Any) -> list[str]:
+            runner.asked.clear()
+            for _ in range(3):
+                await runners.engine(a_target(runner.url, **members)).run(WITHOUT_LINKS)
+            calls = [each.body["call"] for each in runner.asked if each.body]
+            assert [each.get("noLinks") for each in calls] == [True] * 3
+            return [each.target for each in runner.asked]
+
+        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
+        clock.advance(NO_LINKS_SECONDS * 1000 - 1)
+        assert await asked() == ["/execute"] * 3
+        clock.advance(1)
+        assert await asked() == ["/health", "/execute", "/execute", "/execute"]
+        assert await asked(version=2) == ["/health", "/execute", "/execute", "/execute"]
+    await runners.close()
 
 
 async def test_a_runner_that_cannot_be_asked_whether_it_refuses_links_has_failed(
@@ -763,3 +826,93 @@ async def test_a_runner_that_cannot_be_asked_whether_it_refuses_links_has_failed
         failed = await runners.engine(target).run(WITHOUT_LINKS)
         assert failed.outcome is Outcome.NOT_STARTED
     assert runners.breaker(target).is_open
+
+
+async def test_what_a_runner_says_unasked_is_the_answer_to_no_call(runners: DockerRunners) -> None:
+    """As of one that answers twice: the next call may be of somebody else."""
+    again, said = asyncio.Event(), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        cmd = runner.asked[-1].body["call"]["args"]["cmd"]
+        await whole({"ok": True, "output": cmd})(writer)
+        await again.wait()
+        again.clear()
+        await whole({"ok": True, "output": f"{cmd} again"})(writer)
+        said.set()
+
+    async with FakeRunner(answer) as runner, FakeRunner(OK) as other:
+        engine = runners.engine(a_target(runner.url))
+        for cmd in ("first", "second", "third"):
+            output = await engine.run(a_call()._replace(args={"cmd": cmd}))
+            assert output.stdout == cmd
+            again.set()
+            await asyncio.wait_for(said.wait(), BOUND)
+            said.clear()
+            await runners.health(a_target(other.url))  # by now it has come
+        assert len(runner.asked) == 3
+
+
+async def test_a_call_on_a_connection_that_breaks_is_not_made_again(runners: DockerRunners) -> None:
+    async with FakeRunner(OK) as runner:
+        engine = runners.engine(a_target(runner.url))
+        assert (await engine.run(a_call())).ok
+        runner.answer = hang_up
+        broken = await engine.run(a_call())
+        assert broken.outcome is Outcome.MAY_HAVE_EXECUTED
+        assert (runner.connections, len(runner.asked)) == (1, 2)
+
+
+async def test_an_answer_may_be_as_large_as_the_limit_and_not_a_byte_larger(
+    runners: DockerRunners,
+) -> None:
+    bare = len(json.dumps({"ok": True, "output": ""}))
+    for content_type in ("application/json", "application/x-ndjson"):
+        for over in (0, 1):
+            body = {"ok": True, "output": "x" * (runners.largest_answer - bare + over)}
+            output = await ask(runners, whole(body, content_type=content_type))
+            assert output.ok is not over, (content_type, over)
+
+
+async def test_a_long_line_that_comes_byte_by_byte_does_not_use_up_the_time_of_the_call() -> None:
+    runners = DockerRunners(clock=SystemClock())
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n")
+        writer.write(b'{"delta":"' + b"x" * 7_000_000)
+        for _ in range(10_000):
+            await writer.drain()
+            writer.write(b"x")
+            await asyncio.sleep(0)
+        writer.write(b'"}\n{"ok":true}\n')
+
+    output = await ask(runners, answer)
+    assert (output.ok, len(output.stdout)) == (True, 7_010_000)
+    await runners.close()
+
+
+async def test_many_updates_of_an_answer_in_one_piece_are_joined(runners: DockerRunners) -> None:
+    updates: list[str] = []
+    entries = [str(n) for n in range(20_000)]
+    output = await ask(runners, whole({"ok": True, "updates": entries}), updates=updates)
+    assert len(updates) <= MOST_UPDATES
+    assert "".join(updates) == output.stdout == "".join(entries)
+
+
+async def test_many_lines_at_once_leave_others_their_turn(runners: DockerRunners) -> None:
+    turns = 0
+    seen: list[int] = []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    taking = asyncio.create_task(others())
+    lines = b'{"delta":"x"}\n' * 5_000 + b'{"ok":true}\n'
+    async with FakeRunner(whole(lines, content_type="application/x-ndjson")) as runner:
+        engine = runners.engine(a_target(runner.url))
+        output = await engine.run(a_call(), update=lambda _: seen.append(turns))
+    taking.cancel()
+    assert len(output.stdout) == len(seen) == 5_000
+    assert max(seen.count(turn) for turn in set(seen)) <= AT_ONCE

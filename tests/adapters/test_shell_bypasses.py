@@ -461,12 +461,30 @@ def test_a_deny_does_not_fire_on_what_only_looks_like_it(text: str) -> None:
         "a && " * 1000 + "a",
         "sudo " + "a " * 500,
         "bash -c 'bash -c \"bash -c \\'x y\\'\"' " * 200,
+        "?a" * 15_000,
+        ("((" + '"' * 13) * 1995,
+        "== " * 10_000,
+        "bash -c '" + "?a" * 15_000 + "'",
     ],
 )
 def test_a_command_beyond_the_limits_is_denied_and_says_so(text: str) -> None:
     call = ToolRequest("r", "shell", {"command": text})
     decision = decide(DESTRUCTIVE, call, level=Level.READ, parse_shell=PARSE)
     assert (decision.effect, decision.rule_id) == (Effect.DENY, "limit_reached")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat > x <<'E'\n" + "if a == b: c(d[0])  # it's\n" * 900 + "E",
+        "echo 'é " + "日" * 10_000 + "' x",
+        "python3 -c '" + 'print("a b", [1, 2])\n' * 900 + "'",
+    ],
+)
+def test_a_long_command_that_a_grammar_reads_with_ease_is_within_the_limits(text: str) -> None:
+    call = ToolRequest("r", "shell", {"command": text})
+    decision = decide(DESTRUCTIVE, call, level=Level.READ, parse_shell=PARSE)
+    assert decision.rule_id == "all"
 
 
 shell_texts = st.text(alphabet="ab '\"\\$`(){}[]<>|&;\n\t*?~!#=é\r", max_size=24)

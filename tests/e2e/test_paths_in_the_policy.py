@@ -39,6 +39,16 @@ rules:
   - {id: commands, allow: bash.exec, match: any, reason: For the check}
   - {id: files, allow: "file.*", match: any, reason: For the check}
 """
+COMMANDS = """\
+version: 1
+name: paths
+default: deny
+rules:
+  - id: commands
+    allow: [bash.exec, python.exec, exec]
+    match: {cwd: [., "public/**"]}
+    reason: For the check
+"""
 PREPARE = (
     "mkdir -p secrets/deep public/sub; echo hidden > secrets/key; echo shown > public/note; "
     "ln -s ../secrets public/way; ln -s ../secrets/key public/innocent; ln -s note public/alias"
@@ -105,6 +115,27 @@ async def test_no_link_walks_around_a_rule_about_paths(
         listed = await executor.run("file.list", path="public", recursive=True)
         names = {each["path"] for each in json.loads(listed["tool_result"]["stdout"])}
         assert names == {f"public/{each}" for each in ("alias", "innocent", "note", "sub", "way")}
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("bash.exec", {"cmd": "cat note"}),
+        ("python.exec", {"code": "print(open('note').read())"}),
+        ("exec", {"command": "cat", "params": ["note"]}),
+    ],
+)
+async def test_no_link_walks_around_a_rule_about_where_a_command_runs(
+    tool: str, args: dict[str, Any], tmp_path: Path
+) -> None:
+    async with under(COMMANDS, tmp_path) as (_, executor):
+        await executor.run("bash.exec", cmd=f"{PREPARE}; echo hidden > secrets/note", cwd=".")
+        refused = await executor.run(tool, cwd="public/way", **args)
+        assert not refused["ok"]
+        assert "link" in refused["tool_result"]["stderr"], refused
+        assert "hidden" not in json.dumps(refused)
+        shown = await executor.run(tool, cwd="public", **args)
+        assert "shown" in shown["tool_result"]["stdout"], shown
 
 
 async def test_where_no_rule_is_about_paths_links_are_followed(tmp_path: Path) -> None:

@@ -147,6 +147,29 @@ async def test_a_link_is_refused_by_a_rule_of_any_effect_and_followed_without_on
     }
 
 
+async def test_a_command_is_run_where_a_link_leads_unless_a_rule_looks_at_where_it_runs(
+    place: Engine,
+) -> None:
+    for rule in (
+        {"deny": "*.exec", "match": {"cwd": "secrets/**"}},
+        {"ask": "*.exec", "match": {"cwd": "secrets/**"}},
+        {"allow": "*.exec", "match": {"cwd": "public/**"}},
+    ):
+        rules = under(rule, engine=place)
+        for cwd in ("public/way", "/workspace/public/way", "public/way/deep"):
+            for attempt in (
+                call("bash.exec", cmd="ls", cwd=cwd),
+                call("python.exec", code="print(1)", cwd=cwd),
+            ):
+                refused = await rules.run(attempt)
+                assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
+                assert "link" in refused.stderr
+        for cwd in ("public/sub", "", "."):
+            assert (await rules.run(call("bash.exec", cmd="ls", cwd=cwd))).ok
+    free = under({"deny": "*.exec", "match": {"path": "secrets/**"}}, engine=place)
+    assert (await free.run(call("bash.exec", cmd="ls", cwd="public/way"))).stdout == "deep\nkey\n"
+
+
 class Says:
     """An engine with one answer, which it also tells on the way."""
 

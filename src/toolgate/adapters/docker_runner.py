@@ -12,16 +12,19 @@ import logging
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
 import msgspec
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from toolgate.contracts import runner_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, to_iso_ms
+from toolgate.domain.errors import Unavailable
 from toolgate.domain.targets import Breaker, Target
 from toolgate.domain.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.ports.clock import Clock
@@ -33,9 +36,12 @@ LARGEST_ANSWER: Final = 8 * 1024 * 1024  # both streams, kept twice (updates and
 LARGE_BODY: Final = 1024 * 1024
 LARGEST_HEALTH: Final = 64 * 1024
 HEALTH_SECONDS: Final = 3.0
+NO_LINKS_SECONDS: Final = 30  # for which a runner's word that it refuses links is taken
 QUOTE_SECONDS: Final = 1.0  # for the body of a refusal
 CONNECTIONS_PER_RUNNER: Final = 64
 IDLE_SECONDS: Final = 4.0  # runners on uvicorn or Node close a connection after 5, unless told
+MOST_UPDATES: Final = 1000  # of an answer in one piece; more are joined
+AT_ONCE: Final = 50  # lines of a stream, before others have their turn
 RUNTIME_MODE: Final = "local"
 WHITE_SPACE: Final = re.compile(r"\s+")
 
@@ -66,6 +72,34 @@ class Progress:
     answered: bool = False
 
 
+@dataclass(slots=True)
+class Known:
+    """What is known of one target's runner."""
+
+    breaker: Breaker = field(default_factory=Breaker)
+    heeds_no_links_until: float = 0.0
+
+
+class Connections(aiohttp.TCPConnector):
+    """Those that are kept, without those on which a runner has spoken unasked.
+
+    The next call would take that for its answer, and may be of somebody else.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp has it
+    ) -> Connection:
+        for _ in range(CONNECTIONS_PER_RUNNER):
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+        raise aiohttp.ClientConnectionError("it speaks without being asked")
+
+
 class DockerRunners:
     """All runners: connections are reused, and each target has a circuit breaker of its own."""
 
@@ -82,20 +116,23 @@ class DockerRunners:
         self._tls = tls
         self._idle_seconds = idle_seconds
         self.largest_answer = largest_answer
-        self._breakers: dict[tuple[str, str, int], Breaker] = {}
+        self._known: dict[tuple[str, str, int], Known] = {}
         self._http: aiohttp.ClientSession | None = None
 
     def engine(self, target: Target) -> "DockerRunner":
         return DockerRunner(target, self)
 
     def breaker(self, target: Target) -> Breaker:
+        return self._known_of(target).breaker
+
+    def _known_of(self, target: Target) -> Known:
         """A changed target starts anew."""
         key = (target.tenant, target.id, target.version)
-        if key not in self._breakers:
-            for old in [each for each in self._breakers if each[:2] == key[:2]]:
-                del self._breakers[old]
-            self._breakers[key] = Breaker()
-        return self._breakers[key]
+        if key not in self._known:
+            for old in [each for each in self._known if each[:2] == key[:2]]:
+                del self._known[old]
+            self._known[key] = Known()
+        return self._known[key]
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -103,7 +140,7 @@ class DockerRunners:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
             self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
+                connector=Connections(
                     limit=0,
                     limit_per_host=CONNECTIONS_PER_RUNNER,
                     ssl=self._tls or True,
@@ -129,19 +166,34 @@ class DockerRunners:
         shown: dict[str, JsonValue] = {}
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                status, told = await self.ask_health(target)
-            shown["ok"] = status == 200 and told.get("ok") is True
+                response, body = await self._ask_health(target)
+            decoded = msgspec.json.decode(body)
+            told = decoded if isinstance(decoded, dict) else {}
+            shown["ok"] = response.status == 200 and told.get("ok") is True
             shown |= {name: told[name] for name in ("backend", "usage") if name in told}
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError, *UNREADABLE) as failed:
             shown |= {"ok": False, "reason": type(failed).__name__}
         return shown
 
-    async def ask_health(self, target: Target) -> tuple[int, dict[str, JsonValue]]:
-        """The status and the body; raises as a request does, or one of UNREADABLE."""
+    async def heeds_no_links(self, target: Target) -> bool:
+        """Whether the runner says so; raises Unavailable where its health cannot be read.
+
+        Only a yes is remembered, for a while: one that has just been started may be silent about it
+        for a moment, and would follow links for all of that time.
+        """
+        known = self._known_of(target)
+        if self.monotonic() < known.heeds_no_links_until:
+            return True
+        response, body = await self._ask_health(target)
+        heeds = says_no_links(body, status=response.status, content_type=response.content_type)
+        if heeds:
+            known.heeds_no_links_until = self.monotonic() + NO_LINKS_SECONDS
+        return heeds
+
+    async def _ask_health(self, target: Target) -> tuple[aiohttp.ClientResponse, bytes]:
         url = _health_url(URL(target.url))
         async with self.http.get(url, allow_redirects=False) as response:
-            body = msgspec.json.decode(await _read_up_to(LARGEST_HEALTH, response))
-            return response.status, body if isinstance(body, dict) else {}
+            return response, await _read_up_to(LARGEST_HEALTH, response)
 
     async def close(self) -> None:
         if self._http is not None:
@@ -171,13 +223,17 @@ class DockerRunner:
         progress = Progress()
         try:
             async with asyncio.timeout(self._target.timeout_ms / 1000):
-                if request.no_links and not await self._heeds_no_links():
+                if request.no_links and not await self._runners.heeds_no_links(self._target):
+                    # The contract has no such member: it follows links as it always did.
                     request = request._replace(no_links=False)
                 output = await self._exchange(url, request, update, progress)
         except TimeoutError:
             self._count_failure(breaker, progress)
             seconds = self._target.timeout_ms / 1000
             return self._failed(f"the runner took longer than {seconds:g} s", _outcome(progress))
+        except Unavailable as untold:
+            breaker.succeeded()
+            return self._failed(str(untold), Outcome.NOT_STARTED)
         except Unreadable as unreadable:
             breaker.succeeded()
             return self._failed(str(unreadable), Outcome.MAY_HAVE_EXECUTED)
@@ -188,15 +244,6 @@ class DockerRunner:
             return self._failed(f"the runner cannot be reached: {reason}", _outcome(progress))
         breaker.succeeded()
         return output
-
-    async def _heeds_no_links(self) -> bool:
-        """Asked before each such call: the contract has no such member, so that one which does not
-        say it knows it gets the call as the contract has it, and follows links as it always did."""
-        try:
-            _, told = await self._runners.ask_health(self._target)
-        except UNREADABLE:
-            return False
-        return told.get("noLinks") is True
 
     def _count_failure(self, breaker: Breaker, progress: Progress) -> None:
         """A runner that answered at all is alive, whatever became of the call."""
@@ -232,17 +279,23 @@ class DockerRunner:
         """Lines as they come: updates, and last the result."""
         deltas: list[Delta] = []
         size = 0
-        pending = b""
+        pending = bytearray()
         async for chunk in response.content.iter_any():
             size += len(chunk)
             if size > self._runners.largest_answer:
                 raise Unreadable("the runner's answer is too large")
-            *lines, pending = (pending + chunk).split(b"\n")
-            for line in lines:
+            pending += chunk
+            if b"\n" not in chunk:  # all that came before has been looked through
+                continue
+            *lines, rest = bytes(pending).split(b"\n")
+            pending = bytearray(rest)
+            for number, line in enumerate(lines, 1):
                 output = self._line(line, deltas, update)
                 if output is not None:
                     return output
-        output = self._line(pending, deltas, update)
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        output = self._line(bytes(pending), deltas, update)
         if output is None:
             raise Unreadable("the runner's answer ended without a result")
         return output
@@ -317,6 +370,29 @@ class DockerRunner:
 
 # Statuses with which a runner says that it did not begin.
 REFUSED_STATUS: Final = dict.fromkeys((400, 401, 403, 404, 405, 413, 429), Outcome.NOT_STARTED)
+# And with which one says that it has no health to ask for.
+NO_HEALTH_STATUS: Final = frozenset({400, 401, 403, 404, 405, 501})
+
+
+def says_no_links(body: bytes, *, status: int, content_type: str) -> bool:
+    """Whether a runner's health says that it heeds `noLinks`; raises Unavailable.
+
+    The contract asks for no health, so one that has none, or words it in its own way, says no. One
+    whose health fails, or is broken JSON, might have said yes.
+    """
+    told: JsonValue = None
+    is_broken = False
+    try:
+        told = msgspec.json.decode(body)
+    except UNREADABLE:
+        is_broken = content_type == wire.JSON_TYPE
+    if isinstance(told, dict) and told.get("noLinks") is True:
+        return True
+    if status in NO_HEALTH_STATUS or (200 <= status < 300 and not is_broken):
+        return False
+    raise Unavailable(
+        f"the policy decides by path, and the runner's health cannot be read (status {status})"
+    )
 
 
 def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
@@ -328,13 +404,21 @@ def read_answer(body: bytes, *, now: str, target: Target) -> Answer:
 
 
 def read_updates(entries: list[JsonValue], *, now: str) -> list[Delta]:
-    found = []
+    """In their order; the last of the most that there may be holds all that come after it."""
+    found: list[Delta] = []
+    more: list[str] = []
     for entry in entries:
-        if isinstance(entry, str):
-            found.append(Delta(entry, now))
-        elif isinstance(entry, dict) and isinstance(delta := entry.get("delta"), str):
-            at = entry.get("at")
+        members = entry if isinstance(entry, dict) else {}
+        delta = entry if isinstance(entry, str) else members.get("delta")
+        if not isinstance(delta, str):
+            continue
+        if len(found) == MOST_UPDATES:
+            more.append(delta)
+        else:
+            at = members.get("at")
             found.append(Delta(delta, at if isinstance(at, str) else now))
+    if more:
+        found[-1] = Delta("".join((found[-1].text, *more)), found[-1].at)
     return found
 
 

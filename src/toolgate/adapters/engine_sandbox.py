@@ -148,15 +148,14 @@ class SandboxEngine:
 
     async def _bash(self, request: ToolRequest, update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, BashExec)
-        command = Command(
-            args.cmd, Interpreter.SHELL, args.cwd, args.env, _seconds(args.timeout_ms)
-        )
+        timeout, links = _seconds(args.timeout_ms), not request.no_links
+        command = Command(args.cmd, Interpreter.SHELL, args.cwd, args.env, timeout, links)
         return await self._execute(request, command, update)
 
     async def _python(self, request: ToolRequest, update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, PythonExec)
-        timeout = _seconds(args.timeout_ms)
-        command = Command(args.code, Interpreter.PYTHON, args.cwd, args.env, timeout)
+        timeout, links = _seconds(args.timeout_ms), not request.no_links
+        command = Command(args.code, Interpreter.PYTHON, args.cwd, args.env, timeout, links)
         return await self._execute(request, command, update)
 
     async def _execute(self, request: ToolRequest, command: Command, update: Update) -> ToolOutput:

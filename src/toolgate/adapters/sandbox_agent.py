@@ -296,6 +296,7 @@ class Order:
         self.text = str(message["text"])
         self.python = message["interpreter"] == "python"
         self.cwd = str(message["cwd"])
+        self.links = bool(message.get("links", True))
         given = message["env"]
         self.env: dict[str, str] = given if isinstance(given, dict) else {}
         self.wall = float(str(message["wall"]))
@@ -417,7 +418,7 @@ class Agent:
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
             prelude = order.hold(prelude_for(order.text))
             actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
-        self.enter(order.cwd)
+        self.enter(order.cwd, self.workspace if order.links else self.unlinked)
         self.set_oom(min(self.own_score + 500, 1000))
         try:
             program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
@@ -427,9 +428,9 @@ class Agent:
         finally:
             self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
 
-    def enter(self, cwd: str) -> None:
+    def enter(self, cwd: str, workspace: Workspace) -> None:
         if cwd:
-            fd = self.workspace.open(cwd, os.O_RDONLY | os.O_DIRECTORY)
+            fd = workspace.open(cwd, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fchdir(fd)
             finally:

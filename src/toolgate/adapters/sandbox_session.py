@@ -195,6 +195,7 @@ class AgentSession:
                     "text": command.text,
                     "interpreter": command.interpreter.value,
                     "cwd": command.cwd,
+                    "links": command.links,
                     "env": dict(command.env),
                     "wall": wall,
                     "drain": limits.drain_seconds,

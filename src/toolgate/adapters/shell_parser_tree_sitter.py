@@ -6,6 +6,7 @@ command. Whatever is not a static word makes the script one that no allow matche
 
 import re
 import threading
+import time
 from typing import Final
 
 import tree_sitter_bash
@@ -54,6 +55,9 @@ _ANSI_NAMED: Final = {
     "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?", "c": None, "x": None, "u": None, "U": None,
 }  # fmt: skip
 _MAX_DEPTH: Final = 200  # nested nodes; a person's command has some ten
+_SHORT: Final = 1024  # bytes; the worst of them takes some hundredths of a second
+_PIECE: Final = 64  # bytes of a long one at a time, so that the clock is looked at often
+_MAX_SECONDS: Final = 0.25  # of processor time; a long script that is in order takes a fifth of it
 
 
 class TreeSitterShellParser:
@@ -71,7 +75,7 @@ class TreeSitterShellParser:
             return script_of(commands, plain=None, obstacle="control or invisible characters")
         source = text.encode()
         with self._lock:
-            root = self._parser.parse(source).root_node
+            root = self._parse(source)
         plain = plain_commands(text)
         broken = root.has_error
         if plain is not None and not broken and _bare_commands(root, source) == plain:
@@ -82,6 +86,27 @@ class TreeSitterShellParser:
             commands = (*reading.commands, *crude_commands(text))
             return script_of(commands, plain=None, obstacle="it cannot be parsed")
         return script_of(tuple(reading.commands), plain=plain, obstacle=reading.obstacle)
+
+    def _parse(self, source: bytes) -> Node:
+        """Raises TooComplex: over what is not in order, the time can grow with the square of it.
+
+        It cannot be stopped, and lets no other thread run meanwhile, but it can be told that the
+        text has ended.
+        """
+        if len(source) <= _SHORT:
+            return self._parser.parse(source).root_node
+        deadline = time.thread_time() + _MAX_SECONDS
+        is_late = False
+
+        def read(offset: int, _: object) -> bytes:
+            nonlocal is_late
+            is_late = is_late or time.thread_time() > deadline
+            return b"" if is_late else source[offset : offset + _PIECE]
+
+        root = self._parser.parse(read).root_node
+        if is_late:
+            raise TooComplex(f"a command that takes more than {_MAX_SECONDS} s to parse")
+        return root
 
 
 def _bare_commands(root: Node, source: bytes) -> tuple[Command, ...] | None:

@@ -267,7 +267,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         named_tools(in_browser, in_browser.tools()),
         upstreams.route(),
         *await _search(settings, installation),
-        named_tools(built_in, built_in.tools()),
+        named_tools(PathRules(built_in, policies), built_in.tools()),
     ]
     routing = Routing(routes, on_terms=terms.hold)
     approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)

@@ -95,7 +95,7 @@ class Outcome(StrEnum):
 
 
 class Call(CamelWire):
-    """`no_links` is ours: a file tool must refuse a path with a link in it, wherever it leads."""
+    """`no_links` is ours: a path or `cwd` with a link in it must be refused, wherever it leads."""
 
     name: Id
     args: dict[str, Json]

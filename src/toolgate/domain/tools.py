@@ -66,7 +66,7 @@ class ToolRequest(NamedTuple):
     step_id: str = ""
     policy_ref: str = "policy.default"
     target_id: str = ""  # an execution target; empty: the default one
-    no_links: bool = False  # a file tool refuses a path with a link in it
+    no_links: bool = False  # a path or `cwd` with a link in it is refused
 
 
 class ToolOutput(NamedTuple):

@@ -1,7 +1,8 @@
-"""File tools under a policy with rules about paths: a path is what it is spelt, or refused.
+"""Tools under a policy with rules about paths: a path is what it is spelt, or refused.
 
 Such a policy decides before anything is opened, so no link may lead from there to a file that it
-would have decided otherwise about; and a listing shows nothing that it denies.
+would have decided otherwise about, nor a command to a directory; and a listing shows nothing that it
+denies. Where a command goes by itself is not looked at.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.domain.policy.facts import CWD_ARGUMENT
 from toolgate.domain.policy.model import DEFAULT_DENY, Decision, Effect
 from toolgate.domain.policy.paths import SANDBOX_ROOT
 from toolgate.domain.tools import Outcome, ToolOutput, ToolRequest
@@ -23,7 +25,7 @@ AT_ONCE: Final = 50  # entries, before others have their turn: each takes some 0
 
 
 class PathRules:
-    """An Engine over that of the targets; what is no file tool passes through it."""
+    """An Engine over one that has files; a call without a path passes through it."""
 
     def __init__(self, engine: Engine, policies: Policies) -> None:
         self._engine = engine
@@ -34,13 +36,18 @@ class PathRules:
         return self._engine.ref
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        if not request.tool.startswith(TARGET_FILES) or not self._policies.goes_by_path(request):
+        if not self._goes_by_path(request):
             return await self._engine.run(request, update=update)
         request = request._replace(no_links=True)
         if request.tool != LIST:
             return await self._engine.run(request, update=update)
         output = await self._engine.run(request)  # an update might name what is left out
         return await self._shown(request, output) if output.ok else output
+
+    def _goes_by_path(self, request: ToolRequest) -> bool:
+        if request.tool.startswith(TARGET_FILES):
+            return self._policies.goes_by_path(request)
+        return bool(request.args.get(CWD_ARGUMENT)) and self._policies.goes_by_cwd(request)
 
     async def _shown(self, request: ToolRequest, output: ToolOutput) -> ToolOutput:
         try:

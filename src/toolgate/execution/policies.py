@@ -39,6 +39,11 @@ class Policies:
         policy = self.find(request.policy_ref)
         return policy is None or policy.candidates(request.tool).by_path
 
+    def goes_by_cwd(self, request: ToolRequest) -> bool:
+        """The same of the directory that a command is to run in."""
+        policy = self.find(request.policy_ref)
+        return policy is None or policy.candidates(request.tool).by_cwd
+
     def may_pass(self, tool: Tool, caller: Caller) -> bool:
         """Whether some call of this tool by this caller could be allowed or asked about."""
         policy = self.find(ACTIVE_POLICY)

@@ -68,6 +68,7 @@ class Command:
     cwd: str = ""  # relative to the workspace; empty: where the last command left off
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float | None = None
+    links: bool = True  # whether there may be one in `cwd`
 
 
 class Stream(StrEnum):

@@ -739,11 +739,32 @@ def test_a_rule_that_looks_at_a_path_makes_its_tools_go_by_path(
     assert not rules.candidates("shell").by_path
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"match": {"cwd": "secrets/**"}},
+        {"match": {"arguments": {"cwd": "secrets/*"}}},
+        {"when": {"args.cwd": "contains secrets"}},
+    ],
+)
+@pytest.mark.parametrize("effect_of_it", list(Effect))
+def test_a_rule_that_looks_at_where_a_command_runs_makes_its_tools_go_by_that(
+    condition: dict[str, Any], effect_of_it: Effect
+) -> None:
+    rules = policy({effect_of_it.value: ["*.exec", "exec"], **condition})
+    assert rules.candidates("bash.exec").by_cwd
+    assert rules.candidates("exec").by_cwd
+    assert not rules.candidates("shell").by_cwd
+    assert not rules.candidates("exec").by_path
+
+
 def test_a_rule_about_anything_else_does_not() -> None:
     rules = policy(
         {"allow": "file.*", "match": "any"},
         {"deny": "file.*", "match": {"cwd": "secrets"}},
+        {"deny": "exec", "match": {"path": "secrets"}},
         {"deny": "file.*", "match": {"arguments": {"content": "x"}}, "when": {"args.limit": "> 5"}},
         {"ask": "file.*", "match": "otherwise"},
     )
     assert not rules.candidates("file.read").by_path
+    assert not rules.candidates("exec").by_cwd

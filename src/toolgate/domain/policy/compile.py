@@ -13,7 +13,7 @@ from typing import Final
 
 from toolgate.domain.globs import one_of
 from toolgate.domain.policy import conditions
-from toolgate.domain.policy.facts import PATH_ARGUMENTS
+from toolgate.domain.policy.facts import CWD_ARGUMENT, PATH_ARGUMENTS
 from toolgate.domain.policy.model import (
     ALLOWLIST_MATCH,
     DEFAULT_ALLOW,
@@ -352,7 +352,7 @@ class _Compiler:
                 patterns.append(PathPattern(text))
             except BadPath as bad:
                 self._problem(where, f"{text!r}: {bad}")
-        draft.by_path |= key in PATH_ARGUMENTS
+        draft.goes_by(key)
         draft.add(f"{key} {_list(texts)}", make(patterns))
 
     def _read_arguments(self, where: str, value: JsonValue, draft: "_Draft") -> None:
@@ -370,7 +370,7 @@ class _Compiler:
             scalars = self._unfold_scalars(f"{where}.{name}", scalars)
             if path[0] == "env":
                 draft.env_names.update(path[1:2])
-            draft.by_path |= path[0] in PATH_ARGUMENTS
+            draft.goes_by(path[0])
             draft.form[f"arguments.{name}"] = sorted(scalars, key=repr)
             draft.add(f"{name} {_list(scalars)}", conditions.argument_matches(path, scalars))
 
@@ -424,7 +424,7 @@ class _Compiler:
                 self._problem(spot, "must be an argument: args.<name>")
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
-            draft.by_path |= path[0] in PATH_ARGUMENTS
+            draft.goes_by(path[0])
             # Of an empty list there would be nothing left to hold, and the rule would match all.
             for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
@@ -641,12 +641,17 @@ class _Draft:
         self.host_keys: tuple[str, ...] | None = None
         self.env_names: set[str] = set()
         self.by_path = False
+        self.by_cwd = False
         self.otherwise = False
         self.tests: list[PolicyTest] = []
         self.form: dict[str, object] = {}
 
     def add(self, says: str, check: Check, *, standing: bool = False) -> None:
         self.conditions.append(Condition(says, check, standing))
+
+    def goes_by(self, argument: str) -> None:
+        self.by_path |= argument in PATH_ARGUMENTS
+        self.by_cwd |= argument == CWD_ARGUMENT
 
     def canonical(self) -> dict[str, object]:
         return {
@@ -674,6 +679,7 @@ class _Draft:
             per_tool=self.per_tool,
             env_names=frozenset(self.env_names),
             by_path=self.by_path,
+            by_cwd=self.by_cwd,
         )
 
 

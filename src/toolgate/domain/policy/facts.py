@@ -14,6 +14,7 @@ from toolgate.domain.tools import JsonValue, Level, ToolRequest
 from toolgate.domain.urls import urls_in
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
+CWD_ARGUMENT: Final = "cwd"
 PATH_ARGUMENTS: Final = ("path", "paths")
 URL_ARGUMENTS: Final = ("url", "urls", "startUrl")
 GOAL: Final = "goal"  # a text that may name addresses, which a browser task then opens
@@ -82,7 +83,7 @@ class Facts:
     def cwd(self) -> tuple[str, ...] | None:
         """Where a call runs. A command that does not say runs where the one before has gone to."""
         if self._cwd is None:
-            given = self.args.get("cwd")
+            given = self.args.get(CWD_ARGUMENT)
             if given is None or given == "":
                 self._cwd = ((),) if _RUN_IN_SESSIONS.isdisjoint(self.args) else (None,)
             else:

@@ -109,6 +109,7 @@ class Rule:
     per_tool: bool = False  # the reason names the tool
     env_names: frozenset[str] = frozenset()  # the variables it speaks of
     by_path: bool = False  # it goes by how a path is spelt
+    by_cwd: bool = False  # and by how the directory is that a command runs in
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class Candidates:
     allow: EffectRules
     otherwise: EffectRules  # the asks that speak where no allow does
     by_path: bool  # whether any of them goes by how a path is spelt
+    by_cwd: bool  # and by how the directory is that a command runs in
 
 
 class Policy:
@@ -210,6 +212,7 @@ class Policy:
                 allow=_effect_rules(rule for rule in ordered if rule.effect is Effect.ALLOW),
                 otherwise=_effect_rules(rule for rule in ordered if rule.otherwise),
                 by_path=any(rule.by_path for rule in ordered),
+                by_cwd=any(rule.by_cwd for rule in ordered),
             )
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()

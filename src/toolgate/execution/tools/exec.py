@@ -46,6 +46,7 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
             if may_be_set(name) and not context.holds_secret(value)
         },
         timeout_seconds=TIMEOUT_S,
+        links=not context.request.no_links,
     )
     try:
         finished = await context.in_session(lambda session: session.exec(command))
