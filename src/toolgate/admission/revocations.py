@@ -67,12 +67,11 @@ class Revocations:
 
     async def on_due(self, row: Row) -> None:
         async with self._ending:
-            now = await self.journal.get(REVOCATIONS, row.key)  # it may have been done meanwhile
-            if now is not None:
-                with contextlib.suppress(
-                    Conflict
-                ):  # let in and revoked once more since it was read
-                    await self._carry_out(now)
+            now = await self.journal.get(REVOCATIONS, row.key)
+            if now is None:
+                return  # it was done meanwhile
+            with contextlib.suppress(Conflict):  # let in and revoked once more since it was read
+                await self._carry_out(now)
 
     async def _carry_out(self, row: Row) -> None:
         runs, version = _decode(row.value), row.version
