@@ -1,6 +1,7 @@
 """What holds for the whole of a test run."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
@@ -10,6 +11,12 @@ TOLD_LINES = 8  # of an error, from its end
 
 _failed: list[str] = []
 _broken: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: while one waits for a page or a deadline, another works."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:
