@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from tests.e2e.forked import ForkedProgram
 from tests.e2e.harness import Client, Program
 
 LANES = 2  # homes that are worked on side by side
@@ -92,7 +93,8 @@ class Device:
 
 async def lane(home: Path, seed: int) -> int:
     chance = random.Random(seed)
-    program = Program(home, {"RESUME_WINDOW_MS": "60000", "LOG_LEVEL": "warning"})
+    settings = {"RESUME_WINDOW_MS": "60000", "LOG_LEVEL": "warning"}
+    program = ForkedProgram(home, settings)
     devices = [Device(f"{home.name}-u{number}") for number in range(DEVICES)]
     for _ in range(KILLS):
         await program.start()
@@ -102,13 +104,13 @@ async def lane(home: Path, seed: int) -> int:
         await program.kill()
         for outcome in await asyncio.gather(*lives, return_exceptions=True):
             assert isinstance(outcome, GONE), outcome
-    await program.start()
+    installed = await Program(home, settings).start()
     try:
         for device in devices:
-            await device.settle(program.urls["ingress_ws"])
+            await device.settle(installed.urls["ingress_ws"])
             device.check()
     finally:
-        await program.kill()
+        await installed.kill()
     return sum(len(device.started) for device in devices)
 
 
