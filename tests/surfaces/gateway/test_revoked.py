@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import pytest_asyncio
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door, Paired, open_door
 from toolgate.adapters.bus_local import LocalBus
@@ -476,7 +477,6 @@ class SlowServer:
     """An MCP server that says what it offers once the test lets it."""
 
     def __init__(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.door = door
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
         self.may_answer.set()
         tools = (Tool("look", "", Level.READ, {}, True), Tool("pay", "", Level.SIGN, {}, False))
@@ -492,22 +492,24 @@ class SlowServer:
 
         monkeypatch.setattr(FakeUpstreams, "tools", slowly)
 
-    async def register(self) -> None:
-        terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write"}
-        await self.door.ask("POST", "/capabilities/register", body=terms, operator=True)
-
     def command(self, action: str) -> dict[str, Any]:
         return {"payload": {"capabilityId": "mcp.docs", "action": action}}
+
+
+@pytest_asyncio.fixture
+async def server(door: Door, monkeypatch: pytest.MonkeyPatch) -> SlowServer:
+    made = SlowServer(door, monkeypatch)
+    terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "write"}
+    await door.ask("POST", "/capabilities/register", body=terms, operator=True)
+    return made
 
 
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
     door: Door,
-    monkeypatch: pytest.MonkeyPatch,
+    server: SlowServer,
     taken_away: Callable[[Registry, str], Awaitable[object]],
 ) -> None:
-    server = SlowServer(door, monkeypatch)
-    await server.register()
     device = await door.pair(**ALL)
     server.may_answer.clear()
     asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
@@ -521,10 +523,8 @@ async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_
 
 
 async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_is_not_run(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: Door, server: SlowServer
 ) -> None:
-    server = SlowServer(door, monkeypatch)
-    await server.register()
     device = await door.pair(**ALL)
     server.may_answer.clear()
     asking = asyncio.create_task(device.post("/command/mcp", server.command("look")))
@@ -540,11 +540,9 @@ async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_i
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is_asked_is_not_run(
     door: Door,
-    monkeypatch: pytest.MonkeyPatch,
+    server: SlowServer,
     taken_away: Callable[[Registry, str], Awaitable[object]],
 ) -> None:
-    server = SlowServer(door, monkeypatch)
-    await server.register()
     device = await door.pair(**ALL)
     waits = await device.post("/command/mcp", server.command("pay"), key="k")
     async with asyncio.timeout(10):
