@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Result, at_least, at_most, process_cpu, table
-from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.chromium import find_chromium, may_sandbox, process_tree
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.ids import RandomIds
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.page_looks import EXTRACTOR, WATCH
-from toolgate.adapters.system_browser import SystemBrowser
-from toolgate.domain.task_runs import Trust
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.browser.chromium import find_chromium, may_sandbox, process_tree
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.random_ids import RandomIds
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.browser.page_extract import EXTRACTOR, WATCH
+from toolgate.browser.system_browser import SystemBrowser
+from toolgate.tasks.state import Trust
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.toolset import Asker, Call, Toolset

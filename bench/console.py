@@ -9,7 +9,7 @@ from typing import Any, Final
 from playwright.async_api import Browser, CDPSession, Page, async_playwright
 
 from bench.measure import Result, table
-from toolgate.adapters.chromium import find_chromium
+from toolgate.browser.chromium import find_chromium
 from toolgate.client.sessions import connect
 from toolgate.surfaces.console.pages import read_files
 from tools.screenshots import toolgate

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import Cost, Result, interleave, interleave_async, run, table, timed, timed_async
-from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.evidence_check import check_proof
-from toolgate.adapters.evidence_log import EvidenceLog
-from toolgate.adapters.evidence_records import make_proof
-from toolgate.adapters.evidence_tiles import TileFiles
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
-from toolgate.domain import checkpoints
-from toolgate.domain.checkpoints import ENTRIES, TILE_HEIGHT, Checkpoint, Tile
-from toolgate.domain.evidence import HASH_SIZE, Tree, leaf_hash
-from toolgate.domain.tools import JsonValue
-from toolgate.ports.evidence import Scalar
-from toolgate.ports.journal import Append, NewEvent
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.check import check_proof
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.records import make_proof
+from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.evidence import checkpoints
+from toolgate.evidence.checkpoints import ENTRIES, TILE_HEIGHT, Checkpoint, Tile
+from toolgate.evidence.tree import HASH_SIZE, Tree, leaf_hash
+from toolgate.core.tools import JsonValue
+from toolgate.evidence.evidence import Scalar
+from toolgate.journal.journal import Append, NewEvent
 
 RECORDS: Final = 2_000
 AT_ONCE: Final = 32

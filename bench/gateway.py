@@ -27,9 +27,9 @@ import aiohttp
 
 from bench.measure import process_cpu
 from toolgate import settings as table
-from toolgate.adapters.journal_sqlite import SqliteJournal
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.bootstrap.roles import start_everything
-from toolgate.ports.journal import Append, Delete, Event, Operation, Put
+from toolgate.journal.journal import Append, Delete, Event, Operation, Put
 
 CONNECTIONS = 64
 REQUESTS = 1500
@@ -48,19 +48,19 @@ from pathlib import Path
 import msgspec, uvloop
 from starlette.applications import Starlette
 from starlette.routing import Route
-from toolgate import asgi
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.ids import RandomIds
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.adapters.policy_file import default_policy_text, load_policy
-from toolgate.adapters.seal_aesgcm import AesGcmSeal
-from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.adapters.signer_ed25519 import Commitments
+from toolgate.http import asgi
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.random_ids import RandomIds
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.policy.file import default_policy_text, load_policy
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.evidence.signer import Commitments
 from toolgate.contracts.gateway_v1 import decode_tool_command
-from toolgate.domain.policy.decide import decide
-from toolgate.domain.tools import Caller, Level, ToolRequest
+from toolgate.policy.decide import decide
+from toolgate.core.tools import Caller, Level, ToolRequest
 from bench.gateway import documents_in, renamed
 
 async def main(home):

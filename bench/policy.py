@@ -14,12 +14,12 @@ from casbin.persist.adapters.string_adapter import (  # type: ignore[import-unty
 )
 
 from bench.measure import Cost, Result, at_least, at_most, interleave, table, timed
-from toolgate.adapters.policy_file import default_policy_text, load_policy
-from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.domain.policy.compile import compile_policy
-from toolgate.domain.policy.decide import decide
-from toolgate.domain.policy.model import Effect, Policy
-from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.policy.file import default_policy_text, load_policy
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.policy.compile import compile_policy
+from toolgate.policy.decide import decide
+from toolgate.policy.model import Effect, Policy
+from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
 
 ROUNDS: Final = 9
 PARSE: Final = TreeSitterShellParser()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from toolgate import settings
-from toolgate.domain.errors import Misconfigured
+from toolgate.core.errors import Misconfigured
 from toolgate.settings import Secret, Settings, load, table
 
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(ROOT))
 from tests.hostile.battery import Row, outer_limit, run_battery  # noqa: E402
 from tests.hostile.places import Place, PlainPlace, SandboxPlace  # noqa: E402
 from toolgate.adapters import cgroups  # noqa: E402
-from toolgate.adapters.sandbox_bwrap import BwrapSandbox  # noqa: E402
-from toolgate.adapters.sandbox_docker import DockerSandbox  # noqa: E402
-from toolgate.ports.sandbox import Sandbox, SessionKey  # noqa: E402
+from toolgate.sandbox.bwrap import BwrapSandbox  # noqa: E402
+from toolgate.sandbox.docker import DockerSandbox  # noqa: E402
+from toolgate.sandbox.sandbox import Sandbox, SessionKey  # noqa: E402
 from toolgate.testing import docker_engine  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "security" / "isolation.md"

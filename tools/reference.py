@@ -26,9 +26,9 @@ from toolgate.contracts import (
 )
 from toolgate.contracts.wire import Code
 from toolgate.domain import approvals, runs, task_runs, toolcalls
-from toolgate.domain.tools import Tool
-from toolgate.execution.registry import BUILT_IN
-from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
+from toolgate.core.tools import Tool
+from toolgate.tools.engines.builtin.registry import BUILT_IN
+from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 
 OUT = Path(__file__).parents[1] / "docs" / "reference"
 SOURCES = Path(__file__).parents[1] / "src" / "toolgate"

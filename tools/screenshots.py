@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from playwright.async_api import Browser, Page, async_playwright
 
-from toolgate.adapters.chromium import find_chromium
-from toolgate.adapters.sample_pages import PAGES, SITE
+from toolgate.browser.chromium import find_chromium
+from toolgate.browser.sample_pages import PAGES, SITE
 from toolgate.client.sessions import Session, connect
 from toolgate.contracts.ingress_v1 import ApprovalRequired, RunStarted
 

@@ -12,7 +12,7 @@ ROUTING = "execution/routing.py"  # where the answer is made
 # The runner is the far end of an engine: what reaches it has passed the gateway's pipeline.
 FAR_END = "surfaces/runner/"
 DOORS = ("surfaces", "orchestration", "admission", "tasks", "client")
-ENGINES = ("toolgate.ports.engine", "toolgate.execution.registry", "toolgate.execution.routing")
+ENGINES = ("toolgate.tools.engine", "toolgate.tools.engines.builtin.registry", "toolgate.tools.routing")
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.tasks.runtimes import memory_journal, until
-from toolgate.adapters.clock import SystemClock
-from toolgate.admission.capabilities import Capabilities
-from toolgate.bootstrap.execution import Upstreams
-from toolgate.domain.capabilities import Capability, Server
-from toolgate.domain.tools import Caller, Level
-from toolgate.execution.routing import Routing
-from toolgate.testing.audit import SilentAudit
-from toolgate.testing.seal import PlainSeal
+from toolgate.core.system_clock import SystemClock
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.bootstrap.tools import Upstreams
+from toolgate.tools.capabilities import Capability, Server
+from toolgate.core.tools import Caller, Level
+from toolgate.tools.routing import Routing
+from tests.support.audit import SilentAudit
+from tests.support.seal import PlainSeal
 
 PROGRAM = Path(__file__).parents[1] / "adapters" / "mcp_servers" / "server.py"
 SERVER = Server(command=sys.executable, args=(str(PROGRAM), "stdio"))

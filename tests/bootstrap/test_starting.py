@@ -6,7 +6,7 @@ import pytest
 
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
-from toolgate.domain.errors import Misconfigured
+from toolgate.core.errors import Misconfigured
 
 PORTS = ("WS_PORT", "HTTP_PORT", "ORCHESTRATOR_PORT", "GATEWAY_PORT")
 

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 import pytest
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tests.e2e.harness import PROGRAM, environment
-from toolgate.asgi import HEAD_LIMIT
+from toolgate.http.asgi import HEAD_LIMIT
 
 PATIENCE = 30
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from toolgate.cli import chat
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Unavailable
+from toolgate.core.errors import Unavailable
 
 
 class Slow:

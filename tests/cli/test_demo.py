@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.harness import PROGRAM, Program, environment, running
-from tests.engines import need
+from tests.support.engines import need
 
 
 def toolgate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

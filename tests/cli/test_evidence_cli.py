@@ -10,24 +10,24 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.adapters.evidence_home import record_call
-from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.evidence_log import EvidenceLog
-from toolgate.adapters.evidence_records import PROOF_FORMAT
-from toolgate.adapters.evidence_tiles import TileFiles
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.adapters.signer_ed25519 import Commitments, Ed25519Signer
+from tests.evidence.evidence_home import record_call
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.records import PROOF_FORMAT
+from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.cli.main import main
-from toolgate.domain.checkpoints import Checkpoint, sign_note
-from toolgate.domain.evidence import leaf_hash
-from toolgate.domain.tools import ToolRequest
-from toolgate.execution.audit import AuditEntry, AuditLog
-from toolgate.ports.evidence import STREAM
-from toolgate.ports.journal import Append, NewEvent
+from toolgate.evidence.checkpoints import Checkpoint, sign_note
+from toolgate.evidence.tree import leaf_hash
+from toolgate.core.tools import ToolRequest
+from toolgate.evidence.audit import AuditEntry, AuditLog
+from toolgate.evidence.evidence import STREAM
+from toolgate.journal.journal import Append, NewEvent
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.pipelines import open_rig
+from tests.support.pipelines import open_rig
 
 REF = "requests/r7/tool_result.json"
 

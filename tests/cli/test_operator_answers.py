@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from toolgate.cli.main import main
 from toolgate.cli.operator import Operator, show
-from toolgate.domain.errors import Refused, Unavailable
-from toolgate.execution.file_artifacts import LARGEST_FILE
+from toolgate.core.errors import Refused, Unavailable
+from toolgate.tools.files import LARGEST_FILE
 
 GONE = b'{"ok":false,"data":null,"traceId":"t","error":{"code":"INVALID_REQUEST","message":"gone"}}'
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines import need
+from tests.support.engines import need
 from toolgate.cli.doctor import check_disk, check_policy, hint_for
 from toolgate.settings import Settings
 

@@ -14,7 +14,7 @@ import pytest
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything, start_ingress, start_orchestrator
 from toolgate.cli.serving import serve
-from toolgate.domain.errors import Damaged, Misconfigured, Unavailable
+from toolgate.core.errors import Damaged, Misconfigured, Unavailable
 from toolgate.settings import Settings, load
 
 

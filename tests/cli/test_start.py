@@ -37,7 +37,7 @@ def started(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("module", ["click", "toolgate.cli.doctor", "toolgate.domain.policy.model"])
+@pytest.mark.parametrize("module", ["click", "toolgate.cli.doctor", "toolgate.policy.model"])
 def test_ctrl_c_while_it_loads_ends_it_without_a_word(module: str) -> None:
     ended = started(module, "doctor")
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -15,7 +15,7 @@ from tests.e2e.ways import API_KEY, TOGETHER, Running, installed
 from toolgate.client.sessions import Backoff, Disconnected, Refused, Session, Superseded, connect
 from toolgate.client.toolbox import Toolbox, ToolFailed
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.deliveries import RETRACTED
+from toolgate.runs.deliveries import RETRACTED
 
 requirement = pytest.mark.requirement
 AT_ONCE = Backoff(initial_s=0.01, longest_s=0.05, retries=50)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.harness import Program, running
 from toolgate import settings as table
-from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.bootstrap.execution import open_execution
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.bootstrap.tools import open_execution
 from toolgate.bootstrap.installation import Installation, open_core
 from toolgate.contracts.gateway_v1 import CommandStatus, EventStatus, Outcome
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.e2e.harness import Client, running
-from toolgate.adapters.evidence_check import ClosedHome
+from toolgate.evidence.check import ClosedHome
 
 
 async def test_what_a_device_answers_is_on_record_like_any_result(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.harness import running
 from tests.e2e.test_files_through_artifacts import Executor
 from tests.e2e.test_runner_check import OPERATOR, Operator
-from tests.engines import need
+from tests.support.engines import need
 
 POLICY = """\
 version: 1

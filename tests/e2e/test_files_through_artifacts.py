@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.harness import PROGRAM, Program, environment, running
 from tests.e2e.test_runner_check import RUNNER_TOKEN, runner
-from tests.engines import need
+from tests.support.engines import need
 
 POLICY = """\
 version: 1

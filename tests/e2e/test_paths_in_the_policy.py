@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.harness import Program, running
 from tests.e2e.test_files_through_artifacts import Executor, toolgate
 from tests.e2e.test_runner_check import RUNNER_TOKEN, runner
-from tests.engines import need
+from tests.support.engines import need
 
 DENIED = """\
 version: 1

@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from tests.e2e.harness import Program, running
-from tests.npm import node, npm_file
+from tests.support.npm import node, npm_file
 from tests.tasks.site import Site
-from toolgate.adapters.chromium import find_chromium
+from toolgate.browser.chromium import find_chromium
 from toolgate.contracts.gateway_v1 import CapabilityStatus, ErrorCode
-from toolgate.domain.capabilities import PLAYWRIGHT_CAPABILITY
+from toolgate.tools.capabilities import PLAYWRIGHT_CAPABILITY
 
 OPERATOR = {"Authorization": "Bearer operator-token-of-the-tests"}
 POLICY = """

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, Client, Program, environment, running
-from tests.engines import need
+from tests.support.engines import need
 
 RUNNER_TOKEN = "token-of-the-runner"
 OPERATOR = "token-of-the-operator"

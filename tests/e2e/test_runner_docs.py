@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.harness import ANY_PORT, PATIENCE, Program, environment, running
 from tests.e2e.test_files_through_artifacts import Executor
-from tests.engines import need
+from tests.support.engines import need
 
 ROOT: Final = Path(__file__).parents[2]
 POLICY = """\

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.hostile.places import PLAIN_UID, Place, Ran
-from toolgate.ports.sandbox import MIB
+from toolgate.sandbox.sandbox import MIB
 
 SAMPLE_SECONDS: Final = 0.03
 TICKS: Final = os.sysconf("SC_CLK_TCK")

@@ -10,8 +10,8 @@ from typing import Final
 from tests.hostile.arena import Arena, host_has
 from tests.hostile.cases import CASES, Case
 from tests.hostile.places import Place
-from toolgate.adapters import cgroups
-from toolgate.ports.sandbox import MIB
+from toolgate.sandbox import cgroups
+from toolgate.sandbox.sandbox import MIB
 
 OUTER_PIDS: Final = 400  # whatever the attacks do, the machine keeps breathing
 CASE_SECONDS: Final = 15.0

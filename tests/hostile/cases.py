@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.hostile.arena import MEMORY_ALLOWED, Arena, host_has, host_text
-from toolgate.ports.sandbox import MIB, SessionKey
+from toolgate.sandbox.sandbox import MIB, SessionKey
 
 Attack = Callable[[Arena], Awaitable[str]]
 

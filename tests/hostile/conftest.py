@@ -1,5 +1,5 @@
 """One battery per place: opened once, closed once, and then nothing may be left."""
 
-from tests.engines import engine
+from tests.support.engines import engine
 
 __all__ = ["engine"]

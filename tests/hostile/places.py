@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from toolgate.adapters.cgroups import Group
-from toolgate.ports.sandbox import (
+from toolgate.sandbox.cgroups import Group
+from toolgate.sandbox.sandbox import (
     MIB,
     Command,
     Finished,

@@ -10,15 +10,15 @@ from pathlib import Path
 import aiodocker
 import pytest
 
-from tests.engines import ISOLATING, need, why_not
+from tests.support.engines import ISOLATING, need, why_not
 from tests.hostile.battery import outer_limit, run_battery
 from tests.hostile.cases import CASES
 from tests.hostile.places import PlainPlace, SandboxPlace
-from toolgate.adapters import cgroups
-from toolgate.adapters.sandbox_bwrap import BwrapSandbox
-from toolgate.adapters.sandbox_docker import DockerSandbox
-from toolgate.ports.sandbox import Sandbox, SessionKey
-from toolgate.testing import docker_engine
+from toolgate.sandbox import cgroups
+from toolgate.sandbox.bwrap import BwrapSandbox
+from toolgate.sandbox.docker import DockerSandbox
+from toolgate.sandbox.sandbox import Sandbox, SessionKey
+from tests.support import docker_engine
 
 ENGINES_OWN = r"/tmp/toolgate-engine-[^/]+/data"  # mounted for as long as the engine runs
 KEY = SessionKey("hostile", "battery", "session")

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, environment
-from tests.engines import need
+from tests.support.engines import need
 from tests.hostile.battery import outer_limit
-from toolgate.adapters.cgroups import Group
-from toolgate.adapters.sandbox_bwrap import ENTER
+from toolgate.sandbox.cgroups import Group
+from toolgate.sandbox.bwrap import ENTER
 
 TOKEN = "token-of-the-runner"
 ATTACKS = {

@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
-from toolgate.adapters.browser_options import BrowserOptions
-from toolgate.adapters.chromium import KNOWN
-from toolgate.adapters.system_browser import SystemBrowser
+from toolgate.browser.options import BrowserOptions
+from toolgate.browser.chromium import KNOWN
+from toolgate.browser.system_browser import SystemBrowser
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 

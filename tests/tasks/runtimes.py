@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.ids import RandomIds
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.task_runs import Trust
-from toolgate.ports.browser import Browser
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Append, Event, Journal, Operation
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.errors import Unavailable
+from toolgate.tasks.state import Trust
+from toolgate.browser.browser import Browser
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Append, Event, Journal, Operation
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
-from toolgate.testing.browser import FakeBrowser
+from tests.support.browser import FakeBrowser
 from toolgate.testing.journal import MemoryJournal
 
 LOCAL = Call(Asker(Trust.LOCAL, "tests"))

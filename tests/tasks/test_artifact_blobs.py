@@ -9,13 +9,13 @@ import pytest
 
 from tests.tasks.runtimes import memory_journal, until
 from toolgate import settings as table
-from toolgate.adapters.blobs_disk import DiskBlobs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.ids import RandomIds
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.random_ids import RandomIds
 from toolgate.bootstrap.browser import browser_tasks
-from toolgate.domain.errors import Damaged, Unavailable
-from toolgate.domain.task_runs import ARTIFACT_TTL_MS, TaskCode, TaskFailed
-from toolgate.ports.journal import Event, Operation
+from toolgate.core.errors import Damaged, Unavailable
+from toolgate.tasks.state import ARTIFACT_TTL_MS, TaskCode, TaskFailed
+from toolgate.journal.journal import Event, Operation
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal

@@ -16,12 +16,12 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, run, until
 from tests.tasks.site import Site
-from toolgate.adapters import stray_files
-from toolgate.adapters.browser_options import BrowserOptions
-from toolgate.adapters.system_browser import SystemBrowser
-from toolgate.domain.errors import Misconfigured
-from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.ports.browser import Degraded, DownloadTooLarge, ExtractOptions, PageError
+from toolgate.browser import leftovers as stray_files
+from toolgate.browser.options import BrowserOptions
+from toolgate.browser.system_browser import SystemBrowser
+from toolgate.core.errors import Misconfigured
+from toolgate.tasks.state import TaskCode, TaskFailed, TaskStatus, Trust
+from toolgate.browser.browser import Degraded, DownloadTooLarge, ExtractOptions, PageError
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset, run
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.system_browser import SystemBrowser
-from toolgate.domain.task_runs import TaskCode, TaskFailed
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.browser.system_browser import SystemBrowser
+from toolgate.tasks.state import TaskCode, TaskFailed
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 

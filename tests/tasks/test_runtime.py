@@ -22,10 +22,10 @@ from tests.tasks.runtimes import (
     run,
     until,
 )
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.domain.errors import Conflict, ToolgateError
-from toolgate.domain.task_runs import (
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.errors import Conflict, ToolgateError
+from toolgate.tasks.state import (
     ARTIFACT_TTL_MS,
     RUN_TTL_MS,
     Ended,
@@ -35,12 +35,12 @@ from toolgate.domain.task_runs import (
     TaskStatus,
     Trust,
 )
-from toolgate.ports.browser import PageCrashed
-from toolgate.ports.journal import Put
+from toolgate.browser.browser import PageCrashed
+from toolgate.journal.journal import Put
 from toolgate.tasks import records, runtime
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Asker, Call
-from toolgate.testing.browser import FakeBrowser
+from tests.support.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.tasks.runtimes import until
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
 from toolgate.tasks.sessions import MAX_KEPT, Sessions
-from toolgate.testing.browser import FakeBrowser
+from tests.support.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 
 

@@ -16,13 +16,13 @@ from tests.tasks.runtimes import (
     until,
 )
 from tests.tasks.site import Site
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.json_schema import schema_errors
-from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.domain.tools import Level, Outcome, ToolRequest
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.json_schema import schema_errors
+from toolgate.tasks.state import TaskCode, TaskFailed, TaskStatus, Trust
+from toolgate.core.tools import Level, Outcome, ToolRequest
 from toolgate.tasks import runtime
-from toolgate.tasks.agent_tools import BrowserEngine
+from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.task_agent import Plan, Repair, TaskAgent, plan_by_rules
 from toolgate.tasks.template import Outcome as Found

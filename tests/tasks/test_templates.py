@@ -11,14 +11,14 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, get, memory_journal, run, until
 from tests.tasks.site import Site
-from toolgate.adapters import playwright_pictures
-from toolgate.adapters.browser_options import BrowserOptions
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.playwright_browser import PlaywrightBrowser
-from toolgate.adapters.system_browser import SystemBrowser
+from toolgate.browser.playwright import pictures as playwright_pictures
+from toolgate.browser.options import BrowserOptions
+from toolgate.core.system_clock import SystemClock
+from toolgate.browser.playwright.browser import PlaywrightBrowser
+from toolgate.browser.system_browser import SystemBrowser
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import (
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
+from toolgate.browser.browser import (
     ElementAbsent,
     Extract,
     ExtractOptions,

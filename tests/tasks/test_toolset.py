@@ -20,7 +20,7 @@ from tests.tasks.runtimes import (
     until,
 )
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import TaskCode, TaskFailed, TaskStatus, Trust
+from toolgate.tasks.state import TaskCode, TaskFailed, TaskStatus, Trust
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.template import Outcome, Template, Work
 from toolgate.tasks.toolset import Toolset, error_answer

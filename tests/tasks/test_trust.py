@@ -10,14 +10,14 @@ import pytest_asyncio
 from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
-from toolgate.adapters.browser_options import BrowserOptions
-from toolgate.adapters.egress_proxy import EgressProxy
-from toolgate.adapters.proxy_verdicts import ProxyVerdicts
-from toolgate.adapters.system_browser import SystemBrowser
-from toolgate.adapters.web_guard import Guard
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
+from toolgate.browser.options import BrowserOptions
+from toolgate.web.egress_proxy import EgressProxy
+from toolgate.browser.proxy_verdicts import ProxyVerdicts
+from toolgate.browser.system_browser import SystemBrowser
+from toolgate.web.guard import Guard
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.targets import check_target
+from toolgate.tasks.addresses import check_target
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

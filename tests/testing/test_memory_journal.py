@@ -2,10 +2,10 @@
 
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.ports.journal import Journal
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.journal import Journal
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.ids import CountingIds
+from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.journal_suite import JournalSuite
 

@@ -3,11 +3,11 @@
 import asyncio
 import socket
 
-from toolgate.adapters.evidence_check import ClosedHome, check_log
-from toolgate.bootstrap.execution import Execution
+from toolgate.evidence.check import ClosedHome, check_log
+from toolgate.bootstrap.tools import Execution
 from toolgate.bootstrap.gateway import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
-from toolgate.orchestration.runs import Runs
+from toolgate.runs.runs import Runs
 from toolgate.settings import Settings
 from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verification
 from toolgate.surfaces.console.server import Console

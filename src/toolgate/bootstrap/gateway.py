@@ -5,14 +5,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
-from toolgate.adapters.mcp_file import read_servers
-from toolgate.adapters.patterns_re2 import SecretPatterns
-from toolgate.adapters.schedule_file import CronEntry, read_schedules
-from toolgate.adapters.signatures import verify_ed25519
-from toolgate.admission.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
-from toolgate.admission.scheduler import Entry as ScheduleEntry
-from toolgate.bootstrap.execution import Execution
+from toolgate.journal.dispatcher import LocalDispatcher, OnDue
+from toolgate.tools.upstream.file import read_servers
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.schedules.file import CronEntry, read_schedules
+from toolgate.access.signatures import verify_ed25519
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
+from toolgate.schedules.scheduler import Entry as ScheduleEntry
+from toolgate.bootstrap.tools import Execution
 from toolgate.bootstrap.installation import (
     VERSION,
     Core,
@@ -22,29 +22,29 @@ from toolgate.bootstrap.installation import (
     tell,
     token,
 )
-from toolgate.domain.capabilities import BROWSER_CAPABILITY
-from toolgate.domain.ratelimit import Rate
-from toolgate.domain.runs import RunStatus
-from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.orchestration import records
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.bus import Bus
-from toolgate.ports.journal import Event
-from toolgate.ports.journal_follow import follow
-from toolgate.ports.orchestrator import Invocation
-from toolgate.ports.pipeline import APPROVALS, Pending, Ran, ToolPipeline
+from toolgate.tools.capabilities import BROWSER_CAPABILITY
+from toolgate.access.ratelimit import Rate
+from toolgate.runs.state import RunStatus
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.journal.bus import Bus
+from toolgate.journal.journal import Event
+from toolgate.journal.following import follow
+from toolgate.runs.orchestrator import Invocation
+from toolgate.tools.gate import APPROVALS, Pending, Ran, ToolPipeline
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
-from toolgate.surfaces.gateway.command_mcp import OwnServer
+from toolgate.commands.planners.mcp import OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.runs import RunRoutes
 from toolgate.surfaces.gateway.targets import TargetRoutes
-from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.access.audit_trail import AuditTrail
 
 
 async def open_gateway(

@@ -20,18 +20,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
-from toolgate import asgi
-from toolgate.adapters import logs
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.ids import RandomIds
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.metrics import Metrics
-from toolgate.adapters.patterns_re2 import SHORTEST, SecretPatterns
-from toolgate.adapters.seal_aesgcm import AesGcmSeal, write_private
+from toolgate.http import asgi
+from toolgate.bootstrap import logs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.random_ids import RandomIds
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.bootstrap.metrics import Metrics
+from toolgate.secrets.patterns import SHORTEST, SecretPatterns
+from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
 from toolgate.bootstrap.sealing import open_seal
-from toolgate.domain.errors import Damaged, Misconfigured
-from toolgate.domain.redaction import Redactor
+from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.secrets.redaction import Redactor
 from toolgate.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route as HttpRoute
 
-from toolgate.adapters.dispatcher_local import LocalDispatcher
-from toolgate.adapters.ingress_push import IngressPush
-from toolgate.adapters.metrics import Metrics, Reading
-from toolgate.adapters.orchestrator_http import HttpOrchestrator
-from toolgate.adapters.orchestrator_http_records import CALLS as REMOTE_CALLS
-from toolgate.adapters.orchestrator_http_records import RemoteRuns
-from toolgate.adapters.patterns_re2 import SecretPatterns
+from toolgate.journal.dispatcher import LocalDispatcher
+from toolgate.surfaces.orchestrator.ingress_push import IngressPush
+from toolgate.bootstrap.metrics import Metrics, Reading
+from toolgate.runs.remote.orchestrator import HttpOrchestrator
+from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
+from toolgate.runs.remote.records import RemoteRuns
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.bootstrap.console import open_console
-from toolgate.bootstrap.execution import open_execution
+from toolgate.bootstrap.tools import open_execution
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
     Core,
@@ -32,10 +32,10 @@ from toolgate.bootstrap.installation import (
     token,
 )
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
-from toolgate.domain.errors import Misconfigured, Unavailable
-from toolgate.orchestration import records
-from toolgate.ports.journal import Delete, Row
-from toolgate.ports.orchestrator import Orchestrator
+from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.runs import records
+from toolgate.journal.journal import Delete, Row
+from toolgate.runs.orchestrator import Orchestrator
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.mounted import Guarded
@@ -43,7 +43,7 @@ from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
-from toolgate.surfaces.mcp.doors import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
+from toolgate.surfaces.mcp.transports import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from toolgate.adapters.dispatcher_local import LocalDispatcher, OnDue
-from toolgate.adapters.echo_agent import EchoAgent
-from toolgate.adapters.http_agent import HttpAgents
-from toolgate.adapters.llm_agent import LlmAgent
-from toolgate.adapters.script_agent import ScriptAgent
-from toolgate.bootstrap.execution import Execution
+from toolgate.journal.dispatcher import LocalDispatcher, OnDue
+from toolgate.runs.agents.echo import EchoAgent
+from toolgate.runs.agents.http import HttpAgents
+from toolgate.runs.agents.llm import LlmAgent
+from toolgate.runs.agents.script import ScriptAgent
+from toolgate.bootstrap.tools import Execution
 from toolgate.bootstrap.installation import Core, Installation
-from toolgate.execution.approvals import COLLECTION as APPROVALS
-from toolgate.orchestration import records
-from toolgate.orchestration.advance import Advance
-from toolgate.orchestration.agents import Agents
-from toolgate.orchestration.conversations import Conversations
-from toolgate.orchestration.retention import Forget, Retention
-from toolgate.orchestration.runs import Limits, Runs
-from toolgate.orchestration.session_tools import SessionTools
-from toolgate.ports.agents import Agent
-from toolgate.ports.journal import Row
+from toolgate.tools.approval_records import COLLECTION as APPROVALS
+from toolgate.runs import records
+from toolgate.runs.advance import Advance
+from toolgate.runs.agents.registry import Agents
+from toolgate.runs.conversations import Conversations
+from toolgate.runs.retention import Forget, Retention
+from toolgate.runs.runs import Limits, Runs
+from toolgate.runs.client_tools import SessionTools
+from toolgate.runs.agents.agent import Agent
+from toolgate.journal.journal import Row
 from toolgate.settings import Settings
 
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM

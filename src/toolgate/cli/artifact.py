@@ -14,8 +14,8 @@ import click
 
 from toolgate.cli.operator import opener_for, refusal, silence
 from toolgate.cli.options import gateway_url, with_settings
-from toolgate.domain.errors import Invalid, Misconfigured, Unavailable
-from toolgate.execution.file_artifacts import LARGEST_FILE
+from toolgate.core.errors import Invalid, Misconfigured, Unavailable
+from toolgate.tools.files import LARGEST_FILE
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 60.0

@@ -7,10 +7,10 @@ import click
 import msgspec
 
 from toolgate import settings
-from toolgate.adapters.journal_closed import JOURNAL_FILE, ClosedJournal
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 from toolgate.cli.terminal import one_line, plain
-from toolgate.domain.errors import Invalid
-from toolgate.execution.audit import AuditPage, AuditQuery, search
+from toolgate.core.errors import Invalid
+from toolgate.evidence.audit import AuditPage, AuditQuery, search
 
 
 @click.group(name="audit")

@@ -8,13 +8,13 @@ from typing import Final
 
 import click
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import address, configure_logs
 from toolgate.cli.serving import stop_on_signals
-from toolgate.domain.errors import Misconfigured
+from toolgate.core.errors import Misconfigured
 from toolgate.settings import Settings, load
-from toolgate.surfaces.mcp.doors import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
+from toolgate.surfaces.mcp.transports import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
 
 STDIO_HOMES: Final = 64  # clients that each start a server of their own, at once
 

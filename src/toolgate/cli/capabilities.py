@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
-from toolgate.execution.audit import parse_time
+from toolgate.evidence.audit import parse_time
 
 TERMS: Final = ("scope", "level", "rateLimit", "version", "owner", "expiresAt")
 NEVER: Final = "never"

@@ -18,7 +18,7 @@ from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.core.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
 CUT = "… [cut: "  # so does the pipeline say how much more there is

@@ -10,7 +10,7 @@ import click
 from toolgate import settings as table
 from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
-from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.core.errors import Misconfigured, Unavailable
 
 TIMEOUT_S: float = 40.0
 

@@ -21,14 +21,14 @@ from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings as table
-from toolgate.adapters.chromium import INSTALL
-from toolgate.adapters.sample_pages import PAGES
+from toolgate.browser.chromium import INSTALL
+from toolgate.browser.sample_pages import PAGES
 from toolgate.bootstrap.roles import start_everything
 from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Misconfigured, Unavailable
+from toolgate.core.errors import Misconfigured, Unavailable
 from toolgate.settings import Secret, Settings
 
 PATIENCE_S: Final = 60.0

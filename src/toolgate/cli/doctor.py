@@ -17,15 +17,15 @@ import click
 from rich.text import Text
 
 from toolgate import settings as table
-from toolgate.adapters.chromium import find_chromium
-from toolgate.adapters.policy_file import default_policy_text, load_policy
-from toolgate.adapters.sandbox_bwrap import MISSING
-from toolgate.adapters.sandbox_choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
-from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.browser.chromium import find_chromium
+from toolgate.policy.file import default_policy_text, load_policy
+from toolgate.sandbox.bwrap import MISSING
+from toolgate.sandbox.choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
+from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.cli.operator import opener_for
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import print_table, table_of
-from toolgate.domain.errors import ToolgateError, Unavailable
+from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.settings import Settings
 
 INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"

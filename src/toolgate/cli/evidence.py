@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from toolgate import settings
-from toolgate.adapters.evidence_check import (
+from toolgate.evidence.check import (
     ARTIFACT_DIRECTORY,
     LOG_DIRECTORY,
     ClosedHome,
@@ -21,12 +21,12 @@ from toolgate.adapters.evidence_check import (
     check_proof,
     exported_artifact,
 )
-from toolgate.adapters.evidence_records import artifacts_of, make_proof, size_of, subject_of
-from toolgate.adapters.evidence_tiles import CHECKPOINT, PUBLIC_KEY
-from toolgate.adapters.journal_closed import JOURNAL_FILE
+from toolgate.evidence.records import artifacts_of, make_proof, size_of, subject_of
+from toolgate.evidence.tiles import CHECKPOINT, PUBLIC_KEY
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE
 from toolgate.cli.terminal import of_file, plain, progress, through
-from toolgate.domain.checkpoints import VerifierKey, tiles_of
-from toolgate.domain.errors import Damaged, NotFound, Unavailable
+from toolgate.evidence.checkpoints import VerifierKey, tiles_of
+from toolgate.core.errors import Damaged, NotFound, Unavailable
 
 INDEX_DIGITS: Final = 15  # of any log that there will be
 

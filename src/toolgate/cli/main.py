@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from toolgate.cli.interrupts import INTERRUPTED, raise_again
-from toolgate.domain.errors import Misconfigured, ToolgateError
+from toolgate.core.errors import Misconfigured, ToolgateError
 
 COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "up": ("up", "Start everything in one process."),

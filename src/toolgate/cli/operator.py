@@ -19,7 +19,7 @@ from rich.text import Text
 
 from toolgate.cli.options import gateway_url, with_settings
 from toolgate.cli.terminal import one_line, print_table, table_of
-from toolgate.domain.errors import Misconfigured, Refused, Unavailable
+from toolgate.core.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 40.0

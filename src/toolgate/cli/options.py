@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from toolgate import settings as table
-from toolgate.domain.errors import Misconfigured
+from toolgate.core.errors import Misconfigured
 
 EXIT_FAILED: Final = 1
 

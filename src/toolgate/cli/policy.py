@@ -16,23 +16,23 @@ from rich.console import Console
 from rich.text import Text
 
 from toolgate import settings
-from toolgate.adapters import web_search
-from toolgate.adapters.evidence_check import ClosedHome
-from toolgate.adapters.policy_file import default_policy_text, parse_document
-from toolgate.adapters.policy_history import recorded_calls
-from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
+from toolgate.tools.engines import web_search
+from toolgate.evidence.check import ClosedHome
+from toolgate.policy.file import default_policy_text, parse_document
+from toolgate.policy.history import recorded_calls
+from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.cli.terminal import one_line, plain, print_table, table_of, through
-from toolgate.domain.policy.compile import compile_policy
-from toolgate.domain.policy.decide import decide
-from toolgate.domain.policy.explain import SPELLED, explain
-from toolgate.domain.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
-from toolgate.domain.policy.promises import TestResult, run_tests
-from toolgate.domain.policy.simulate import Change, RecordedCall, simulate
-from toolgate.domain.task_runs import Trust
-from toolgate.domain.tools import Caller, JsonValue, Level, ToolRequest
-from toolgate.execution.registry import BUILT_IN
-from toolgate.execution.target_tools import TOOLS as TARGET_TOOLS
-from toolgate.tasks.agent_tools import tools_of
+from toolgate.policy.compile import compile_policy
+from toolgate.policy.decide import decide
+from toolgate.policy.explain import SPELLED, explain
+from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
+from toolgate.policy.lint import TestResult, run_tests
+from toolgate.policy.simulate import Change, RecordedCall, simulate
+from toolgate.tasks.state import Trust
+from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.tools.engines.builtin.registry import BUILT_IN
+from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
+from toolgate.tasks.engine import tools_of
 from toolgate.tasks.catalog import load_templates
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console

@@ -9,7 +9,7 @@ import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.adapters.sandbox_choice import BACKENDS, DOCKER_URL
+from toolgate.sandbox.choice import BACKENDS, DOCKER_URL
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.bootstrap.runner import MOCK, Backend, serving
 from toolgate.cli.options import with_settings

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from toolgate.cli.operator import Operator, as_operator, show
-from toolgate.domain.targets import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
+from toolgate.tools.targets.targets import DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
 
 COLUMNS = {
     "target": "targetId",

@@ -26,7 +26,7 @@ from toolgate.cli.operator import (
 )
 from toolgate.cli.options import EXIT_FAILED
 from toolgate.cli.terminal import plain, progress
-from toolgate.domain.errors import Unavailable
+from toolgate.core.errors import Unavailable
 
 POLL_S: Final = 0.5
 SIGN_IN: Final = "/sign-in"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from toolgate.domain.redaction import Span
+from toolgate.secrets.redaction import Span
 
 
 class Patterns(Protocol):

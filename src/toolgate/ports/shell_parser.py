@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from toolgate.domain.shell import Script
+from toolgate.policy.shell import Script
 
 
 class ShellParser(Protocol):

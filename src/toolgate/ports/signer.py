@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from toolgate.domain.checkpoints import VerifierKey
+from toolgate.evidence.checkpoints import VerifierKey
 
 
 class Signer(Protocol):

@@ -14,18 +14,18 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.errors import Damaged, NotFound, Unavailable
-from toolgate.domain.task_runs import (
+from toolgate.core.errors import Damaged, NotFound, Unavailable
+from toolgate.tasks.state import (
     ARTIFACT_TTL_MS,
     CHUNK_LIMIT,
     TaskCode,
     TaskFailed,
     cut_chunk,
 )
-from toolgate.ports.blobs import Blobs
-from toolgate.ports.clock import Clock
+from toolgate.journal.blobs import Blobs
+from toolgate.core.clock import Clock
 from toolgate.ports.ids import NewId
-from toolgate.ports.journal import Delete, Journal, Operation, Put
+from toolgate.journal.journal import Delete, Journal, Operation, Put
 
 log = logging.getLogger(__name__)
 

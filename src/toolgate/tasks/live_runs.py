@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import (
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import (
     Fail,
     Finish,
     TaskCode,
@@ -21,7 +21,7 @@ from toolgate.domain.task_runs import (
     TaskStatus,
     status_of,
 )
-from toolgate.ports.browser import BrowserSession
+from toolgate.browser.browser import BrowserSession
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.outlines import outline_of

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from toolgate.domain.address_secrets import without_password
-from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import TaskFailed
-from toolgate.ports.browser import (
+from toolgate.secrets.addresses import without_password
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import TaskFailed
+from toolgate.browser.browser import (
     Extract,
     ExtractOptions,
     NavigationTimedOut,

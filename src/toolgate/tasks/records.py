@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.task_runs import TaskEvent, TaskRun
-from toolgate.ports.journal import Append, Delete, Journal, NewEvent, Operation, Put
+from toolgate.tasks.state import TaskEvent, TaskRun
+from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
 
 RUNS: Final = "task_runs"
 KEYS: Final = "task_keys"

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolgate.domain.address_secrets import secrets_in
-from toolgate.domain.errors import Conflict, Unavailable
-from toolgate.domain.task_runs import (
+from toolgate.secrets.addresses import secrets_in
+from toolgate.core.errors import Conflict, Unavailable
+from toolgate.tasks.state import (
     TIMEOUT_DEFAULT_MS,
     Cancel,
     Fail,
@@ -33,11 +33,11 @@ from toolgate.domain.task_runs import (
     decide,
     reduce,
 )
-from toolgate.ports.blobs import Blobs
-from toolgate.ports.browser import Browser
-from toolgate.ports.clock import Clock
+from toolgate.journal.blobs import Blobs
+from toolgate.browser.browser import Browser
+from toolgate.core.clock import Clock
 from toolgate.ports.ids import NewId
-from toolgate.ports.journal import Journal
+from toolgate.journal.journal import Journal
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.live_runs import LiveRun, Progress, carry_out

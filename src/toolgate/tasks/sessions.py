@@ -5,9 +5,9 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import Browser, BrowserSession
-from toolgate.ports.clock import Clock
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
+from toolgate.browser.browser import Browser, BrowserSession
+from toolgate.core.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.domain.task_runs import TaskCode, TaskFailed
-from toolgate.domain.urls import urls_in
+from toolgate.tasks.state import TaskCode, TaskFailed
+from toolgate.core.urls import urls_in
 from toolgate.tasks.toolset import Answer, Call, Toolset
 
 REPAIRS: Final = 2  # how often a model may try, browser spec "repaired within budget"

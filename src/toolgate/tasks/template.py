@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.errors import ToolgateError, Unavailable
-from toolgate.domain.task_runs import Summary, TaskCode, TaskError, TaskFailed, Trust
-from toolgate.ports.browser import (
+from toolgate.core.errors import ToolgateError, Unavailable
+from toolgate.tasks.state import Summary, TaskCode, TaskError, TaskFailed, Trust
+from toolgate.browser.browser import (
     BrowserSession,
     ElementAbsent,
     Extract,
@@ -27,7 +27,7 @@ from toolgate.ports.browser import (
     Tab,
 )
 from toolgate.tasks.secrets import Scrubber
-from toolgate.tasks.targets import check_target
+from toolgate.tasks.addresses import check_target
 
 STEP_TIMEOUT_MS: Final = 10_000  # the default of a wait, browser spec
 PICTURE_S: Final = 2.0  # a picture of a failure must not hold the failure up

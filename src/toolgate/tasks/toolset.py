@@ -11,8 +11,8 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import field_of, given
-from toolgate.domain.errors import Damaged
-from toolgate.domain.task_runs import (
+from toolgate.core.errors import Damaged
+from toolgate.tasks.state import (
     NEXT_ACTIONS,
     Mode,
     TaskCode,
@@ -23,7 +23,7 @@ from toolgate.domain.task_runs import (
     Trust,
     starts_sync,
 )
-from toolgate.ports.clock import Clock
+from toolgate.core.clock import Clock
 from toolgate.tasks.live_runs import Progress
 from toolgate.tasks.runtime import Submission, TaskRuntime
 from toolgate.tasks.template import Template

@@ -17,8 +17,8 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.errors import Invalid, NotFound
-from toolgate.ports.executor import Executor
+from toolgate.core.errors import Invalid, NotFound
+from toolgate.surfaces.executor.executor import Executor
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
-from toolgate.domain.errors import Conflict, Fenced
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Append, Delete, Event, Fence, Head, Operation, Put, Row
+from toolgate.core.errors import Conflict, Fenced
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Append, Delete, Event, Fence, Head, Operation, Put, Row
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.errors import Conflict, Fenced
-from toolgate.ports.journal import (
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.errors import Conflict, Fenced
+from toolgate.journal.journal import (
     Append,
     Delete,
     Event,

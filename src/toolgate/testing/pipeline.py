@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.domain.errors import Conflict, NotFound, Refused, Unavailable
-from toolgate.domain.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
-from toolgate.ports.clock import Clock
-from toolgate.ports.engine import Update, no_update
-from toolgate.ports.journal import Append, Journal, NewEvent, Operation, Put
-from toolgate.ports.pipeline import (
+from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
+from toolgate.core.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
+from toolgate.core.clock import Clock
+from toolgate.tools.engine import Update, no_update
+from toolgate.journal.journal import Append, Journal, NewEvent, Operation, Put
+from toolgate.tools.gate import (
     APPROVALS,
     DECIDED,
     EXPIRED,

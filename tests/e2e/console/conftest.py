@@ -12,7 +12,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from yarl import URL
 
 from tests.e2e.harness import Client, Program, running
-from toolgate.adapters.chromium import find_chromium
+from toolgate.browser.chromium import find_chromium
 
 TOKEN = "operator-token-of-the-tests"
 MARK = {"X-Toolgate-Console": "1"}

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.e2e.console.conftest import Ask, api, status_of
 from tests.e2e.console.test_story import VIEWS, WANTS_TO_WRITE
 from tests.e2e.harness import Program
-from tests.npm import npm_file
+from tests.support.npm import npm_file
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

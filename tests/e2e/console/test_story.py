@@ -9,7 +9,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.console.conftest import TOKEN, Ask, api, link_of, status_of
 from tests.e2e.harness import Client, Program
-from tests.engines import need
+from tests.support.engines import need
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

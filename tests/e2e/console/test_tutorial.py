@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment
-from tests.engines import need
+from tests.support.engines import need
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

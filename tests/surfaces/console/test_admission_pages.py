@@ -6,17 +6,17 @@ from typing import Any, cast
 import msgspec
 from starlette.requests import Request
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.registry import Registry
-from toolgate.domain.capabilities import Capability, Health
-from toolgate.domain.tools import Level
+from toolgate.journal.local_bus import LocalBus
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.registry import Registry
+from toolgate.tools.capabilities import Capability, Health
+from toolgate.core.tools import Level
 from toolgate.surfaces.console.admissions import AdmissionPages
 from toolgate.surfaces.console.parts import Parts
-from toolgate.testing.audit import SilentAudit
+from tests.support.audit import SilentAudit
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.seal import PlainSeal
+from tests.support.seal import PlainSeal
 
 
 def asking(name: str, **body: object) -> Request:

@@ -5,16 +5,16 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.approvals import ApprovalStatus
-from toolgate.domain.errors import NotFound
-from toolgate.domain.policy.model import Decision, Effect
-from toolgate.domain.tools import ToolRequest
-from toolgate.execution.approvals import Approvals
-from toolgate.orchestration import records
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.evidence import Evidence
-from toolgate.ports.journal import Operation, Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.tools.approvals import ApprovalStatus
+from toolgate.core.errors import NotFound
+from toolgate.policy.model import Decision, Effect
+from toolgate.core.tools import ToolRequest
+from toolgate.tools.approval_records import Approvals
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.evidence.evidence import Evidence
+from toolgate.journal.journal import Operation, Put
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock

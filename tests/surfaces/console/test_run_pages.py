@@ -8,8 +8,8 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from tests.orchestration.test_runs_at_work import Halting, House
-from toolgate.domain import deliveries
+from tests.runs.test_runs import Halting, House
+from toolgate.runs import deliveries
 from toolgate.surfaces.console.live import Live
 from toolgate.surfaces.console.parts import Parts
 from toolgate.surfaces.console.runs import RunPages

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.domain.errors import Refused
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.errors import Refused
 from toolgate.surfaces.console.sign_in import (
     CODE_MS,
     FAILURES_A_MINUTE,

@@ -12,10 +12,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.errors import (
+from toolgate.core.errors import (
     Conflict,
     Invalid,
     NotFound,
@@ -23,10 +23,10 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.domain.tools import Caller, ToolRequest
-from toolgate.ports.pipeline import Pending
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.tools.gate import Pending
 from toolgate.surfaces.executor.server import CODES, ExecutorApi
-from toolgate.testing.pipelines import Rig, open_rig
+from tests.support.pipelines import Rig, open_rig
 
 TOKEN = "executor-bearer-of-the-tests"
 

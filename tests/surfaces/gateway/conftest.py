@@ -10,35 +10,35 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolgate import asgi
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.dispatcher_local import LocalDispatcher
-from toolgate.adapters.echo_agent import EchoAgent
-from toolgate.adapters.ids import RandomIds
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.adapters.script_agent import ScriptAgent
-from toolgate.adapters.seal_aesgcm import AesGcmSeal
-from toolgate.adapters.signatures import verify_ed25519
-from toolgate.domain.ratelimit import Rate
-from toolgate.domain.redaction import Redactor
-from toolgate.execution.audit import AuditLog, AuditQuery
-from toolgate.orchestration import records
-from toolgate.orchestration.advance import Advance
-from toolgate.orchestration.agents import Agents
-from toolgate.orchestration.conversations import Conversations
-from toolgate.orchestration.runs import Runs
-from toolgate.orchestration.session_tools import SessionTools
-from toolgate.ports.agents import Agent
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
+from toolgate.http import asgi
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.dispatcher import LocalDispatcher
+from toolgate.runs.agents.echo import EchoAgent
+from toolgate.core.random_ids import RandomIds
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.runs.agents.script import ScriptAgent
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.access.signatures import verify_ed25519
+from toolgate.access.ratelimit import Rate
+from toolgate.secrets.redaction import Redactor
+from toolgate.evidence.audit import AuditLog, AuditQuery
+from toolgate.runs import records
+from toolgate.runs.advance import Advance
+from toolgate.runs.agents.registry import Agents
+from toolgate.runs.conversations import Conversations
+from toolgate.runs.runs import Runs
+from toolgate.runs.client_tools import SessionTools
+from toolgate.runs.agents.agent import Agent
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
-from toolgate.testing.audit import SilentEvidence
+from tests.support.audit import SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.pipeline import FakePipeline
-from toolgate.testing.seal import PlainSeal
-from toolgate.testing.upstreams import FakeUpstreams
+from tests.support.seal import PlainSeal
+from tests.support.upstreams import FakeUpstreams
 
 OPERATOR = "operator-token-of-the-tests"
 BOUND_S = 10.0

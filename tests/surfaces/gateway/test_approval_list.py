@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
+from toolgate.journal.local_bus import LocalBus
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.approvals import Approval, ApprovalStatus
-from toolgate.domain.devices import OPERATOR
-from toolgate.execution import approvals as kept
-from toolgate.ports.journal import Append, NewEvent, Operation, Put, Row
-from toolgate.surfaces.gateway.answers import Problem
+from toolgate.tools.approvals import Approval, ApprovalStatus
+from toolgate.access.devices import OPERATOR
+from toolgate.tools import approval_records as kept
+from toolgate.journal.journal import Append, NewEvent, Operation, Put, Row
+from toolgate.commands.answers import Problem
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock

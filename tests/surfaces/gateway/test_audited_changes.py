@@ -7,28 +7,28 @@ from typing import Any, cast
 
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.policy_file import PolicyFile
-from toolgate.adapters.shell_parser_tree_sitter import TreeSitterShellParser
-from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.registry import Registry
+from toolgate.journal.local_bus import LocalBus
+from toolgate.policy.file import PolicyFile
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import OPERATOR
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.redaction import Redactor
-from toolgate.execution.audit import AuditLog, AuditQuery
-from toolgate.execution.simulation import Simulation
-from toolgate.execution.targets import Targets
-from toolgate.ports.journal import Event, Operation
+from toolgate.access.devices import OPERATOR
+from toolgate.core.errors import Unavailable
+from toolgate.secrets.redaction import Redactor
+from toolgate.evidence.audit import AuditLog, AuditQuery
+from toolgate.tools.simulation import Simulation
+from toolgate.tools.targets.registry import Targets
+from toolgate.journal.journal import Event, Operation
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.targets import TargetRoutes
-from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.access.audit_trail import AuditTrail
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.seal import PlainSeal
+from tests.support.seal import PlainSeal
 
 RoutesOf = Callable[[MemoryJournal, AuditTrail], Sequence[Route]]
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.domain.capabilities import Health
-from toolgate.domain.devices import Scope
-from toolgate.domain.tools import Level, Tool
-from toolgate.surfaces.gateway.command_states import OPEN, RETRY_MS
+from toolgate.tools.capabilities import Health
+from toolgate.access.devices import Scope
+from toolgate.core.tools import Level, Tool
+from toolgate.commands.states import OPEN, RETRY_MS
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 

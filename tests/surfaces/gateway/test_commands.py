@@ -12,13 +12,13 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.idempotency import request_hash
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.pipeline import Answer
-from toolgate.surfaces.gateway.bodies import canonical
-from toolgate.surfaces.gateway.plans import Ticket
+from toolgate.core.errors import Unavailable
+from toolgate.commands.idempotency import request_hash
+from toolgate.core.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.runs.runs import Runs
+from toolgate.tools.gate import Answer
+from toolgate.http.bodies import canonical
+from toolgate.commands.plans import Ticket
 from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
 from toolgate.testing.pipeline import FakePipeline, echo
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.surfaces.gateway.conftest import Door, Paired
 from toolgate.contracts.gateway_v1 import MAX_BODY_BYTES, ErrorCode
-from toolgate.surfaces.gateway.bodies import MAX_DEPTH
+from toolgate.http.bodies import MAX_DEPTH
 
 
 async def send(device: Paired, data: bytes) -> Any:

@@ -15,10 +15,10 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.tools import JsonValue, Level, Outcome, ToolOutput
-from toolgate.orchestration import records
-from toolgate.surfaces.gateway.command_agent import AgentPlanner
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, Level, Outcome, ToolOutput
+from toolgate.runs import records
+from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.testing.clock import FakeClock
 
 

@@ -15,10 +15,10 @@ import pytest_asyncio
 
 from tests.surfaces.gateway.conftest import ALL, Answered
 from toolgate import settings as table
-from toolgate.adapters.evidence_check import ClosedHome
+from toolgate.evidence.check import ClosedHome
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.gateway_v1 import DEFAULT_PORT, ErrorCode
-from toolgate.execution.tools import exec as exec_tool
+from toolgate.tools.engines.builtin import exec as exec_tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,21 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolgate.adapters.bus_local import LocalBus
+from toolgate.journal.local_bus import LocalBus
 from toolgate.contracts.gateway_v1 import EventStatus
-from toolgate.domain.devices import Identity, Kind, Who
-from toolgate.ports.evidence import STREAM as EVIDENCE
-from toolgate.ports.journal import Append, NewEvent
-from toolgate.surfaces.gateway.command_reading import Entered
-from toolgate.surfaces.gateway.command_records import STREAM, Records
-from toolgate.surfaces.gateway.command_states import States
+from toolgate.access.devices import Identity, Kind, Who
+from toolgate.evidence.evidence import STREAM as EVIDENCE
+from toolgate.journal.journal import Append, NewEvent
+from toolgate.commands.reading import Entered
+from toolgate.commands.records import STREAM, Records
+from toolgate.commands.states import States
 from toolgate.surfaces.gateway.events import schedule_event
-from toolgate.surfaces.gateway.interruptions import PAGE, Interruptions
-from toolgate.surfaces.gateway.plans import Waiting
-from toolgate.testing.audit import SilentAudit, SilentEvidence
+from toolgate.commands.interruptions import PAGE, Interruptions
+from toolgate.commands.plans import Waiting
+from tests.support.audit import SilentAudit, SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.seal import PlainSeal
+from tests.support.seal import PlainSeal
 
 STARTED, SUCCEEDED, PENDING = EventStatus.STARTED, EventStatus.SUCCEEDED, EventStatus.PENDING
 SECRET = "sk-secret"

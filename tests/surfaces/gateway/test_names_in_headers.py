@@ -3,7 +3,7 @@
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired
-from toolgate.surfaces.gateway.doors import text
+from toolgate.surfaces.gateway.authentication import text
 
 NAMES = ["夜班-laptop", "café", "Ünï"]
 

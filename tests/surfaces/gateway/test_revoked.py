@@ -11,25 +11,25 @@ import pytest
 import pytest_asyncio
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door, Paired, open_door
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.journal_sqlite import SqliteJournal
-from toolgate.admission.refusals import Forbidden
-from toolgate.admission.registry import Registry
-from toolgate.admission.revocations import REVOCATIONS
-from toolgate.asgi import Message
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.access.refusals import Forbidden
+from toolgate.access.registry import Registry
+from toolgate.runs.revocations import REVOCATIONS
+from toolgate.http.asgi import Message
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
-from toolgate.domain.devices import Kind, Scope
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.runs import RunStatus
-from toolgate.domain.tools import Level, Tool, ToolOutput
-from toolgate.orchestration.runs import Runs
-from toolgate.surfaces.gateway.command_states import OPEN
+from toolgate.access.devices import Kind, Scope
+from toolgate.core.errors import Unavailable
+from toolgate.runs.state import RunStatus
+from toolgate.core.tools import Level, Tool, ToolOutput
+from toolgate.runs.runs import Runs
+from toolgate.commands.states import OPEN
 from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.mounted import Guarded
-from toolgate.surfaces.gateway.plans import Ticket
+from toolgate.commands.plans import Ticket
 from toolgate.testing.pipeline import echo
-from toolgate.testing.upstreams import FakeUpstreams
+from tests.support.upstreams import FakeUpstreams
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
 

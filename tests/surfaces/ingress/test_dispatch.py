@@ -6,7 +6,7 @@ import pytest
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
-from toolgate.domain import errors
+from toolgate.core import errors
 from toolgate.surfaces.ingress.dispatch import CODES, client_tools, dispatch
 from toolgate.testing.clock import FakeClock
 

@@ -8,20 +8,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolgate import asgi
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.dispatcher_local import LocalDispatcher
-from toolgate.adapters.orchestrator_http import HttpOrchestrator
-from toolgate.adapters.orchestrator_http_records import RemoteRuns
+from toolgate.http import asgi
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.dispatcher import LocalDispatcher
+from toolgate.runs.remote.orchestrator import HttpOrchestrator
+from toolgate.runs.remote.records import RemoteRuns
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.domain.errors import Conflict, NotFound, Unavailable
-from toolgate.ports.journal import Append, NewEvent
+from toolgate.core.errors import Conflict, NotFound, Unavailable
+from toolgate.journal.journal import Append, NewEvent
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.ids import CountingIds
+from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 

@@ -18,7 +18,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
-from toolgate.domain.task_runs import TaskCode, TaskFailed
+from toolgate.tasks.state import TaskCode, TaskFailed
 from toolgate.surfaces.mcp.task_extension import require
 from toolgate.tasks.template import Outcome, Template, Work
 

@@ -8,8 +8,8 @@ import pytest
 from tests.surfaces.mcp.conftest import Connect, Served, call, failing
 from tests.tasks.runtimes import until
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import ARTIFACT_TTL_MS
-from toolgate.surfaces.mcp.offers import DESCRIPTIONS
+from toolgate.tasks.state import ARTIFACT_TTL_MS
+from toolgate.surfaces.mcp.tool_descriptions import DESCRIPTIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.npm import node, npm_file
+from tests.support.npm import node, npm_file
 from tests.surfaces.mcp.conftest import Served, serving
 from tests.surfaces.mcp.suite_tools import TEMPLATES, extend
 from tests.tasks.runtimes import a_toolset
-from toolgate.surfaces.mcp.doors import McpDoors
+from toolgate.surfaces.mcp.transports import McpDoors
 from toolgate.tasks.catalog import load_templates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -7,9 +7,9 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from tests.tasks.runtimes import RefusingJournal, a_toolset, instant, run
-from toolgate.adapters.bus_local import LocalBus
-from toolgate.adapters.clock import SystemClock
-from toolgate.domain.task_runs import Trust
+from toolgate.journal.local_bus import LocalBus
+from toolgate.core.system_clock import SystemClock
+from toolgate.tasks.state import Trust
 from toolgate.surfaces.mcp.server import BrowserTools
 
 

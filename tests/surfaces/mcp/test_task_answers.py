@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.tasks.runtimes import LOCAL, a_toolset, instant
-from toolgate.domain.task_runs import TaskCode, TaskFailed
+from toolgate.tasks.state import TaskCode, TaskFailed
 from toolgate.surfaces.mcp.task_answers import TaskAnswers
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolgate import asgi
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import DockerRunners
-from toolgate.domain.targets import Kind, Target
-from toolgate.domain.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.ports.engine import Engine, Update, no_update
+from toolgate.http import asgi
+from toolgate.core.system_clock import SystemClock
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.tools.targets.targets import Kind, Target
+from toolgate.core.tools import Caller, Outcome, ToolOutput, ToolRequest
+from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
 
 BOUND = 10.0

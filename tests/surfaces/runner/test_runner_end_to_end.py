@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import sandbox_of
-from toolgate import asgi
-from toolgate.adapters.clock import SystemClock
-from toolgate.adapters.docker_runner import DockerRunners
-from toolgate.adapters.engine_sandbox import SandboxEngine
-from toolgate.adapters.sandbox_sessions import Sessions
-from toolgate.domain.targets import Kind, Target
-from toolgate.domain.tools import Caller, Outcome, ToolRequest
+from tests.support.engines import sandbox_of
+from toolgate.http import asgi
+from toolgate.core.system_clock import SystemClock
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.tools.engines.sandbox import SandboxEngine
+from toolgate.sandbox.sessions import Sessions
+from toolgate.tools.targets.targets import Kind, Target
+from toolgate.core.tools import Caller, Outcome, ToolRequest
 from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 
 TOKEN = "token-of-the-runner"

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import msgspec
 from starlette.requests import Request
 
-from toolgate.domain.capabilities import Capability, Health, Server
-from toolgate.domain.devices import Scope
-from toolgate.domain.errors import Invalid, Unavailable
-from toolgate.domain.ids import is_path_safe
-from toolgate.domain.ratelimit import Rate
-from toolgate.domain.tools import Level
+from toolgate.tools.capabilities import Capability, Health, Server
+from toolgate.access.devices import Scope
+from toolgate.core.errors import Invalid, Unavailable
+from toolgate.core.ids import is_path_safe
+from toolgate.access.ratelimit import Rate
+from toolgate.core.tools import Level
 from toolgate.surfaces.console.parts import OPERATOR, Admission, Answer, Parts, body_of
 
 

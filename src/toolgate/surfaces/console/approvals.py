@@ -8,10 +8,10 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.approvals import Approval
-from toolgate.domain.errors import Damaged, NotFound
-from toolgate.execution import approvals as kept
-from toolgate.orchestration import records
+from toolgate.tools.approvals import Approval
+from toolgate.core.errors import Damaged, NotFound
+from toolgate.tools import approval_records as kept
+from toolgate.runs import records
 from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call

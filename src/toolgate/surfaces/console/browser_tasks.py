@@ -7,8 +7,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.domain.errors import Unavailable
-from toolgate.domain.task_runs import TaskFailed, Trust
+from toolgate.core.errors import Unavailable
+from toolgate.tasks.state import TaskFailed, Trust
 from toolgate.surfaces.console.parts import Answer, Parts, body_of, whole
 from toolgate.tasks.artifacts import Artifact
 from toolgate.tasks.toolset import Asker, Call, Toolset

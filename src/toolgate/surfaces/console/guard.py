@@ -12,8 +12,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate import asgi
-from toolgate.domain.errors import (
+from toolgate.http import asgi
+from toolgate.core.errors import (
     Conflict,
     Invalid,
     Misconfigured,
@@ -22,8 +22,8 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.domain.policy.model import InvalidPolicy
-from toolgate.domain.task_runs import TaskFailed
+from toolgate.policy.model import InvalidPolicy
+from toolgate.tasks.state import TaskFailed
 from toolgate.surfaces.console.pages import HEADERS
 from toolgate.surfaces.console.parts import Handle
 from toolgate.surfaces.console.sign_in import COOKIE, SignIn, TooManyAttempts

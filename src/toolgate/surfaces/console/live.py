@@ -14,12 +14,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate import asgi
-from toolgate.domain.deliveries import DELTA, STATE
-from toolgate.execution import approvals
-from toolgate.orchestration import records
-from toolgate.ports.journal import Event
-from toolgate.ports.journal_follow import follow
+from toolgate.http import asgi
+from toolgate.runs.deliveries import DELTA, STATE
+from toolgate.tools import approval_records as approvals
+from toolgate.runs import records
+from toolgate.journal.journal import Event
+from toolgate.journal.following import follow
 from toolgate.surfaces.console.approvals import shown_approval
 from toolgate.surfaces.console.parts import Parts
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.execution import audit
-from toolgate.orchestration import records
-from toolgate.orchestration.records import RunLine
-from toolgate.ports import evidence
+from toolgate.evidence import audit
+from toolgate.runs import records
+from toolgate.runs.records import RunLine
+from toolgate.evidence import evidence
 from toolgate.surfaces.console.parts import COUNTED, Answer, Parts
 
 HOUR_MS: Final = 3_600_000

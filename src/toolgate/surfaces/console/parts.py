@@ -7,24 +7,24 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from toolgate import asgi
-from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.pairing import Pairing
-from toolgate.admission.registry import Registry
+from toolgate.http import asgi
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.pairing import Pairing
+from toolgate.access.registry import Registry
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.domain.errors import Invalid
-from toolgate.domain.policy.model import Policy
-from toolgate.domain.tools import JsonValue
-from toolgate.execution.approvals import Approvals
-from toolgate.execution.audit import AuditEntry, AuditLog
-from toolgate.execution.simulation import Simulation
-from toolgate.execution.targets import Targets
-from toolgate.orchestration import records
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal, Operation
-from toolgate.ports.pipeline import ToolPipeline
+from toolgate.core.errors import Invalid
+from toolgate.policy.model import Policy
+from toolgate.core.tools import JsonValue
+from toolgate.tools.approval_records import Approvals
+from toolgate.evidence.audit import AuditEntry, AuditLog
+from toolgate.tools.simulation import Simulation
+from toolgate.tools.targets.registry import Targets
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Journal, Operation
+from toolgate.tools.gate import ToolPipeline
 from toolgate.tasks.toolset import Toolset
 
 OPERATOR: Final = "operator"  # the name under which the console decides and is audited

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.domain.errors import Conflict
-from toolgate.domain.policy.model import InvalidPolicy, Policy
+from toolgate.core.errors import Conflict
+from toolgate.policy.model import InvalidPolicy, Policy
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
 
 SIMULATED: Final = 1_000  # of the newest calls

@@ -7,9 +7,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.domain.errors import Invalid
-from toolgate.execution.audit import AuditQuery
-from toolgate.ports.evidence import STREAM, record_of
+from toolgate.core.errors import Invalid
+from toolgate.evidence.audit import AuditQuery
+from toolgate.evidence.evidence import STREAM, record_of
 from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, is_run, whole
 
 MAX_INDEX: Final = 2**53

@@ -8,16 +8,16 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.domain.deliveries import DELTA, STATE
-from toolgate.domain.errors import Damaged, NotFound
-from toolgate.domain.runs import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
-from toolgate.domain.toolcalls import CallState
-from toolgate.execution.ledger import APPROVAL_ARTIFACT
-from toolgate.orchestration import records
-from toolgate.orchestration.conversations import retracted
-from toolgate.orchestration.records import RunLine
-from toolgate.ports import evidence
-from toolgate.ports.journal import Event
+from toolgate.runs.deliveries import DELTA, STATE
+from toolgate.core.errors import Damaged, NotFound
+from toolgate.runs.state import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
+from toolgate.runs.calls import CallState
+from toolgate.tools.ledger import APPROVAL_ARTIFACT
+from toolgate.runs import records
+from toolgate.runs.conversations import retracted
+from toolgate.runs.records import RunLine
+from toolgate.evidence import evidence
+from toolgate.journal.journal import Event
 from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, body_of, clipped, whole
 
 SCANNED: Final = 5_000  # rows that one search looks at; the page goes on from there

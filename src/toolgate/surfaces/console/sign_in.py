@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-from toolgate.domain.errors import Refused
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Delete, Journal, Put
+from toolgate.core.errors import Refused
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Delete, Journal, Put
 
 COOKIE: Final = "toolgate_console"
 SESSION_MS: Final = 12 * 3600 * 1000

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
-from toolgate.domain.errors import Invalid
-from toolgate.domain.ids import is_path_safe
-from toolgate.domain.targets import Change
-from toolgate.execution.targets import public
+from toolgate.core.errors import Invalid
+from toolgate.core.ids import is_path_safe
+from toolgate.tools.targets.targets import Change
+from toolgate.tools.targets.registry import public
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
 
 

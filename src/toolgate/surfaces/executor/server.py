@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.domain.errors import Invalid, NotFound, Refused, ToolgateError
-from toolgate.ports.executor import Executor
+from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError
+from toolgate.surfaces.executor.executor import Executor
 
 log = logging.getLogger(__name__)
 

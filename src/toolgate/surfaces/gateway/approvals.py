@@ -5,25 +5,25 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from toolgate.admission.refusals import Forbidden
+from toolgate.access.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_INT
-from toolgate.domain.approvals import Approval, ApprovalStatus
-from toolgate.domain.devices import Identity, Who
-from toolgate.domain.tools import Level
-from toolgate.execution.approvals import ASKED, Approvals
-from toolgate.execution.approvals import COLLECTION as APPROVALS
-from toolgate.execution.approvals import OPEN as OPEN_APPROVALS
-from toolgate.execution.approvals import STREAM as APPROVALS_STREAM
-from toolgate.execution.approvals import decode as decode_approval
-from toolgate.orchestration import records
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
-from toolgate.ports.pipeline import ToolPipeline
-from toolgate.surfaces.gateway.answers import Code, Problem, Result
-from toolgate.surfaces.gateway.bodies import check_id
-from toolgate.surfaces.gateway.command_tool import LevelOf
+from toolgate.tools.approvals import Approval, ApprovalStatus
+from toolgate.access.devices import Identity, Who
+from toolgate.core.tools import Level
+from toolgate.tools.approval_records import ASKED, Approvals
+from toolgate.tools.approval_records import COLLECTION as APPROVALS
+from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
+from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
+from toolgate.tools.approval_records import decode as decode_approval
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Journal
+from toolgate.tools.gate import ToolPipeline
+from toolgate.commands.answers import Code, Problem, Result
+from toolgate.http.bodies import check_id
+from toolgate.commands.planners.tool import LevelOf
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,

@@ -6,44 +6,44 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.admission.admit import KEYS, RATES, Keys, RateLimits
-from toolgate.admission.audit import Records as Evidence
-from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.pairing import PAIRINGS, Pairing
-from toolgate.admission.registry import Registry
-from toolgate.admission.revocations import REVOCATIONS, Revocations
+from toolgate.commands.keys import KEYS, RATES, Keys, RateLimits
+from toolgate.access.audit import Records as Evidence
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.pairing import PAIRINGS, Pairing
+from toolgate.access.registry import Registry
+from toolgate.runs.revocations import REVOCATIONS, Revocations
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.capabilities import PLAYWRIGHT_SCOPE, Capability
-from toolgate.domain.devices import Kind
-from toolgate.domain.ratelimit import Rate
-from toolgate.domain.tools import Level
-from toolgate.execution.audit import AuditLog
-from toolgate.orchestration import records
-from toolgate.orchestration.runs import Runs
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
+from toolgate.tools.capabilities import PLAYWRIGHT_SCOPE, Capability
+from toolgate.access.devices import Kind
+from toolgate.access.ratelimit import Rate
+from toolgate.core.tools import Level
+from toolgate.evidence.audit import AuditLog
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
 from toolgate.ports.ids import NewId
-from toolgate.ports.journal import Journal, Row
-from toolgate.ports.pipeline import ToolPipeline
-from toolgate.ports.seal import Seal
-from toolgate.ports.upstreams import Upstreams
+from toolgate.journal.journal import Journal, Row
+from toolgate.tools.gate import ToolPipeline
+from toolgate.secrets.seal import Seal
+from toolgate.tools.upstream.catalogue import Upstreams
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
-from toolgate.surfaces.gateway.command_agent import AgentPlanner
-from toolgate.surfaces.gateway.command_mcp import McpPlanner, OwnServer
-from toolgate.surfaces.gateway.command_records import Records
+from toolgate.commands.planners.agent import AgentPlanner
+from toolgate.commands.planners.mcp import McpPlanner, OwnServer
+from toolgate.commands.records import Records
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
-from toolgate.surfaces.gateway.command_states import OPEN, STATES, States
-from toolgate.surfaces.gateway.command_system import SystemPlanner
-from toolgate.surfaces.gateway.command_tool import LevelOf, ToolPlanner
-from toolgate.surfaces.gateway.commands import Commands
-from toolgate.surfaces.gateway.doors import Doors
+from toolgate.commands.states import OPEN, STATES, States
+from toolgate.commands.planners.system import SystemPlanner
+from toolgate.commands.planners.tool import LevelOf, ToolPlanner
+from toolgate.commands.commands import Commands
+from toolgate.surfaces.gateway.authentication import Doors
 from toolgate.surfaces.gateway.events import Events, health_event
-from toolgate.surfaces.gateway.interruptions import Interruptions
+from toolgate.commands.interruptions import Interruptions
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
-from toolgate.surfaces.gateway.trail import AuditTrail
+from toolgate.access.audit_trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.execution.audit import AuditLog, AuditQuery
-from toolgate.surfaces.gateway.answers import Result
+from toolgate.evidence.audit import AuditLog, AuditQuery
+from toolgate.commands.answers import Result
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
 
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from msgspec import UnsetType
 
-from toolgate.admission.capabilities import Capabilities
-from toolgate.admission.refusals import Forbidden
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Who
-from toolgate.domain.tools import Level
-from toolgate.ports.clock import Clock
-from toolgate.surfaces.gateway.answers import Result
-from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.access.devices import Who
+from toolgate.core.tools import Level
+from toolgate.core.clock import Clock
+from toolgate.commands.answers import Result
+from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import capability_in, capability_out
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolgate.admission.refusals import InvalidToken
-from toolgate.admission.registry import Registry
+from toolgate.access.refusals import InvalidToken
+from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Kind
-from toolgate.surfaces.gateway.answers import Result
-from toolgate.surfaces.gateway.bodies import check_id
-from toolgate.surfaces.gateway.command_states import States
+from toolgate.access.devices import Kind
+from toolgate.commands.answers import Result
+from toolgate.http.bodies import check_id
+from toolgate.commands.states import States
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, elsewhere, seconds
 
 

@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate import asgi
-from toolgate.admission.refusals import InvalidToken
-from toolgate.admission.registry import Registry
+from toolgate.http import asgi
+from toolgate.access.refusals import InvalidToken
+from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.capabilities import Health
-from toolgate.domain.devices import Identity
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Append, Event, Journal, NewEvent
-from toolgate.ports.journal_follow import follow
-from toolgate.surfaces.gateway.answers import Code, Extra, Problem, Result
-from toolgate.surfaces.gateway.command_records import STREAM
+from toolgate.tools.capabilities import Health
+from toolgate.access.devices import Identity
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Append, Event, Journal, NewEvent
+from toolgate.journal.following import follow
+from toolgate.commands.answers import Code, Extra, Problem, Result
+from toolgate.commands.records import STREAM
 from toolgate.surfaces.gateway.routes import (
     Access,
     Call,

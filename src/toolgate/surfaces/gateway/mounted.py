@@ -6,13 +6,13 @@ import contextlib
 from starlette.authentication import SimpleUser
 from starlette.responses import Response
 
-from toolgate import asgi
-from toolgate.admission.refusals import Forbidden, InvalidToken
-from toolgate.domain.devices import Identity, Who
-from toolgate.surfaces.gateway.answers import EXPECTED, failure, problem_of
-from toolgate.surfaces.gateway.doors import Doors, text
+from toolgate.http import asgi
+from toolgate.access.refusals import Forbidden, InvalidToken
+from toolgate.access.devices import Identity, Who
+from toolgate.commands.answers import EXPECTED, failure, problem_of
+from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.routes import Access
-from toolgate.surfaces.gateway.traces import trace_id_of
+from toolgate.http.traces import trace_id_of
 
 
 class Guarded:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate.admission.audit import Trail
-from toolgate.admission.pairing import Pairing
-from toolgate.admission.registry import Registry
+from toolgate.access.audit import Trail
+from toolgate.access.pairing import Pairing
+from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Scope, Service
-from toolgate.domain.tools import JsonValue
-from toolgate.ports.journal import Operation
-from toolgate.surfaces.gateway.answers import Extra, Result
-from toolgate.surfaces.gateway.bodies import check_id
+from toolgate.access.devices import Scope, Service
+from toolgate.core.tools import JsonValue
+from toolgate.journal.journal import Operation
+from toolgate.commands.answers import Extra, Result
+from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import pending_out, scope_in, scope_out
 

@@ -6,12 +6,12 @@ from typing import Protocol
 
 from msgspec import UnsetType
 
-from toolgate.admission.audit import Trail
+from toolgate.access.audit import Trail
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.policy.model import Policy
-from toolgate.execution.simulation import Simulation
-from toolgate.ports.journal import Journal
-from toolgate.surfaces.gateway.answers import Result
+from toolgate.policy.model import Policy
+from toolgate.tools.simulation import Simulation
+from toolgate.journal.journal import Journal
+from toolgate.commands.answers import Result
 from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
 
 

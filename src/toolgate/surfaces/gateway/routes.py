@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Identity, Kind
-from toolgate.surfaces.gateway.answers import Code, Problem, Result
+from toolgate.access.devices import Identity, Kind
+from toolgate.commands.answers import Code, Problem, Result
 
 LONGEST_WAIT_S: Final = float(wire.MAX_WAIT_S)
 DEFAULT_PAGE: Final = 50

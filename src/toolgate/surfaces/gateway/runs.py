@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.orchestration import records
-from toolgate.ports.journal import Journal
-from toolgate.surfaces.gateway.answers import Result
+from toolgate.runs import records
+from toolgate.journal.journal import Journal
+from toolgate.commands.answers import Result
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,

@@ -17,17 +17,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate import asgi
-from toolgate.admission.audit import Trail
-from toolgate.admission.refusals import Forbidden
+from toolgate.http import asgi
+from toolgate.access.audit import Trail
+from toolgate.access.refusals import Forbidden
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.domain.devices import Identity, Kind
-from toolgate.domain.errors import Invalid, ToolgateError
-from toolgate.domain.ratelimit import Rate, spend
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Journal
-from toolgate.surfaces.gateway.answers import (
+from toolgate.access.devices import Identity, Kind
+from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.access.ratelimit import Rate, spend
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Journal
+from toolgate.commands.answers import (
     EXPECTED,
     Code,
     Problem,
@@ -36,15 +36,15 @@ from toolgate.surfaces.gateway.answers import (
     problem_of,
     success,
 )
-from toolgate.surfaces.gateway.bodies import canonical
-from toolgate.surfaces.gateway.command_reading import Asked
-from toolgate.surfaces.gateway.commands import Commands
+from toolgate.http.bodies import canonical
+from toolgate.commands.reading import Asked
+from toolgate.commands.commands import Commands
 from toolgate.surfaces.gateway.docs_page import DOCS_PATH, docs_page
-from toolgate.surfaces.gateway.doors import Doors, RawHeaders, text
+from toolgate.surfaces.gateway.authentication import Doors, RawHeaders, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import OPENAPI_PATH, document
 from toolgate.surfaces.gateway.routes import Access, Call, Route
-from toolgate.surfaces.gateway.traces import trace_id_of
+from toolgate.http.traces import trace_id_of
 from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from toolgate.admission.registry import Registry
+from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.domain.devices import Kind
-from toolgate.execution.target_health import TargetHealth
-from toolgate.ports.clock import Clock
-from toolgate.surfaces.gateway.answers import Extra, Result
-from toolgate.surfaces.gateway.command_states import States
+from toolgate.access.devices import Kind
+from toolgate.tools.targets.health import TargetHealth
+from toolgate.core.clock import Clock
+from toolgate.commands.answers import Extra, Result
+from toolgate.commands.states import States
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import device_out

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
-from toolgate.admission.audit import Trail
+from toolgate.access.audit import Trail
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.ids import is_path_safe
-from toolgate.domain.targets import Change, Target
-from toolgate.execution.targets import Targets
-from toolgate.ports.journal import Operation
-from toolgate.surfaces.gateway.answers import Code, Problem, Result
+from toolgate.core.ids import is_path_safe
+from toolgate.tools.targets.targets import Change, Target
+from toolgate.tools.targets.registry import Targets
+from toolgate.journal.journal import Operation
+from toolgate.commands.answers import Code, Problem, Result
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 
 

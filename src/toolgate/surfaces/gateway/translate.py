@@ -4,11 +4,11 @@ from msgspec import UNSET, UnsetType
 
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.domain.capabilities import Capability, Health, Server
-from toolgate.domain.devices import Device, Pending, Scope
-from toolgate.domain.errors import Invalid
-from toolgate.domain.ratelimit import Rate
-from toolgate.domain.tools import Level
+from toolgate.tools.capabilities import Capability, Health, Server
+from toolgate.access.devices import Device, Pending, Scope
+from toolgate.core.errors import Invalid
+from toolgate.access.ratelimit import Rate
+from toolgate.core.tools import Level
 
 
 def scope_in(scope: wire.Scope) -> Scope:

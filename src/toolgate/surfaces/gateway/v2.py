@@ -14,19 +14,19 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate import asgi
-from toolgate.admission.refusals import InvalidToken
-from toolgate.admission.registry import Credentials, Registry
+from toolgate.http import asgi
+from toolgate.access.refusals import InvalidToken
+from toolgate.access.registry import Credentials, Registry
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
-from toolgate.domain.devices import Contact, Identity
-from toolgate.domain.errors import Invalid
-from toolgate.ports.clock import Clock
-from toolgate.surfaces.gateway.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
-from toolgate.surfaces.gateway.bodies import canonical, check_id
-from toolgate.surfaces.gateway.command_reading import Asked
-from toolgate.surfaces.gateway.commands import Commands
-from toolgate.surfaces.gateway.doors import Doors, text
+from toolgate.access.devices import Contact, Identity
+from toolgate.core.errors import Invalid
+from toolgate.core.clock import Clock
+from toolgate.commands.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
+from toolgate.http.bodies import canonical, check_id
+from toolgate.commands.reading import Asked
+from toolgate.commands.commands import Commands
+from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.translate import scope_out

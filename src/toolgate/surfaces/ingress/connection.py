@@ -24,12 +24,12 @@ from picows import (
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
-from toolgate.domain.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
-from toolgate.domain.errors import NotFound, ToolgateError
-from toolgate.domain.tools import Tool
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Event, Journal
-from toolgate.ports.orchestrator import Orchestrator
+from toolgate.runs.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
+from toolgate.core.errors import NotFound, ToolgateError
+from toolgate.core.tools import Tool
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Event, Journal
+from toolgate.runs.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.conversation import (
     Close,
     Conversation,

@@ -9,7 +9,7 @@ import msgspec
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
 from toolgate.contracts.wire import given
-from toolgate.domain.errors import (
+from toolgate.core.errors import (
     Conflict,
     Damaged,
     Invalid,
@@ -18,9 +18,9 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.domain.tools import Level, Tool
-from toolgate.ports.clock import Clock
-from toolgate.ports.orchestrator import Invocation, Orchestrator
+from toolgate.core.tools import Level, Tool
+from toolgate.core.clock import Clock
+from toolgate.runs.orchestrator import Invocation, Orchestrator
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Protocol
 
-from toolgate.domain.deliveries import TOOL_REQUEST
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Event
+from toolgate.runs.deliveries import TOOL_REQUEST
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Event
 from toolgate.surfaces.ingress.frames import frame
 from toolgate.surfaces.ingress.sessions import stream_of
 

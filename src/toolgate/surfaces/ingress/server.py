@@ -22,14 +22,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
-from toolgate.domain.errors import Conflict, NotFound, ToolgateError, Unavailable
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Event, Journal
-from toolgate.ports.orchestrator import Orchestrator
+from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Event, Journal
+from toolgate.runs.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from toolgate.domain.errors import Conflict, NotFound
-from toolgate.orchestration.retention import Sweep
-from toolgate.ports.clock import Clock
+from toolgate.core.errors import Conflict, NotFound
+from toolgate.runs.retention import Sweep
+from toolgate.core.clock import Clock
 from toolgate.ports.ids import NewId
-from toolgate.ports.journal import Delete, Journal, Put, Row
+from toolgate.journal.journal import Delete, Journal, Put, Row
 
 SESSIONS: Final = "sessions"
 SEEN_AGAIN_MS: Final = 24 * 3_600_000  # or each hello would be a write

@@ -19,9 +19,9 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import TaskFailed, Trust
-from toolgate.surfaces.mcp.offers import INSTRUCTIONS, tool_offers
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import TaskFailed, Trust
+from toolgate.surfaces.mcp.tool_descriptions import INSTRUCTIONS, tool_offers
 from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer

@@ -7,8 +7,8 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import TaskFailed, TaskRun
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import TaskFailed, TaskRun
 from toolgate.tasks.template import error_of
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer
 

@@ -13,7 +13,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.task_runs import RUN_TTL_MS, Mode, TaskCode, TaskRun, TaskStatus
+from toolgate.tasks.state import RUN_TTL_MS, Mode, TaskCode, TaskRun, TaskStatus
 from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"

@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.domain.errors import ToolgateError
-from toolgate.domain.task_runs import RUN_TTL_MS, TaskRun, TaskStatus
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import RUN_TTL_MS, TaskRun, TaskStatus
 from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
 

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
-from toolgate.domain.deliveries import ENDS
-from toolgate.domain.errors import (
+from toolgate.runs.deliveries import ENDS
+from toolgate.core.errors import (
     Conflict,
     Invalid,
     NotFound,
@@ -25,17 +25,17 @@ from toolgate.domain.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.domain.runs import RunState
-from toolgate.domain.toolcalls import CallState, CallStatus
-from toolgate.domain.tools import Level, Tool
-from toolgate.orchestration.agents import External
-from toolgate.orchestration.records import ApprovalLine, session_stream
-from toolgate.orchestration.runs import PENDING, Runs
-from toolgate.ports.bus import Bus
-from toolgate.ports.clock import Clock
-from toolgate.ports.journal import Event
-from toolgate.ports.journal_follow import follow
-from toolgate.ports.orchestrator import Invocation
+from toolgate.runs.state import RunState
+from toolgate.runs.calls import CallState, CallStatus
+from toolgate.core.tools import Level, Tool
+from toolgate.runs.agents.registry import External
+from toolgate.runs.records import ApprovalLine, session_stream
+from toolgate.runs.runs import PENDING, Runs
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Event
+from toolgate.journal.following import follow
+from toolgate.runs.orchestrator import Invocation
 
 log = logging.getLogger(__name__)
 

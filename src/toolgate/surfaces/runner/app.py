@@ -15,12 +15,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate import asgi
+from toolgate.http import asgi
 from toolgate.contracts import runner_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, given, to_iso_ms
-from toolgate.domain.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.ports.clock import Clock
-from toolgate.ports.engine import Engine, Update, no_update
+from toolgate.core.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.core.clock import Clock
+from toolgate.tools.engine import Engine, Update, no_update
 
 log = logging.getLogger(__name__)
 

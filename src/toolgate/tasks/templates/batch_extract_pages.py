@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import Summary
+from toolgate.tasks.state import Summary
 from toolgate.tasks.page_batches import PageRead, read_pages
 from toolgate.tasks.template import (
     NOTICE,

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import TaskCode, TaskFailed, Trust
-from toolgate.ports.browser import ElementAbsent, Locator, LocatorMode, Tab
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
+from toolgate.browser.browser import ElementAbsent, Locator, LocatorMode, Tab
 from toolgate.tasks.template import STEP_TIMEOUT_MS, Outcome, Template, Work, wait_for
 
 FIND_MS: Final = 5_000

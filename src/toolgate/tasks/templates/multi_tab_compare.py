@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.task_runs import Summary
-from toolgate.ports.browser import Extract
+from toolgate.tasks.state import Summary
+from toolgate.browser.browser import Extract
 from toolgate.tasks.page_batches import read_pages
 from toolgate.tasks.template import (
     NOTICE,

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.domain.address_secrets import without_password
-from toolgate.domain.task_runs import Summary
-from toolgate.ports.browser import Extract
+from toolgate.secrets.addresses import without_password
+from toolgate.tasks.state import Summary
+from toolgate.browser.browser import Extract
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,

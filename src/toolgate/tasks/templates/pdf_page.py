@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolgate.contracts.wire import CamelWire
-from toolgate.domain.address_secrets import without_password
+from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import Outcome, Template, Work
 
 

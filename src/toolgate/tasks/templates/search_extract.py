@@ -6,7 +6,7 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import CamelWire
-from toolgate.domain.address_secrets import without_password
+from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,

@@ -1,0 +1,178 @@
+"""Devices: how one asks to be paired, what it may do once it is, and how that ends.
+
+A pairing request waits for the operator, shown on both sides under a short code. What a device may
+do is its scope; a token is known by its hash alone.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from toolgate.core.errors import Refused
+from toolgate.core.tools import Level
+
+PENDING_MS: Final = 600_000  # gateway contract: pending requests expire after 10 min
+MAX_PENDING: Final = 100  # in all; ours
+MAX_PENDING_PER_ADDRESS: Final = 10  # ours
+CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # nothing that reads like another
+CODE_LENGTH: Final = 6
+MAX_USER_AGENT: Final = 256
+
+
+class Kind(StrEnum):
+    """The kinds of command."""
+
+    AGENT = "agent"
+    TOOL = "tool"
+    SYSTEM = "system"
+    MCP = "mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    tools: Level = Level.READ
+    system: bool = False
+    mcp: bool = False
+    agent: bool = False
+    approve: bool = False
+
+    def refusal(self, kind: Kind, level: Level) -> str:
+        """Why a command of this kind and level is outside the scope; empty where it is not."""
+        if kind is Kind.TOOL:
+            if level.rank <= self.tools.rank:
+                return ""
+            return f"this device may use tools up to level {self.tools}, not {level}"
+        granted = {Kind.AGENT: self.agent, Kind.SYSTEM: self.system, Kind.MCP: self.mcp}
+        return "" if granted[kind] else f"this device may not use {kind} commands"
+
+
+EVERYTHING: Final = Scope(Level.SIGN, system=True, mcp=True, agent=True, approve=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    device_id: str
+    token_hash: str
+    scope: Scope
+    paired_at: int
+    revoked_at: int = 0
+    public_key: str = ""  # Ed25519, base64
+    key_by_token: bool = False  # it came later, and only its token vouches for it
+
+    @property
+    def active(self) -> bool:
+        return not self.revoked_at
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A device that asked to be paired, and has not been answered."""
+
+    device_id: str
+    code: str
+    requested_at: int
+    expires_at: int
+    ip: str
+    user_agent: str
+    public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Who knocks, as the server sees it."""
+
+    device_id: str
+    ip: str
+    user_agent: str = ""
+    public_key: str = ""
+
+
+class TooManyPending(Refused):
+    """Nobody answers the pairing requests that wait already."""
+
+    def __init__(self, retry_ms: int) -> None:
+        super().__init__("too many devices wait to be paired")
+        self.retry_ms = retry_ms
+
+
+def ask(contact: Contact, waiting: Collection[Pending], *, now: int, chance: int) -> Pending:
+    """The request that waits for this device, made where there is none.
+
+    Raises TooManyPending; Refused where someone else waits under its name: with another key, or
+    elsewhere and with a key that this one has not, or has and the other has not.
+    """
+    live = [one for one in waiting if one.expires_at > now]
+    for one in live:
+        if one.device_id == contact.device_id:
+            two_keys = one.public_key and contact.public_key
+            if one.public_key != contact.public_key and (two_keys or one.ip != contact.ip):
+                # The operator compares codes: one code must not let in another's key.
+                raise Refused("someone else waits to be paired under this name")
+            better = contact.public_key and not one.public_key
+            return replace(one, public_key=contact.public_key) if better else one
+    same_address = [one for one in live if one.ip == contact.ip]
+    for crowd, most in ((live, MAX_PENDING), (same_address, MAX_PENDING_PER_ADDRESS)):
+        if len(crowd) >= most:
+            raise TooManyPending(min(one.expires_at for one in crowd) - now)
+    return Pending(
+        device_id=contact.device_id,
+        code=code_of(chance),
+        requested_at=now,
+        expires_at=now + PENDING_MS,
+        ip=contact.ip,
+        user_agent=contact.user_agent[:MAX_USER_AGENT],
+        public_key=contact.public_key,
+    )
+
+
+def code_of(chance: int) -> str:
+    letters: list[str] = []
+    for _ in range(CODE_LENGTH):
+        chance, letter = divmod(chance, len(CODE_ALPHABET))
+        letters.append(CODE_ALPHABET[letter])
+    return "".join(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A token for a script of the operator's, under a name."""
+
+    name: str
+    token_hash: str
+    scope: Scope
+    made_at: int
+
+
+class Who(StrEnum):
+    DEVICE = "device"
+    SERVICE = "service"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, once it has been proven."""
+
+    who: Who
+    name: str
+    scope: Scope = field(default_factory=Scope)
+
+
+OPERATOR: Final = Identity(Who.OPERATOR, "operator", EVERYTHING)
+
+
+def session_of(device: str, name: str) -> str:
+    """A session that only this device can name; without a name, the one it is always in."""
+    return f"{_sessions_of(device)}:{name}" if name else _sessions_of(device)
+
+
+def named_session(device: str, session: str) -> str:
+    """The name that the device gave its session; empty where it gave none."""
+    start = f"{_sessions_of(device)}:"
+    return session.removeprefix(start) if session.startswith(start) else ""
+
+
+def _sessions_of(device: str) -> str:
+    """Without a colon of the device's own: `a` in `b:c` is not `a:b` in `c`."""
+    return f"gw:{device.replace('%', '%25').replace(':', '%3A')}"

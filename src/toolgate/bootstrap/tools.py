@@ -1,0 +1,344 @@
+"""The tool pipeline and everything a tool call may reach."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.core.system_clock import SystemClock
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
+from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.tiles import TileFiles
+from toolgate.core.json_schema import schema_errors
+from toolgate.tools.upstream.servers import McpUpstreams
+from toolgate.policy.file import PolicyFile, load_policy
+from toolgate.sandbox.choice import BWRAP, make_sandbox
+from toolgate.sandbox.egress import SandboxEgress
+from toolgate.sandbox.sessions import Sessions as Sandboxes
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.web.guard import Guard, GuardedWeb
+from toolgate.tools.engines.web_search import WebSearch
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.bootstrap.browser import browser_tasks
+from toolgate.bootstrap.installation import VERSION, Core, Installation
+from toolgate.tools.limits import Terms
+from toolgate.tools.capabilities import Capability, Health, Server
+from toolgate.core.errors import Misconfigured, ToolgateError
+from toolgate.policy.decide import FindPolicy
+from toolgate.policy.model import InvalidPolicy
+from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.core.urls import parse_url
+from toolgate.tools.approval_records import Approvals
+from toolgate.evidence.audit import AuditLog
+from toolgate.tools.definitions import failed
+from toolgate.tools.egress import EgressRecords, PolicyEgress
+from toolgate.surfaces.executor.local import LocalExecutor
+from toolgate.tools.files import FileArtifacts
+from toolgate.tools.ledger import Ledger
+from toolgate.tools.path_rules import PathRules
+from toolgate.tools.pipeline import Pipeline
+from toolgate.policy.policies import Policies
+from toolgate.policy.records import PolicyRecords
+from toolgate.tools.routing import Route as ToolRoute
+from toolgate.tools.routing import Routing, named_tools, on_target
+from toolgate.tools.simulation import Simulation
+from toolgate.tools.targets.health import TargetHealths
+from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
+from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
+from toolgate.tools.transfers import Transfers
+from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.evidence.evidence import Evidence
+from toolgate.sandbox.sandbox import SessionKey
+from toolgate.settings import Settings
+from toolgate.commands.interruptions import note_untold
+from toolgate.tasks.engine import BrowserEngine
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import Toolset
+
+log = logging.getLogger(__name__)
+
+NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedUpstream:
+    """The engine of a capability that has expired or is offline, whoever calls it."""
+
+    reason: str
+    ref = McpUpstreams.ref
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return failed(self.reason)
+
+
+def _level(capability: Capability, tool: Tool) -> Level:
+    """As its server says; but what is registered as signing signs, whatever its server says."""
+    return Level.SIGN if capability.level is Level.SIGN else tool.level
+
+
+@dataclass(slots=True)
+class Upstreams:
+    """MCP servers, found in what is registered once that has been loaded."""
+
+    clock: SystemClock
+    capabilities: Capabilities | None = None
+    sessions: McpUpstreams = field(init=False)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
+
+    def route(self) -> ToolRoute:
+        return ToolRoute(
+            find=self._engine,
+            offers=self._offers,
+            describe=self._describe,
+            place=self.sessions.place,
+        )
+
+    async def watch(self) -> None:
+        await self.sessions.watch(registered=lambda: [each.capability_id for each in self._open()])
+
+    def _engine(self, request: ToolRequest) -> Engine | None:
+        capability = self._capability(request.tool)
+        if capability is None:
+            return None
+        refusal = capability.refusal(self.clock.now_ms())
+        return RefusedUpstream(refusal) if refusal else self.sessions
+
+    def _describe(self, tool: str, caller: Caller) -> Tool | None:
+        capability = self._capability(tool)
+        if capability is None:
+            return None
+        known = self.sessions.describe(tool, caller)
+        if capability.level is not Level.SIGN:
+            return known
+        if known is None:
+            return Tool(tool, "", Level.SIGN, {}, False)
+        return replace(known, level=Level.SIGN)
+
+    def _offers(self, _caller: Caller) -> Sequence[Tool]:
+        """What the servers have listed, by the names that agents call it."""
+        return [
+            replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
+            for each in self._open()
+            for tool in self.sessions.offered(each.capability_id)
+        ]
+
+    def _open(self) -> Sequence[Capability]:
+        """The capabilities that have a server and may be called now."""
+        now = self.clock.now_ms()
+        every = () if self.capabilities is None else self.capabilities.all()
+        return [each for each in every if each.server is not None and not each.refusal(now)]
+
+    def _capability(self, tool: str) -> Capability | None:
+        name = self.sessions.capability_of(tool)
+        return self.capabilities.get(name) if self.capabilities is not None and name else None
+
+    def _server(self, capability_id: str) -> Server | None:
+        found = self.capabilities.get(capability_id) if self.capabilities else None
+        return None if found is None else found.server
+
+    def _report(self, capability_id: str, health: Health) -> None:
+        if self.capabilities is None:
+            return
+        before = self.capabilities.get(capability_id)
+        if self.capabilities.report(capability_id, health):
+            log.info("capability_health id=%s health=%s", capability_id, health)
+        after = self.capabilities.get(capability_id)
+        if after is not None and after != before:
+            task = asyncio.create_task(self._tell(self.capabilities, after))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, capabilities: Capabilities, changed: Capability) -> None:
+        told = capabilities.tell(changed.capability_id, changed.status)
+        try:
+            await capabilities.journal.commit(*told)
+        except ToolgateError as unwritten:
+            log.warning("health_not_told id=%s error=%s", changed.capability_id, unwritten)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The tool pipeline, and what the doors read beside it."""
+
+    pipeline: Pipeline
+    policy: PolicyFile
+    approvals: Approvals
+    audit: AuditLog
+    evidence: EvidenceLog
+    targets: Targets
+    target_health: TargetHealths
+    executor: LocalExecutor
+    level_of: Callable[[str], Level | None]
+    upstreams: Upstreams
+    terms: Terms
+    simulation: Simulation
+    tasks: Toolset
+    browser_tools: Sequence[Tool]
+    finished_through: int  # and told: the ends of commands after it may not have been
+
+
+async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
+    home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
+    blobs = DiskBlobs(home / "blobs")
+    await blobs.sweep()
+    evidence = await EvidenceLog.open(
+        TileFiles(home / "evidence"),
+        journal=journal,
+        blobs=blobs,
+        bus=core.bus,
+        clock=clock,
+        signer=Ed25519Signer.in_home(home),
+        redactor=redactor,
+        commit=Commitments.in_home(home),
+    )
+    installation.on_stop(evidence.close)
+    parse_shell = TreeSitterShellParser()
+    audit = AuditLog(journal, redactor=redactor)
+    on_record = PolicyRecords(journal, evidence, audit, current=lambda: policy.current)
+    path = Path(settings.policy_file) if settings.policy_file else None
+    try:
+        policy = PolicyFile(
+            path,
+            parse_shell=parse_shell,
+            keep_at=home / "policy.yaml",
+            changed=on_record.changed,
+        )
+    except (OSError, UnicodeDecodeError, InvalidPolicy) as wrong:
+        which = path or home / "policy.yaml"
+        raise Misconfigured(f"POLICY_FILE {which}: {wrong}") from wrong
+    await on_record.note()
+    installation.keep_running(on_record.keep())
+    installation.keep_running(policy.watch())
+    policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
+    guard = Guard()
+    web = await installation.enter(GuardedWeb(guard))
+    way_out = policed_egress(guard, policy.find, evidence=evidence, audit=audit)
+    sandboxes = Sandboxes(make_sandbox(BWRAP), clock=clock, egress=way_out)
+    sandboxes.start_soon()
+    installation.on_stop(sandboxes.close)
+    runners = DockerRunners(clock=clock)
+    installation.on_stop(runners.close)
+    targets = Targets(journal, clock=clock, seal=core.seal)
+    for known in tokens(await targets.list()):
+        core.learn(known)
+    target_health = TargetHealths(
+        targets.list,
+        clock=clock,
+        local=lambda _: sandboxes.health(),
+        remote=runners.health,
+        is_held_back=lambda target: runners.breaker(target).is_open,
+    )
+    installation.on_stop(target_health.stop)
+    built_in = BuiltInEngine(
+        journal=journal,
+        web=web,
+        session=sandboxes.open_for,
+        isolation=sandboxes.isolation,
+        permits=policies.permits_hop,
+        version=VERSION,
+        holds_secret=lambda text: redactor.text(text) != text,
+    )
+    local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
+    files = FileArtifacts(
+        blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
+    )
+    at_target = TargetEngine(targets, local=local, remote=runners.engine)
+    on_targets = PathRules(Transfers(at_target, files), policies)
+    upstreams = Upstreams(clock)
+    installation.on_stop(upstreams.sessions.close)
+    tasks = await installation.enter(
+        browser_tasks(settings, journal=journal, home=home, clock=clock, new_id=core.new_id)
+    )
+    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
+    terms = Terms(clock, upstreams.sessions.capability_of)
+    routes = [
+        terms.route(),
+        on_target(lambda _: on_targets, offers=TARGET_TOOLS, place=at_target.place),
+        named_tools(in_browser, in_browser.tools()),
+        upstreams.route(),
+        *await _search(settings, installation),
+        named_tools(PathRules(built_in, policies), built_in.tools()),
+    ]
+    routing = Routing(routes, on_terms=terms.hold)
+    approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
+    ledger = Ledger(journal, evidence, audit, clock, owner=NODE)
+    finished_through = await note_untold(journal, await ledger.finished_through())
+    pipeline = Pipeline(
+        policies=policies,
+        routing=routing,
+        ledger=ledger,
+        approvals=approvals,
+        redactor=redactor,
+    )
+    await pipeline.recover()
+    whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
+    executor = LocalExecutor(
+        pipeline, evidence, journal, clock, whoever_has_the_token, VERSION, files
+    )
+    simulation = Simulation(
+        journal,
+        evidence,
+        lambda text: load_policy(text, parse_shell=parse_shell),
+        parse_shell,
+    )
+    return Execution(
+        pipeline,
+        policy,
+        approvals,
+        audit,
+        evidence,
+        targets,
+        target_health,
+        executor,
+        routing.known_level,
+        upstreams,
+        terms,
+        simulation,
+        tasks,
+        in_browser.tools(),
+        finished_through,
+    )
+
+
+def policed_egress(
+    guard: Guard, find: FindPolicy, *, evidence: Evidence, audit: AuditLog
+) -> SandboxEgress:
+    """The way out of this machine's sandboxes: what the policy grants, and each use on record."""
+    granted = PolicyEgress(find)
+    records = EgressRecords(evidence, audit, granted.decide)
+
+    async def note(key: SessionKey, decision: EgressDecision) -> None:
+        refusal = "" if decision.allowed else decision.reason
+        reached = decision.reason != UNREACHABLE
+        await records.note(key, decision.host, decision.port, refusal, reached=reached)
+
+    return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
+
+
+async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:
+    """`web.search`, where the operator has named a provider; its own host may be private."""
+    if not settings.search_provider:
+        return []
+    if settings.search_provider == "searxng" and not settings.search_url:
+        raise Misconfigured("SEARCH_PROVIDER is searxng; set SEARCH_URL to where it is")
+    if settings.search_provider == "brave" and not settings.search_key:
+        raise Misconfigured("SEARCH_PROVIDER is brave; set SEARCH_KEY to the key for it")
+    opened = frozenset({parse_url(settings.search_url).endpoint} if settings.search_url else ())
+    web = await installation.enter(GuardedWeb(Guard(allow_private=opened)))
+    engine = WebSearch(
+        web,
+        provider=settings.search_provider,
+        url=settings.search_url,
+        key=settings.search_key.reveal(),
+    )
+    return [named_tools(engine, engine.tools())]

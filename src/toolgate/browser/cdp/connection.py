@@ -1,0 +1,230 @@
+"""Chromium's own protocol over a pipe: commands, their answers, events.
+
+No port is opened, so no page and no other program of this machine can reach it. Every answer that
+is waited for ends when the browser does.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.browser.chromium import FLAGS, may_sandbox
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.core.errors import Unavailable
+from toolgate.browser.browser import BrowserGone, PageError
+
+LAUNCH_S: Final = 20.0
+CLOSE_S: Final = 3.0
+# Chromium takes commands on descriptor 3 and answers on 4; this puts ours there before it starts.
+ON_3_AND_4: Final = (
+    "import os,sys;os.dup2(int(sys.argv[1]),3);os.dup2(int(sys.argv[2]),4);"
+    "os.execv(sys.argv[3],sys.argv[3:])"
+)
+READING_FLAGS: Final = (
+    *FLAGS,
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-startup-window",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--disable-breakpad",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
+    "--disable-remote-fonts",
+    "--blink-settings=imagesEnabled=false",
+    "--password-store=basic",
+    "--use-mock-keychain",
+)
+# Frames are drawn only when they are asked for, and a page that is read needs none.
+STILL_FLAGS: Final = ("--enable-begin-frame-control", "--run-all-compositor-stages-before-draw")
+
+Listener = Callable[[str, msgspec.Raw], None]
+
+
+class CdpRefused(PageError):
+    """The browser answered a command with an error."""
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    id: int = 0
+    method: str = ""
+    session_id: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    result: msgspec.Raw = msgspec.Raw(b"{}")
+    error: _Error | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Message).decode
+_encode: Final = msgspec.json.Encoder().encode
+_ANSWERS: Final = re.compile(rb'\{"id":(\d{1,18})\b')
+
+
+class _Pending:
+    __slots__ = ("answer", "session_id")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+
+
+class CdpConnection(asyncio.Protocol):
+    """One browser process and the pipe to it."""
+
+    def __init__(self, *, lost: Callable[[], None]) -> None:
+        self.is_alive = True
+        self.process: asyncio.subprocess.Process | None = None
+        self._lost = lost
+        self._number = 0
+        self._pending: dict[int, _Pending] = {}
+        self._listeners: dict[str, Listener] = {}
+        self._unread = bytearray()
+        self._commands: asyncio.WriteTransport | None = None
+        self._answers: asyncio.ReadTransport | None = None
+
+    async def start(self, executable: str, *flags: str, home: Path) -> None:
+        """Start the browser; raises Unavailable where it does not come up."""
+        loop = asyncio.get_running_loop()
+        theirs_in, out = os.pipe()
+        into, theirs_out = os.pipe()
+        ours_in, ours_out = os.fdopen(into, "rb"), os.fdopen(out, "wb")
+        # Above 4, so that putting one there cannot close the other.
+        given = [fcntl.fcntl(pipe, fcntl.F_DUPFD, 10) for pipe in (theirs_in, theirs_out)]
+        try:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", "-c", ON_3_AND_4, *map(str, given),
+                executable, f"--user-data-dir={home}", *([] if may_sandbox() else ["--no-sandbox"]),
+                *READING_FLAGS, *flags,
+                pass_fds=given, start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+        except BaseException as failed:
+            ours_in.close()
+            ours_out.close()
+            if isinstance(failed, OSError):
+                raise Unavailable(f"{executable} could not be started: {failed}") from failed
+            raise
+        finally:
+            for pipe in (theirs_in, theirs_out, *given):
+                os.close(pipe)
+        try:
+            self._answers, _ = await loop.connect_read_pipe(lambda: self, ours_in)
+            self._commands, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, ours_out)
+            async with asyncio.timeout(LAUNCH_S):
+                await self.send("Browser.getVersion")
+        except BaseException as failed:  # whoever waited may have gone
+            await self.close()
+            ours_in.close()
+            ours_out.close()
+            if isinstance(failed, TimeoutError | PageError):
+                raise Unavailable(f"{executable} did not come up") from failed
+            raise
+
+    async def close(self) -> None:
+        """End the browser and everything it started."""
+        self._die()
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):  # it ends when its pipe does
+                await process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    async def send(self, method: str, session_id: str = "", **params: Any) -> msgspec.Raw:
+        """The result of one command; BrowserGone where the browser dies before it answers."""
+        if not self.is_alive or self._commands is None:
+            raise BrowserGone("the browser is gone")
+        self._number += 1
+        number = self._number
+        pending = self._pending[number] = _Pending(session_id)
+        command: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if session_id:
+            command["sessionId"] = session_id
+        self._commands.write(_encode(command) + b"\0")
+        try:
+            return await pending.answer
+        finally:
+            self._pending.pop(number, None)
+
+    def listen(self, session_id: str, listener: Listener) -> None:
+        """Tell of this session's events; the empty id is the browser's own."""
+        self._listeners[session_id] = listener
+
+    def forget(self, session_id: str) -> None:
+        self._listeners.pop(session_id, None)
+
+    def fail(self, session_id: str, why: PageError) -> None:
+        """Nothing in this session will answer any more."""
+        for pending in self._pending.values():
+            if pending.session_id == session_id and not pending.answer.done():
+                pending.answer.set_exception(why)
+
+    def data_received(self, data: bytes) -> None:
+        unread = self._unread
+        begun = len(unread)
+        unread += data
+        if unread.find(b"\0", begun) < 0:
+            return
+        *whole, rest = bytes(unread).split(b"\0")
+        self._unread = bytearray(rest)
+        for text in whole:
+            try:
+                message = _decode(text)
+            except UNREADABLE:
+                self._unreadable(text)
+            else:
+                self._received(message)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._die()
+
+    def _received(self, message: _Message) -> None:
+        if not message.id:
+            listener = self._listeners.get(message.session_id)
+            if listener is not None:
+                listener(message.method, message.params)
+            return
+        pending = self._pending.get(message.id)
+        if pending is None or pending.answer.done():
+            return
+        if message.error is None:
+            pending.answer.set_result(message.result)
+        else:
+            pending.answer.set_exception(CdpRefused(message.error.message))
+
+    def _unreadable(self, text: bytes) -> None:
+        """A page can make its side say half letters: that must cost no other page its answer."""
+        found = _ANSWERS.match(text)
+        pending = self._pending.get(int(found[1])) if found else None
+        if pending is not None and not pending.answer.done():
+            pending.answer.set_exception(CdpRefused("what the page says cannot be read"))
+
+    def _die(self) -> None:
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(BrowserGone("the browser died"))
+        for pipe in (self._commands, self._answers):
+            if pipe is not None:
+                pipe.close()
+        self._lost()

@@ -1,0 +1,72 @@
+"""What the extractor says of a page, read from the JSON it answers with."""
+
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.browser.browser import Degraded, Extract, ExtractOptions, PageError
+
+WATCH: Final = files("toolgate.browser").joinpath("page_watch.js").read_text("utf-8")
+EXTRACTOR: Final = files("toolgate.browser").joinpath("page_extractor.js").read_text("utf-8")
+
+
+# Some times what the extractor says of the largest page: only a page that speaks for it says more.
+LONGEST: Final = 8 * 1024 * 1024
+
+
+class Looked(msgspec.Struct, rename="camel"):
+    url: str
+    title: str
+    page_type: str
+    element_count: int
+    top_sections: tuple[str, ...]
+    restless: bool
+    status: int = 0
+    digest: str = ""
+    page_info: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_decode: Final = msgspec.json.Decoder(Looked).decode
+
+
+def decode_looked(said: Any) -> Looked:
+    """What the page's side answered: a page can make that into anything."""
+    if isinstance(said, str) and len(said) > LONGEST:
+        raise PageError("the page says more than can be kept")
+    try:
+        return _decode(said)
+    except (*UNREADABLE, UnicodeEncodeError, TypeError) as wrong:
+        raise PageError("the page cannot be understood") from wrong
+
+
+def argument_of(options: ExtractOptions, *, quiet_ms: int) -> dict[str, Any]:
+    return {
+        "pageInfo": options.page_info,
+        "content": options.content,
+        "sections": True,
+        "digest": options.digest,
+        "maxElements": options.max_elements,
+        "maxContentLength": options.max_content_length,
+        "quietMs": quiet_ms,
+    }
+
+
+def extract_of(looked: Looked) -> Extract:
+    return Extract(
+        url=looked.url,
+        title=looked.title,
+        page_type=looked.page_type,
+        element_count=looked.element_count,
+        top_sections=looked.top_sections,
+        page_info=bytes(looked.page_info) or None,
+        content=bytes(looked.content) or None,
+        digest=looked.digest,
+    )
+
+
+def marked(extract: Extract, degraded: Degraded) -> Extract:
+    return replace(extract, degraded=degraded)

@@ -1,0 +1,169 @@
+"""The envelope every answer comes in, and how our errors become the contract's codes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolgate.access.refusals import (
+    AuthRequired,
+    Forbidden,
+    InvalidToken,
+    KeyConflict,
+    RateLimited,
+)
+from toolgate.http.asgi import BodyTooLarge
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.access.devices import TooManyPending
+from toolgate.core.errors import (
+    Conflict,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    Refused,
+    ToolgateError,
+    Unavailable,
+)
+from toolgate.core.tools import Outcome
+
+Code = wire.ErrorCode
+Headers = tuple[tuple[str, str], ...]
+
+
+class Reply(NamedTuple):
+    """An answer, whole: the same by every door."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+class Problem(Exception):
+    """An answer that is an error; `status` where the code alone does not say it."""
+
+    def __init__(
+        self,
+        code: wire.ErrorCode,
+        message: str,
+        *,
+        status: int | None = None,
+        data: Any = None,
+        headers: Headers = (),
+        outcome: Outcome | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status or wire.ERROR_CODES[code].status or 500
+        self.data = data
+        self.headers = headers
+        self.outcome = outcome
+
+
+class NotImplementedHere(ToolgateError):
+    """This installation has nothing that does it."""
+
+
+# The nearest of an error's classes decides; Refused and Conflict have answers of their own.
+CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
+    AuthRequired: (Code.AUTH_REQUIRED, 401),
+    InvalidToken: (Code.INVALID_TOKEN, 401),
+    Forbidden: (Code.PERMISSION_DENIED, 403),
+    RateLimited: (Code.RATE_LIMITED, 429),
+    TooManyPending: (Code.RATE_LIMITED, 429),
+    KeyConflict: (Code.IDEMPOTENCY_CONFLICT, 409),
+    Refused: (Code.PERMISSION_DENIED, 403),
+    NotFound: (Code.INVALID_REQUEST, 404),
+    Invalid: (Code.INVALID_REQUEST, 400),
+    Conflict: (Code.INVALID_REQUEST, 400),
+    BodyTooLarge: (Code.INVALID_REQUEST, 413),
+    NotImplementedHere: (Code.NOT_IMPLEMENTED, 501),
+    Unavailable: (Code.INTERNAL, 500),
+    Misconfigured: (Code.INTERNAL, 500),
+    ToolgateError: (Code.INTERNAL, 500),
+}
+
+
+EXPECTED: Final = (ToolgateError, Problem, BodyTooLarge, *UNREADABLE)  # what has an answer here
+
+
+def problem_of(error: Exception) -> Problem:
+    """Our errors as the contract tells them; whatever else went wrong tells nothing of itself."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, UNREADABLE):
+        return Problem(Code.INVALID_REQUEST, _readable(error))
+    for kind in type(error).__mro__:
+        if kind in CODES:
+            code, status = CODES[kind]
+            if code is Code.INTERNAL:
+                break
+            return Problem(
+                code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
+            )
+    return Problem(Code.INTERNAL, "the gateway failed; its log knows more under this traceId")
+
+
+def _readable(error: Exception) -> str:
+    if isinstance(error, msgspec.DecodeError):
+        return str(error)
+    return "the body is not JSON in UTF-8" if isinstance(error, ValueError) else "nested too deep"
+
+
+def _data_of(error: Exception) -> Any:
+    if isinstance(error, AuthRequired) and error.pending is not None:
+        return wire.PairingWanted(code=error.pending.code, expires_at=error.pending.expires_at)
+    return None
+
+
+def _headers_of(error: Exception) -> Headers:
+    match error:
+        case RateLimited():
+            return (*rate_headers(error.spent), retry_after(error.spent.retry_ms))
+        case TooManyPending():
+            return (retry_after(error.retry_ms),)
+        case AuthRequired() if error.token:
+            return ((wire.HEADER_DEVICE_TOKEN, error.token),)
+        case _:
+            return ()
+
+
+def retry_after(ms: int) -> tuple[str, str]:
+    return (wire.HEADER_RETRY_AFTER, str(max(1, math.ceil(ms / 1000))))
+
+
+def rate_headers(spent: Any) -> Headers:
+    return (
+        (wire.HEADER_RATE_LIMIT, str(spent.limit)),
+        (wire.HEADER_RATE_REMAINING, str(spent.remaining)),
+        (wire.HEADER_RATE_RESET, str(math.ceil(spent.reset_ms / 1000))),
+    )
+
+
+def success(data: Any, trace_id: str, *, status: int = 200, headers: Headers = ()) -> Reply:
+    return Reply(status, wire.encode(wire.Answer(ok=True, data=data, trace_id=trace_id)), headers)
+
+
+def failure(problem: Problem, trace_id: str, *, headers: Headers = ()) -> Reply:
+    outcome = wire.Outcome(problem.outcome) if problem.outcome is not None else msgspec.UNSET
+    error = wire.ErrorBody(code=problem.code, message=problem.message, outcome=outcome)
+    answer = wire.Answer(ok=False, data=problem.data, trace_id=trace_id, error=error)
+    return Reply(problem.status, wire.encode(answer), (*headers, *problem.headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What an answer's data does not say."""
+
+    status: int = 200
+    headers: Headers = ()
+    bare: bool = False  # without the envelope: /health, /status, /events/poll
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    data: Any
+    extra: Extra = field(default_factory=Extra)

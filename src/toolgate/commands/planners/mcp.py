@@ -1,0 +1,139 @@
+"""`/command/mcp`: an action of a capability is a tool of its MCP server.
+
+The pipeline knows it as `<capabilityId>.<tool>`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UnsetType
+
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.tools.capabilities import Capability, Health
+from toolgate.access.devices import Identity, Kind, session_of
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.core.clock import Clock
+from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.upstream.catalogue import Upstreams
+from toolgate.commands.answers import Code, NotImplementedHere, Problem
+from toolgate.http.bodies import check_id
+from toolgate.commands.plans import (
+    Came,
+    Done,
+    Plan,
+    Ticket,
+    call_id,
+    caller_of,
+    granted_level,
+    run_one,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """A server of ours that needs no session: its tools are the pipeline's, under a prefix."""
+
+    prefix: str
+    tools: Sequence[Tool]  # as the pipeline names them
+
+
+@dataclass(frozen=True, slots=True)
+class McpPlanner:
+    pipeline: ToolPipeline
+    capabilities: Capabilities
+    upstreams: Upstreams
+    clock: Clock
+    own: Mapping[str, OwnServer] = field(default_factory=dict)
+
+    def decode(self, raw: bytes) -> wire.McpCommand:
+        return wire.decode_mcp_command(raw)
+
+    async def plan(self, command: wire.McpCommand, identity: Identity) -> Plan:
+        payload = command.payload
+        capability_id = check_id("payload.capabilityId", payload.capability_id)
+        if capability_id in wire.ACTION_LEVELS:
+            raise Forbidden(f"{capability_id} is a system action: see /command/system")
+        # Before the server is asked for anything: an expired or offline one is not spoken to.
+        self._capability(capability_id)
+        if identity.scope.refusal(Kind.MCP, Level.READ):
+            raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
+        session = given(payload.session_id, given(command.session_key, ""))
+        tool, name = await self._tool(
+            capability_id, payload.action, session_of(identity.name, session) if session else ""
+        )
+        capability = self._capability(capability_id)  # its server may have taken long
+        level = Level.SIGN if capability.level is Level.SIGN else tool.level
+        args = _args(payload)
+
+        async def run(ticket: Ticket) -> Came:
+            caller = caller_of(
+                identity, level=granted_level(identity, Kind.MCP, level), session=session
+            )
+            request = ToolRequest(call_id(ticket, 0), name, args, caller)
+
+            def done(output: ToolOutput) -> Done:
+                degraded = capability.status is Health.DEGRADED
+                return _done(capability_id, payload.action, output, degraded=degraded)
+
+            return await run_one(self.pipeline, request, ticket, done)
+
+        return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
+
+    def _capability(self, capability_id: str) -> Capability:
+        capability = self.capabilities.get(capability_id)
+        if capability is None:
+            raise Forbidden(f"there is no capability {capability_id[:80]}")
+        if refusal := capability.refusal(self.clock.now_ms()):
+            raise Forbidden(refusal)
+        return capability
+
+    async def _tool(self, capability_id: str, action: str, session: str) -> tuple[Tool, str]:
+        """The tool as its server has it, and its name in the pipeline."""
+        if (ours := self.own.get(capability_id)) is not None:
+            name = f"{ours.prefix}.{action}"
+            for tool in ours.tools:
+                if tool.name == name:
+                    return tool, name
+            raise Forbidden(f"{capability_id} has no action {action[:80]}")
+        if not self.upstreams.knows(capability_id):
+            raise NotImplementedHere(f"no MCP server is configured for {capability_id}")
+        try:
+            named = await self.upstreams.tools(capability_id, session=session)
+        except Unavailable as silent:
+            raise Problem(Code.INTERNAL, str(silent), outcome=Outcome.NOT_STARTED) from silent
+        # Playwright's server says `browser_click` for what the seed calls `click`.
+        found = named.get(action) or named.get(f"browser_{action}")
+        if found is None:
+            raise Forbidden(f"{capability_id} has no action {action[:80]}")
+        return found, f"{capability_id}.{found.name}"
+
+
+def _args(payload: wire.McpPayload) -> dict[str, JsonValue]:
+    args: dict[str, JsonValue] = dict(payload.args)
+    if not isinstance(payload.context, UnsetType):
+        args["_meta"] = msgspec.to_builtins(payload.context)
+    return args
+
+
+def _done(capability_id: str, action: str, output: ToolOutput, *, degraded: bool) -> Done:
+    marked: dict[str, JsonValue] = {"capabilityId": capability_id, "action": action}
+    if degraded:
+        marked["degraded"] = True
+    if isinstance(output.data, dict) and "content" in output.data:
+        return Done({**marked, **output.data})
+    if output.ok:
+        text: JsonValue = {"type": "text", "text": output.stdout}
+        structured = {} if output.data is None else {"structuredContent": output.data}
+        return Done({**marked, "content": [text], **structured})
+    problem = Problem(
+        Code.INTERNAL,
+        output.stderr or f"{capability_id} failed",
+        data=marked,
+        outcome=output.outcome,
+    )
+    return Done(marked, problem)

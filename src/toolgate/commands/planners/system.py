@@ -1,0 +1,133 @@
+"""`/command/system`: exec, web.fetch, web.search, as tools of the pipeline by those names."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import UnsetType
+
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.refusals import Forbidden
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.access.devices import Identity, Kind
+from toolgate.core.errors import Invalid
+from toolgate.core.tools import JsonValue, Level, ToolOutput, ToolRequest
+from toolgate.tools.definitions import REFUSED
+from toolgate.tools.engines.builtin.exec import may_be_set
+from toolgate.core.clock import Clock
+from toolgate.tools.gate import ToolPipeline
+from toolgate.commands.answers import Code, NotImplementedHere, Problem
+from toolgate.commands.plans import (
+    Came,
+    Done,
+    Plan,
+    Ticket,
+    call_id,
+    caller_of,
+    granted_level,
+    run_one,
+)
+
+ARGS: Final[dict[wire.SystemAction, type[Any]]] = {
+    wire.SystemAction.EXEC: wire.ExecArgs,
+    wire.SystemAction.WEB_FETCH: wire.WebFetchArgs,
+    wire.SystemAction.WEB_SEARCH: wire.WebSearchArgs,
+}
+
+ANSWER_HAS: Final = {  # a member by which an answer is known from a failure
+    wire.SystemAction.EXEC: "exitCode",
+    wire.SystemAction.WEB_FETCH: "status",
+    wire.SystemAction.WEB_SEARCH: "results",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPlanner:
+    """`has` says whether this installation has the tool behind an action."""
+
+    pipeline: ToolPipeline
+    has: Callable[[str], bool]
+    clock: Clock
+    capabilities: Capabilities
+
+    def decode(self, raw: bytes) -> wire.SystemCommand:
+        return wire.decode_system_command(raw)
+
+    async def plan(self, command: wire.SystemCommand, identity: Identity) -> Plan:
+        payload = command.payload
+        try:
+            action = wire.SystemAction(payload.action)
+        except ValueError as unknown:
+            raise Forbidden(f"there is no system action {payload.action[:80]}") from unknown
+        if not self.has(action):
+            raise NotImplementedHere(f"nothing is configured that does {action}")
+        args = _tool_args(action, payload)
+        terms = self.capabilities.get(action)
+        signs = terms is not None and terms.level is Level.SIGN
+        level = Level.SIGN if signs else Level(wire.ACTION_LEVELS[action])
+        session = given(payload.session_id, given(command.session_key, ""))
+
+        async def run(ticket: Ticket) -> Came:
+            caller = caller_of(
+                identity, level=granted_level(identity, Kind.SYSTEM, level), session=session
+            )
+            request = ToolRequest(call_id(ticket, 0), action.value, args, caller)
+            started = self.clock.monotonic()
+
+            def done(output: ToolOutput) -> Done:
+                return _done(action, output, int((self.clock.monotonic() - started) * 1000))
+
+            return await run_one(self.pipeline, request, ticket, done)
+
+        return Plan(level=level, name=action, capabilities=(action,), run=run)
+
+
+def _tool_args(action: wire.SystemAction, payload: wire.SystemPayload) -> dict[str, JsonValue]:
+    """The tool's arguments, checked; exec's as words that no shell reads again."""
+    args = msgspec.convert(payload.args, ARGS[action])
+    if not isinstance(args, wire.ExecArgs):
+        told: dict[str, JsonValue] = msgspec.to_builtins(args)
+        return told
+    program, *params = _words(args)
+    made: dict[str, JsonValue] = {"command": program, "params": [*params]}
+    if not isinstance(payload.cwd, UnsetType):
+        made["cwd"] = payload.cwd
+    allowed = {name: text for name, text in given(payload.env, {}).items() if may_be_set(name)}
+    if allowed:
+        made["environment"] = {**allowed}
+    return made
+
+
+def _words(args: wire.ExecArgs) -> list[str]:
+    if isinstance(args.cmd, UnsetType):
+        assert not isinstance(args.command, UnsetType)
+        words = [args.command, *given(args.params, [])]
+    else:
+        try:
+            words = shlex.split(args.cmd)
+        except ValueError as unclosed:
+            raise Invalid(f"cmd cannot be split: {unclosed}", field="args.cmd") from unclosed
+    if not words or any("\0" in word for word in words):
+        raise Invalid("cmd names no command", field="args.cmd")
+    return words
+
+
+def _done(action: wire.SystemAction, output: ToolOutput, took_ms: int) -> Done:
+    """A command that ran to its end is an answer, whatever its exit code."""
+    data = output.data if isinstance(output.data, dict) else {}
+    if ANSWER_HAS[action] in data:
+        return Done(data if action is wire.SystemAction.WEB_SEARCH else _timed(data, took_ms))
+    refused = data.get("error") == {"code": REFUSED}
+    problem = Problem(
+        Code.PERMISSION_DENIED if refused else Code.INTERNAL,
+        output.stderr or f"{action} failed",
+        outcome=output.outcome,
+    )
+    return Done(None, problem)
+
+
+def _timed(data: dict[str, JsonValue], took_ms: int) -> dict[str, JsonValue]:
+    return {**data, "durationMs": took_ms}

@@ -1,0 +1,50 @@
+"""The policy as the pipeline asks it: by the request's `policy_ref`, with the tool's own level."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolgate.policy.decide import FindPolicy, decide_by_ref, may_pass
+from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
+from toolgate.policy.shell import ParseShell
+from toolgate.core.tools import Caller, Level, Tool, ToolRequest
+from toolgate.core.urls import Url, parse_url
+
+LevelOf = Callable[[ToolRequest], Level]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    find: FindPolicy
+    parse_shell: ParseShell
+    level_of: LevelOf
+
+    def decide(self, request: ToolRequest, *, level: Level | None = None) -> Decision:
+        """Never raises: what cannot be decided is denied. `level` is the tool's, where known."""
+        if level is None:
+            level = self.level_of(request)
+        return decide_by_ref(self.find, request, level=level, parse_shell=self.parse_shell)
+
+    def permits_hop(self, request: ToolRequest, url: Url) -> bool:
+        """Whether a redirect may be followed: as if the call had asked for that URL.
+
+        Where the policy asks, the person has approved the origin of the first URL and no other.
+        """
+        hop = self.decide(request._replace(args={**request.args, "url": str(url)}))
+        if hop.effect is Effect.ASK:
+            return parse_url(str(request.args["url"])).origin == url.origin
+        return hop.effect is Effect.ALLOW
+
+    def goes_by_path(self, request: ToolRequest) -> bool:
+        """Whether a rule that names this tool looks at how a path is spelt."""
+        policy = self.find(request.policy_ref)
+        return policy is None or policy.candidates(request.tool).by_path
+
+    def goes_by_cwd(self, request: ToolRequest) -> bool:
+        """The same of the directory that a command is to run in."""
+        policy = self.find(request.policy_ref)
+        return policy is None or policy.candidates(request.tool).by_cwd
+
+    def may_pass(self, tool: Tool, caller: Caller) -> bool:
+        """Whether some call of this tool by this caller could be allowed or asked about."""
+        policy = self.find(ACTIVE_POLICY)
+        return policy is not None and may_pass(policy, tool.name, caller=caller, level=tool.level)

@@ -1,0 +1,308 @@
+"""What a policy sees of a shell command: its simple commands as words, and what stands in the way
+of knowing them.
+
+Only data and pure matching. Reading the text as a grammar is a port (`ports/shell_parser.py`);
+this module may not know which parser there is, and does not trust it alone: an allow needs the
+parser and `plain_commands` below to read the same words.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import dropwhile
+from typing import Final, NamedTuple
+
+from toolgate.core.globs import Glob, GlobRow
+
+MAX_TEXT: Final = 32_768  # characters; no command that a person could approve is longer
+MAX_COMMANDS: Final = 512
+MAX_WRAPPED: Final = 200  # words after sudo, xargs and the like: each may begin a command
+MAX_OPERATORS: Final = 4000  # a parser's work can grow with their square
+MAX_PIPES: Final = 400
+MAX_NESTING: Final = 4  # bash -c "bash -c ...": deeper is hiding something
+
+
+class Unknown(NamedTuple):
+    """A word that only the running shell knows: what it begins with, as far as that is certain."""
+
+    prefix: str
+
+
+Word = str | Unknown
+Command = tuple[Word, ...]
+Argv = tuple[str, ...]  # a command all of whose words are known
+
+
+class Script(NamedTuple):
+    """Every simple command in a text, also those inside substitutions and compound statements."""
+
+    commands: tuple[Command, ...]
+    argvs: tuple[Argv, ...] | None  # the same, where an allow may trust them; None: see obstacle
+    obstacle: str = ""
+
+
+ParseShell = Callable[[str], Script]
+
+
+class TooComplex(Exception):
+    """A command is beyond what is worth reading."""
+
+
+# Programs that run what their arguments say. Under an allow they must be named with all their
+# words; under a deny or ask, what they run is looked at as well.
+_WRAPPERS: Final = """
+    . alias ash bash builtin busybox bwrap choom chroot chrt command coproc csh dash doas enable env
+    eval exec fakeroot faketime fish find flock gosu i386 ionice ksh linux32 linux64 ltrace mksh nice
+    nohup nsenter numactl parallel pkexec prlimit rbash runcon runuser script setarch setpriv setsid
+    sg sh source ssh sshpass stdbuf strace su su-exec sudo systemd-run taskset tcsh time timeout
+    toybox trap uclampset unbuffer unshare watch x86_64 xargs zsh
+"""
+WRAPPERS: Final = frozenset(_WRAPPERS.split())
+_SHELLS: Final = ". ash bash csh dash fish ksh mksh rbash sh source ssh su tcsh zsh"
+SHELLS: Final = frozenset(_SHELLS.split())  # they run what they are given to read
+_RESERVED: Final = """
+    ! [[ ]] { } case coproc do done elif else esac fi for function if in select then time until
+    while
+"""
+RESERVED: Final = frozenset(_RESERVED.split())
+_BEFORE_COMMANDS: Final = frozenset(
+    {"!", "{", "do", "elif", "else", "if", "then", "until", "while"}
+)
+
+_PLAIN: Final = re.compile(
+    r"""[ \t]+|(?P<operator>&&|\|\||[;|\n])|
+    (?P<word>(?:[A-Za-z0-9_./:=@%+,-]+|'[^'\x00-\x1f\x7f]*'|"[^"$`\\\x00-\x1f\x7f]*")+)""",
+    re.VERBOSE,
+)
+_BARE: Final = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
+_BARE_WORDS: Final = re.compile(r"[ \t]*[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, \t-]*")
+_BARE_COMMANDS: Final = re.compile(
+    rf"{_BARE_WORDS.pattern}(?:(?:&&|\|\|?|;|\n){_BARE_WORDS.pattern})*"
+)
+_OPERATOR: Final = re.compile(r"&&|\|\|?|;|\n")
+_PIECE: Final = re.compile(r"""[A-Za-z0-9_./:=@%+,-]+|'[^']*'|"[^"]*\"""")
+_CRUDE_SPLIT: Final = re.compile(r"[;&|\n\r(){}`<>]+|\$\(")
+_CRUDE_UNKNOWN: Final = re.compile(  # what may stand for any part of a word
+    r"\$\{[^{}]*\}|\$'[^']*'|\{[^{}\s]*\}"
+)
+_REDIRECTION: Final = re.compile(
+    r"[0-9]{0,3}(?:&>>?|<>|>>|>\||[<>]&?)[ \t]*(?:'[^']*'|\"[^\"]*\"|[^\s;&|()<>])*"
+)
+_CURLY_SUBSTITUTION: Final = re.compile(r"\$\{[\s|(]")  # of newer shells: ${ ls; }
+_VALUE: Final = re.compile(r"-[A-Za-z0-9]*?[cS]|[A-Za-z0-9_-]+=")  # before what an option holds
+_CRUDE_SPECIAL: Final = re.compile(r"[$*?\[~]")
+_QUOTES: Final = str.maketrans("", "", "'\"\\")
+_BLANKS: Final = str.maketrans("", "", "\n\t")
+
+
+def check_size(text: str) -> None:
+    """Raises TooComplex for what would keep a parser busy for more than some tenths of a second."""
+    if len(text) > MAX_TEXT:
+        raise TooComplex(f"a command of more than {MAX_TEXT} characters")
+    if text.count("|") > MAX_PIPES:
+        raise TooComplex(f"more than {MAX_PIPES} pipes")
+    if len(text) > MAX_OPERATORS and sum(map(text.count, ";&(){}<>$`[]+~")) > MAX_OPERATORS:
+        raise TooComplex(f"more than {MAX_OPERATORS} operators")
+
+
+def has_control_characters(text: str) -> bool:
+    """Also invisible ones and half characters; newlines and tabs are a shell's own."""
+    return not text.isprintable() and not text.translate(_BLANKS).isprintable()
+
+
+def is_bare(text: str) -> bool:
+    """Whether an unquoted word means itself in every shell: no glob, escape, tilde, look-alike."""
+    return _BARE.fullmatch(text) is not None
+
+
+def plain_commands(text: str) -> tuple[Argv, ...] | None:
+    """The commands of a text so plain that it can be read without a grammar; None where it isn't.
+
+    Plain is: bare words, quotes with nothing special inside, and `&&`, `||`, `;`, `|`, newline.
+    Quotes may hold letters from anywhere, but nothing that does not print.
+    """
+    if _BARE_WORDS.fullmatch(text):
+        return (tuple(text.split()),)
+    if _BARE_COMMANDS.fullmatch(text):
+        return tuple(tuple(piece.split()) for piece in _OPERATOR.split(text))
+    commands: list[Argv] = []
+    words: list[str] = []
+    at = 0
+    for token in _PLAIN.finditer(text):
+        if token.start() != at:
+            return None
+        at = token.end()
+        kind = token.lastgroup
+        if kind == "word":
+            word = token.group()
+            quoted = "'" in word or '"' in word
+            if quoted and not word.isprintable():
+                return None
+            words.append(_unquote(word) if quoted else word)
+        elif kind == "operator":
+            if not words:
+                return None
+            commands.append(tuple(words))
+            words = []
+    if at != len(text):
+        return None
+    if words:
+        commands.append(tuple(words))
+    return tuple(commands) or None
+
+
+def _unquote(word: str) -> str:
+    return "".join(
+        piece if piece[0] not in "'\"" else piece[1:-1] for piece in _PIECE.findall(word)
+    )
+
+
+def script_of(
+    commands: tuple[Command, ...], *, plain: tuple[Argv, ...] | None, obstacle: str = ""
+) -> Script:
+    """A script from what a parser found; static only where the plain reading found the same."""
+    if obstacle:
+        return Script(commands, None, obstacle)
+    if plain is None:
+        return Script(commands, None, "more than plain words")
+    if plain != commands:
+        return Script(commands, None, "it can be read in two ways")
+    for argv in plain:
+        if argv[0] in RESERVED:
+            return Script(commands, None, "a reserved word")
+    return Script(commands, plain)
+
+
+def crude_commands(text: str) -> Iterator[Command]:
+    """What might be commands in a text that no parser understands; only for a deny or an ask."""
+    if "$(" in text or "`" in text or _CURLY_SUBSTITUTION.search(text):
+        yield (Unknown(""),)  # what a substitution makes may be part of any
+    # A line that ends in a backslash goes on in the next, unless it ends in a comment; a
+    # redirection may stand anywhere in a command, unless it is only text.
+    joined = text.replace("\\\n", "")
+    readings = dict.fromkeys((text, joined, _REDIRECTION.sub(" ", joined)))
+    yield from dict.fromkeys(command for each in readings for command in _crude_pieces(each))
+
+
+def _crude_pieces(text: str) -> Iterator[Command]:
+    for piece in _CRUDE_SPLIT.split(_CRUDE_UNKNOWN.sub("$", text)):
+        words = tuple(map(_crude_word, piece.split()))
+        if words:
+            yield words
+        named = dropwhile(lambda word: word in RESERVED or "=" in word, words)
+        if command := tuple(named):
+            yield command
+
+
+def _crude_word(word: str) -> Word:
+    special = _CRUDE_SPECIAL.search(word)
+    if special is None:
+        return word.translate(_QUOTES)
+    return Unknown(word[: special.start()].translate(_QUOTES))
+
+
+def every_command(script: Script, parse: ParseShell) -> list[Command]:
+    """The commands of a script and those that its wrappers (sudo, xargs, bash -c) would run."""
+    found: list[Command] = []
+    _collect(script, parse, found, depth=0)
+    return found
+
+
+def _collect(script: Script, parse: ParseShell, found: list[Command], *, depth: int) -> None:
+    if depth > MAX_NESTING:
+        raise TooComplex(f"commands inside commands, more than {MAX_NESTING} deep")
+    for command in script.commands:
+        while command[0] in _BEFORE_COMMANDS and len(command) > 1:  # a parser may take them for one
+            _keep(command, found)
+            command = command[1:]
+        _keep(command, found)
+        if base_name(command[0]) not in WRAPPERS:
+            continue
+        if len(command) > MAX_WRAPPED:
+            raise TooComplex(f"more than {MAX_WRAPPED} words that may be a command")
+        if command[0] == "eval":  # it reads all its words as one text
+            text = " ".join(w if isinstance(w, str) else f"{w.prefix}$_" for w in command[1:])
+            _collect(parse(text.removeprefix("-- ")), parse, found, depth=depth + 1)
+        for start in range(1, len(command)):
+            for word in _readings(command[start]):
+                _keep((word, *command[start + 1 :]), found)
+                if isinstance(word, str) and not is_bare(word) and word.strip():
+                    _collect(parse(word), parse, found, depth=depth + 1)
+
+
+def _readings(word: Word) -> Iterator[Word]:
+    """A wrapper's word, and the value where it is an option with its value: `-c'ls'`, `--command=ls`."""
+    yield word
+    if isinstance(word, str) and (option := _VALUE.match(word)) and option.end() < len(word):
+        yield word[option.end() :]
+
+
+def _keep(command: Command, found: list[Command]) -> None:
+    found.append(command)
+    if len(found) > MAX_COMMANDS:
+        raise TooComplex(f"more than {MAX_COMMANDS} commands")
+
+
+def base_name(word: Word) -> str:
+    """What a program is called, wherever it lies."""
+    if isinstance(word, str):
+        return word.rsplit("/", 1)[-1] if "/" in word else word
+    return ""
+
+
+class CommandPattern:
+    """`git log *`: words with `*` in them, compared with a command's words one by one.
+
+    - A word without `*` is that word; in a word, `*` stands for any characters.
+    - `?` alone: exactly one word. `**`: any number of words, or none.
+    - `*` alone, last: any further words, or none. `*` alone elsewhere: as `?`.
+    - A last word that ends in `*` (`git log*`, `mkfs*`): it may go on, and further words follow.
+    """
+
+    __slots__ = ("_count", "_globs", "_open_end", "_row", "argv", "needle", "program", "text")
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.text = " ".join(words)
+        last = words[-1]
+        self._open_end = last.endswith("*")
+        kept = words[:-1] if last in {"*", "**"} else words
+        globs = [None if word == "**" else Glob("*" if word == "?" else word) for word in kept]
+        self._globs = [glob for glob in globs if glob is not None]
+        self._count = len(globs) if None not in globs else -1  # -1: gaps, so any number of words
+        self._row: GlobRow[Word] = GlobRow(globs, open_end=self._open_end, fits=_fits)
+        self.program = "" if "*" in words[0] or words[0] == "?" else words[0]
+        literal = not self._open_end and all("*" not in word and word != "?" for word in words)
+        self.argv: Argv | None = tuple(words) if literal else None  # the one command it matches
+        # What every command that matches holds somewhere: a look for it spares most of the matching.
+        self.needle = max(
+            (part for glob in self._globs for part in glob.parts), key=len, default=""
+        )
+
+    def matches(self, command: Argv) -> bool:
+        """Whether a command all of whose words are known is one of these."""
+        if self._count < 0:
+            return self._row.matches(command)
+        if len(command) != self._count and (not self._open_end or len(command) < self._count):
+            return False
+        for at, glob in enumerate(self._globs):  # noqa: SIM110 - the hot path
+            if not glob.matches(command[at]):
+                return False
+        return True
+
+    def may_match(self, command: Command) -> bool:
+        """Whether it could be one of these: an unknown word may be any word, or several, or none.
+
+        The program counts by its name wherever it lies: `/bin/rm` is `rm`.
+        """
+        first = command[0]
+        if isinstance(first, Unknown):
+            return True
+        base = base_name(first)
+        if base != first and self._row.matches((base, *command[1:])):
+            return True
+        return self._row.matches(command)
+
+
+def _fits(glob: Glob, word: Word) -> bool | None:
+    if isinstance(word, Unknown):
+        return None if glob.may_begin_with(word.prefix) else False
+    return glob.matches(word)

@@ -1,0 +1,489 @@
+"""Take a run as far as it can go now: turn by turn, call by call, until it ends or must wait.
+
+Nothing is kept between two calls of `advance`: all it needs is in the journal.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from toolgate.runs import deliveries
+from toolgate.core.errors import Conflict, Fenced, NotFound, Refused, ToolgateError
+from toolgate.runs.state import (
+    Begin,
+    EndTurn,
+    MoveCall,
+    PastTurn,
+    PlannedCall,
+    RunState,
+    RunStatus,
+)
+from toolgate.runs.calls import CallState, CallStatus
+from toolgate.core.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.runs import records
+from toolgate.runs.conversations import Conversations
+from toolgate.runs.runs import OUTPUT_LIMIT, Runs
+from toolgate.runs.client_tools import SessionTools
+from toolgate.ports import agents, pipeline
+from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
+from toolgate.journal.journal import Append, Fence, Journal, Put
+
+log = logging.getLogger(__name__)
+
+MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
+MAX_CALLS: Final = 128  # of one turn: they all begin at once
+TEXT_LIMIT: Final = (
+    4 * 1024 * 1024
+)  # characters of one turn: more is a loop, and would fill the disk
+UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
+NOTE_LIMIT: Final = 64 * 1024  # bytes of a state: it is one message, and no client takes any size
+REFUSALS: Final = {
+    "blocked": CallStatus.BLOCKED,
+    "rejected": CallStatus.REJECTED,
+    "approval_timeout": CallStatus.TIMEOUT,
+}
+UNDECIDED: Final = "undecided"  # the rule of a call that could not be decided on
+DECISIONS: Final = {"rejected": "reject", "approval_timeout": "expired"}
+ATTEMPTS: Final = 10  # how often a step is taken anew when someone else moved the run first
+
+
+@dataclass(slots=True)
+class Voice:
+    """Puts what an agent says into the journal; what comes during a commit goes in the next."""
+
+    journal: Journal
+    state: RunState
+    epoch: int
+    skip: int  # characters of this turn that were delivered before an interruption
+    redact: Callable[[str], str] = str
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
+    _said: list[str] = field(default_factory=list)
+    _length: int = 0
+    _unsaid: list[str] = field(default_factory=list)
+    _waiting: int = 0
+    _writing: asyncio.Task[None] | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._said)
+
+    async def say(self, step: Say) -> None:
+        self._said.append(step.text)
+        self._count(len(step.text))
+        text = step.text[self.skip :]
+        self.skip = max(0, self.skip - len(step.text))
+        for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
+            await self._put(text[start : start + UNSAID_LIMIT], apart=step.apart)
+
+    async def _put(self, text: str, *, apart: bool) -> None:
+        if apart or self._waiting + len(text) > UNSAID_LIMIT:
+            await self.flush()
+        self._unsaid.append(text)
+        self._waiting += len(text)
+        if self._writing is None or self._writing.done():
+            await self.check()
+            self._writing = asyncio.create_task(self._write())
+
+    def _count(self, length: int) -> None:
+        self._length += length
+        if self._length > TEXT_LIMIT:
+            raise AgentFailed("too_much_text", f"more than {TEXT_LIMIT} characters in one turn")
+
+    async def note(self, step: Note) -> None:
+        await self.flush()
+        detail = self.redact_fields(step.detail) if step.detail else {}
+        note = deliveries.state(self.state.run_id, self.redact(step.state), detail)
+        size = len(records.encode(note.members))
+        if size > NOTE_LIMIT:
+            raise AgentFailed("too_much_text", f"a state of more than {NOTE_LIMIT} bytes")
+        self._count(size)
+        await self.journal.commit(self._fence(), self._append(note))
+
+    async def flush(self) -> None:
+        """Until all that was said is in the journal."""
+        while self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+            if self._unsaid:
+                self._writing = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Leave no write behind that nobody waits for."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+            if not self._writing.cancelled():
+                self._writing.exception()  # whoever waits for it has been told, or is gone
+
+    async def check(self) -> None:
+        """Raise what went wrong in an earlier write."""
+        if self._writing is not None and self._writing.done():
+            await self._writing
+
+    async def _write(self) -> None:
+        while self._unsaid:
+            text, self._unsaid, self._waiting = "".join(self._unsaid), [], 0
+            said = deliveries.delta(self.state.run_id, text)
+            await self.journal.commit(self._fence(), self._append(said), durable=False)
+
+    def _fence(self) -> Fence:
+        return Fence(records.fence_name(self.state.run_id), self.epoch)
+
+    def _append(self, delivery: deliveries.Delivery) -> Append:
+        return records.delivery_append(self.state.session_id, [delivery])
+
+
+@dataclass(slots=True)
+class Advance:
+    runs: Runs
+    session_tools: SessionTools
+    conversations: Conversations
+
+    async def __call__(self, run_id: str) -> None:
+        try:
+            await self._advance(run_id)
+        except Fenced:
+            log.info("run_lost run_id=%s", run_id)
+        except AgentFailed as failed:
+            await self._fail(run_id, failed.code, failed.message)
+        except NotFound as missing:
+            await self._fail(run_id, "orchestrator_error", str(missing))
+        except Exception:
+            log.exception("run_failed run_id=%s", run_id)
+            await self._fail(run_id, "internal_error", "the run could not go on")
+
+    async def _fail(self, run_id: str, code: str, message: str) -> None:
+        await self.runs.end(run_id, RunStatus.FAILED, code=code, message=message)
+
+    async def _advance(self, run_id: str) -> None:
+        state = await records.load(self.runs.journal, run_id)
+        if state is None:
+            log.info("run_unknown run_id=%s", run_id)
+            return
+        interrupted = True  # by what, only the journal knows: an earlier owner, a restart, no one
+        surprises = 0
+        while not state.ended:
+            try:
+                if state.open_calls:
+                    moved = await self._move_calls(state)
+                    if moved is None:
+                        return  # every open call waits for someone else
+                    state = moved
+                elif len(state.turns) >= MAX_TURNS:
+                    raise AgentFailed("too_many_turns", f"no end after {MAX_TURNS} turns")
+                else:
+                    state = await self._take_turn(state, interrupted=interrupted)
+                    interrupted = False
+            except Fenced:
+                raise
+            except Conflict:
+                surprises += 1
+                if surprises > ATTEMPTS:
+                    raise
+                state = await self.runs.state(run_id)
+
+    async def _take_turn(self, state: RunState, *, interrupted: bool) -> RunState:
+        agent = await self.runs.agents.find(state.agent_id)
+        if state.status is RunStatus.CREATED:
+            state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
+        journal = self.runs.journal
+        before = await journal.epoch(records.fence_name(state.run_id))
+        voice = Voice(
+            journal,
+            state,
+            before + 1,
+            skip=0,
+            redact=self.runs.redact,
+            redact_fields=self.runs.redact_fields,
+        )
+        try:
+            if interrupted and before:
+                await self._go_on(state, agent, voice)
+            transcript = await self._transcript(state, remembers=agent.remembers)
+            end = await self._listen(agent, transcript, voice)
+            await voice.flush()
+        finally:
+            await voice.close()
+        if len(end.calls) > MAX_CALLS:
+            raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
+        calls = tuple(
+            PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
+        )
+        command = EndTurn(
+            voice.text,
+            calls,
+            end.usage.prompt_tokens,
+            end.usage.completion_tokens,
+            self.runs.clock.now_ms(),
+        )
+        return await self.runs.apply(state.run_id, command, seen=state)
+
+    async def _go_on(self, state: RunState, agent: Agent, voice: Voice) -> None:
+        """A turn that was interrupted is taken again: skip what was said, or say that it is anew."""
+        delivered = await self._delivered(state)
+        if delivered and agent.repeats_itself:
+            voice.skip = delivered
+        elif delivered:
+            await voice.note(Note("RUNNING", {"resumed": True, deliveries.RETRACTED: delivered}))
+
+    async def _listen(self, agent: Agent, transcript: Transcript, voice: Voice) -> agents.EndTurn:
+        async with aclosing(agent.turn(transcript)) as steps:
+            async for step in steps:
+                match step:
+                    case Say():
+                        await voice.say(step)
+                    case Note():
+                        await voice.note(step)
+                    case agents.EndTurn():
+                        return step
+                    case _:
+                        assert_never(step)
+        return agents.EndTurn()
+
+    async def _delivered(self, state: RunState) -> int:
+        """How many characters of the turn to come were delivered before an interruption."""
+        total = await self.conversations.said(state.session_id, state.run_id)
+        return max(0, total - sum(len(turn.text) for turn in state.turns))
+
+    async def _transcript(self, state: RunState, *, remembers: bool) -> Transcript:
+        history = (
+            await self.conversations.history(state.session_id, before=state.run_id)
+            if remembers
+            else []
+        )
+        caller = caller_of(state)
+        here = self.runs.pipeline.visible_tools(caller)
+        taken = {tool.name for tool in here}  # a device's tool of that name would never be called
+        of_devices = await self.session_tools.of(state.session_id)
+        offered = [*here, *(tool for tool in of_devices if tool.name not in taken)]
+        return Transcript(
+            run_id=state.run_id,
+            session_id=state.session_id,
+            agent_id=state.agent_id,
+            history=history,
+            message=agents.Said(state.role, state.content),
+            turns=[_turn(turn) for turn in state.turns],
+            tools=offered,
+            context=state.context,
+        )
+
+    async def _move_calls(self, state: RunState) -> RunState | None:
+        """Move the open calls on, all at once; None where none of them moved."""
+        movable = [
+            call
+            for call in state.open_calls
+            if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
+        ]
+        with self.runs.at_work(state) as decided:
+            moved = await self._move_all(state, movable, decided)
+            return await self.runs.state(state.run_id) if moved else None
+
+    async def _move_all(
+        self, state: RunState, calls: Sequence[CallState], decided: asyncio.Event
+    ) -> bool:
+        """Until each has gone as far as it goes; one that is decided on meanwhile goes on at once."""
+        moving = {asyncio.create_task(self._move(state, one)): one.call_id for one in calls}
+        ended: list[asyncio.Task[bool]] = []
+        waking = asyncio.create_task(decided.wait())
+        try:
+            while moving:
+                done, _ = await asyncio.wait({*moving, waking}, return_when=asyncio.FIRST_COMPLETED)
+                ended += [task for task in done if moving.pop(task, "")]
+                if waking in done and moving:
+                    decided.clear()
+                    waking = asyncio.create_task(decided.wait())
+                    state = await self.runs.state(state.run_id)
+                    for call in () if state.ended else state.open_calls:
+                        waits = call.status is CallStatus.WAITING_APPROVAL
+                        if waits and call.call_id not in moving.values():
+                            moving[asyncio.create_task(self._move(state, call))] = call.call_id
+        finally:
+            for task in (*moving, waking):
+                task.cancel()
+            await asyncio.gather(*moving, waking, return_exceptions=True)
+        failures = [task.exception() for task in ended]
+        for failed in filter(None, failures):
+            raise failed
+        return any(task.result() for task in ended)
+
+    async def _move(self, state: RunState, call: CallState) -> bool:
+        """Take one call as far as it goes; whether it got anywhere."""
+        request = ToolRequest(
+            request_id=call.call_id,
+            tool=call.tool,
+            args=call.args,
+            caller=caller_of(state),
+            run_id=state.run_id,
+            step_id=call.call_id,
+        )
+        is_client = call.client or await self._is_client(state, call.tool)
+        answer = await self._ask(state, call, request, is_client=is_client)
+        match answer:
+            case pipeline.Pending():
+                return await self._wait_for_person(state, call, answer, is_client=is_client)
+            case pipeline.Denied():
+                await self._refuse(state.run_id, call, answer)
+            case pipeline.Ran() if is_client:
+                await self._send_to_device(state, call)
+            case pipeline.Ran(output):
+                await self._end(state, call, output)
+            case _:
+                assert_never(answer)
+        return True
+
+    async def _ask(
+        self, state: RunState, call: CallState, request: ToolRequest, *, is_client: bool
+    ) -> pipeline.Answer:
+        async def started() -> None:
+            running = MoveCall(
+                call.call_id,
+                CallStatus.RUNNING,
+                through=_up_to(call, CallStatus.DISPATCHED),
+            )
+            try:
+                await self.runs.apply(state.run_id, running, told=self._released(state, call))
+            except Conflict as late:
+                raise Refused(str(late)) from late  # the run has ended: the tool must not run
+
+        try:
+            if is_client:
+                return await self.runs.pipeline.check(request)
+            running = call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING)
+            if running:  # from before an interruption: the pipeline knows what came of it
+                return await self.runs.pipeline.run(request)
+            return await self.runs.pipeline.run(request, started=started)
+        except Conflict:
+            raise
+        except ToolgateError as failed:
+            log.warning("tool_unavailable call_id=%s error=%s", call.call_id, failed)
+            if is_client:  # nobody has let it go to a device
+                return pipeline.Denied("blocked", UNDECIDED, str(failed))
+            outcome = Outcome.MAY_HAVE_EXECUTED
+            return pipeline.Ran(ToolOutput(1, stderr=str(failed), outcome=outcome))
+
+    async def _send_to_device(self, state: RunState, call: CallState) -> None:
+        to_device = MoveCall(
+            call.call_id,
+            CallStatus.DISPATCHED,
+            client=True,
+            deadline=self.runs.clock.now_ms() + self.runs.limits.tool_ms,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
+        )
+        await self.runs.apply(state.run_id, to_device, told=self._released(state, call))
+
+    async def _end(self, state: RunState, call: CallState, output: ToolOutput) -> None:
+        """What came of a tool that ran here; a known answer may come without a start of ours."""
+        call = (await self.runs.state(state.run_id)).call(call.call_id)
+        through = () if call.status is CallStatus.RUNNING else _up_to(call, CallStatus.DISPATCHED)
+        told = self._released(state, call)
+        await self.runs.apply(
+            state.run_id,
+            MoveCall(
+                call.call_id,
+                CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED,
+                output=_text(output)[:OUTPUT_LIMIT],
+                error_code="" if output.ok else "tool_failed",
+                through=through,
+            ),
+            told=told,
+        )
+
+    async def _wait_for_person(
+        self, state: RunState, call: CallState, answer: pipeline.Pending, *, is_client: bool
+    ) -> bool:
+        if call.status is CallStatus.WAITING_APPROVAL:
+            return False
+        wait = MoveCall(
+            call.call_id,
+            CallStatus.WAITING_APPROVAL,
+            approval_id=answer.approval_id,
+            client=is_client,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
+        )
+        told = deliveries.approval_required(
+            state.run_id,
+            approval_id=answer.approval_id,
+            call_id=call.call_id,
+            tool=call.tool,
+            summary=answer.summary,
+            reason=answer.reason,
+            due=answer.expires_at,
+        )
+        line = records.ApprovalLine(state.run_id, state.session_id, call.call_id, told.members)
+        row = Put(records.RUN_APPROVALS, answer.approval_id, records.encode(line))
+        await self.runs.apply(state.run_id, wait, told=[told], besides=[row])
+        return True
+
+    async def _refuse(self, run_id: str, call: CallState, answer: pipeline.Denied) -> None:
+        status = REFUSALS[answer.code]
+        waited = call.status is CallStatus.WAITING_APPROVAL
+        if call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING):
+            status = CallStatus.FAILED  # let through before an interruption, and refused after it
+        elif not waited:
+            status = CallStatus.BLOCKED  # nobody was asked under this state of the run
+        refused = MoveCall(
+            call.call_id,
+            status,
+            output=answer.reason,
+            error_code=answer.code,
+            through=_up_to(call, CallStatus.POLICY_CHECKED),
+        )
+        decision = {"approval_id": call.approval_id, "decision": DECISIONS.get(answer.code, "")}
+        told = [deliveries.state(run_id, RunStatus.RUNNING, decision)] if waited else []
+        await self.runs.apply(run_id, refused, told=told)
+
+    def _released(self, state: RunState, call: CallState) -> list[deliveries.Delivery]:
+        """An approval that let a call through shows as a state (ingress contract)."""
+        if call.status is CallStatus.WAITING_APPROVAL:
+            return [deliveries.state(state.run_id, RunStatus.RUNNING)]
+        return []
+
+    async def _is_client(self, state: RunState, tool: str) -> bool:
+        """A tool of the session's devices, unless this installation has one of that name."""
+        here = self.runs.pipeline.visible_tools(caller_of(state))
+        if any(offered.name == tool for offered in here):
+            return False
+        return any(
+            offered.name == tool for offered in await self.session_tools.of(state.session_id)
+        )
+
+
+def _up_to(call: CallState, status: CallStatus) -> tuple[CallStatus, ...]:
+    """The statuses between where a call is and the one after `status`."""
+    way = (CallStatus.POLICY_CHECKED, CallStatus.DISPATCHED)
+    if call.status is CallStatus.CREATED:
+        return way[: way.index(status) + 1]
+    if call.status in (CallStatus.POLICY_CHECKED, CallStatus.WAITING_APPROVAL):
+        return way[1 : way.index(status) + 1]
+    return ()
+
+
+def _text(output: ToolOutput) -> str:
+    """What an agent is told of a tool's output."""
+    if not output.ok:
+        return output.stderr or output.stdout
+    if output.stdout or output.data is None:
+        return output.stdout
+    return records.encode(output.data).decode()
+
+
+def caller_of(state: RunState) -> Caller:
+    """An agent's call is asked for by the agent, in the name of the session's user."""
+    return Caller(user=state.user_id, agent=state.agent_id, session=state.session_id)
+
+
+def _turn(turn: PastTurn) -> Turn:
+    answers = [
+        ToolAnswer(
+            call_id=call.call_id,
+            tool=call.tool,
+            args=call.args,
+            ok=call.status is CallStatus.SUCCEEDED,
+            output=call.output,
+            error_code=call.error_code,
+        )
+        for call in turn.calls
+    ]
+    return Turn(turn.text, answers)

@@ -1,0 +1,135 @@
+"""What a session's devices are told of a run: the messages of the ingress contract, as plain data.
+
+`type` and the members are the contract's own; time, number and event id are added at the door.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolgate.runs.state import (
+    CallMoved,
+    Fact,
+    RunEnded,
+    RunStarted,
+    RunState,
+    RunStatus,
+)
+from toolgate.runs.calls import CallState, CallStatus
+
+RUN_STARTED: Final = "run_started"
+DELTA: Final = "delta"
+STATE: Final = "state"
+TOOL_REQUEST: Final = "tool_request"
+APPROVAL_REQUIRED: Final = "approval_required"
+ERROR: Final = "error"
+DONE: Final = "done"
+TYPES: Final = (RUN_STARTED, DELTA, STATE, TOOL_REQUEST, APPROVAL_REQUIRED, ERROR, DONE)
+ENDS: Final = frozenset({ERROR, DONE})
+# Of an event as another process says it: no members of a delivery, and given anew at the door.
+ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
+RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    type: str
+    run_id: str
+    members: dict[str, Any] = field(default_factory=dict)
+    # When whoever else says it says so, by their clock, and what they know it by: no part of what
+    # is said, and empty where we say it.
+    said_at: int = field(default=0, compare=False)
+    event_id: str = field(default="", compare=False)
+
+
+def run_started(fact: RunStarted) -> Delivery:
+    members = {
+        "request_id": fact.request_id,
+        "run_id": fact.run_id,
+        "session_id": fact.session_id,
+        "agent_id": fact.agent_id,
+    }
+    return Delivery(RUN_STARTED, fact.run_id, _without_empty(members))
+
+
+def delta(run_id: str, text: str) -> Delivery:
+    return Delivery(DELTA, run_id, {"run_id": run_id, "text": text})
+
+
+def state(run_id: str, name: str, detail: dict[str, Any] | None = None) -> Delivery:
+    return Delivery(STATE, run_id, {"run_id": run_id, "state": name, "detail": detail or {}})
+
+
+def tool_request(run: RunState, call: CallState) -> Delivery:
+    members: dict[str, Any] = {
+        "run_id": run.run_id,
+        "tool_call_id": call.call_id,
+        "tool_name": call.tool,
+        "args": call.args,
+        "deadline_ts": call.deadline,
+    }
+    return Delivery(TOOL_REQUEST, run.run_id, members)
+
+
+def call_settled(run: RunState, call: CallState) -> Delivery:
+    return state(run.run_id, run.status, {"tool_call_id": call.call_id, "status": call.status})
+
+
+def failure(run_id: str, *, code: str, message: str, request_id: str = "") -> Delivery:
+    """How a run ends badly."""
+    members = {"request_id": request_id, "run_id": run_id, "code": code, "message": message}
+    return Delivery(ERROR, run_id, _without_empty(members))
+
+
+def approval_required(
+    run_id: str, *, approval_id: str, call_id: str, tool: str, summary: str, reason: str, due: int
+) -> Delivery:
+    members = {
+        "run_id": run_id,
+        "approval_id": approval_id,
+        "tool_call_id": call_id,
+        "tool_name": tool,
+        "args_summary": summary,
+        "reason": reason,
+        "deadline_ts": due,
+    }
+    return Delivery(APPROVAL_REQUIRED, run_id, members)
+
+
+def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delivery]:
+    """What follows from a fact by itself; the seed's appendix A fixes which facts stay silent."""
+    match fact:
+        case RunStarted():
+            return [run_started(fact)]
+        case CallMoved(to=CallStatus.DISPATCHED, client=True):
+            return [tool_request(after, after.call(fact.call_id))]
+        case CallMoved(client=True) if after.open_calls and after.call(fact.call_id).ended:
+            # The run does not go on yet, so that nothing else would tell the other devices.
+            return [call_settled(after, after.call(fact.call_id))]
+        case RunEnded(status=RunStatus.DONE):
+            return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
+        case RunEnded(status=RunStatus.CANCELLED):
+            return [state(after.run_id, RunStatus.CANCELLED), _failure(after)]
+        case RunEnded():
+            return [_failure(after)]
+        case _:
+            return []
+
+
+def _failure(after: RunState) -> Delivery:
+    return failure(
+        after.run_id, code=after.code, message=after.message, request_id=after.request_id
+    )
+
+
+def _without_empty(members: dict[str, Any]) -> dict[str, Any]:
+    """As Go's `omitempty` does with ids that are not there."""
+    return {name: value for name, value in members.items() if value or not name.endswith("_id")}
+
+
+def _usage(after: RunState) -> dict[str, int]:
+    return {
+        "total_tokens": after.prompt_tokens + after.completion_tokens,
+        "prompt_tokens": after.prompt_tokens,
+        "completion_tokens": after.completion_tokens,
+        "duration_ms": max(0, after.ended_at - after.started_at),
+    }

@@ -1,0 +1,74 @@
+"""The orchestrator, as the ingress sees it: in this process or behind HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from toolgate.runs.deliveries import Delivery
+from toolgate.core.tools import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    session_id: str
+    user_id: str
+    agent_id: str
+    role: str
+    content: str
+    request_id: str = ""
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+class Orchestrator(Protocol):
+    """What follows from these calls reaches the session's stream in the journal.
+
+    All raise NotFound, Conflict, Refused or Unavailable as the case may be; `session_id` is the
+    session that asks, and what is not that session's own is NotFound to it.
+    """
+
+    async def invoke(self, invocation: Invocation) -> str:
+        """Start a run, durably, and return its id; the same request_id gives the same run."""
+        ...
+
+    async def submit_result(
+        self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
+    ) -> None: ...
+
+    async def client_offline(self, run_id: str, call_id: str) -> None:
+        """Nobody was there to take a tool request."""
+        ...
+
+    async def decide_approval(
+        self,
+        approval_id: str,
+        *,
+        session_id: str,
+        run_id: str,
+        approve: bool,
+        reason: str,
+        decided_by: str,
+    ) -> None: ...
+
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+        """Stop a run; a run that has ended already stays as it is."""
+        ...
+
+    async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
+        """What the session's devices can run, in place of what they could before."""
+        ...
+
+    async def hear(self, session_id: str, delivery: Delivery) -> None:
+        """Take an event that was pushed for a session, into the session's stream."""
+        ...
+
+    async def session_of(self, run_id: str) -> str:
+        """The session a run belongs to; raises NotFound."""
+        ...
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        """The runs that have not ended (of one session, or of all), as (run id, session id)."""
+        ...
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        """Where the session stands: its open runs, and what they wait for."""
+        ...

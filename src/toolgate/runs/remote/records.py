@@ -1,0 +1,302 @@
+"""What a lone ingress keeps of runs that another process works on.
+
+The session's stream, as everywhere; and rows: `remote_runs` (whose run it is, how far its stream was
+read), `remote_open` (those that have not ended, by session), `remote_calls` (which tool calls wait
+for a device; `due` is their deadline) and `remote_approvals`.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from toolgate.contracts.wire import MAX_INT
+from toolgate.runs import deliveries
+from toolgate.runs.deliveries import Delivery
+from toolgate.core.errors import Conflict, NotFound
+from toolgate.runs import records
+from toolgate.runs.retention import Sweep
+from toolgate.core.clock import Clock
+from toolgate.ports.dispatcher import Dispatcher
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+
+RUNS: Final = "remote_runs"
+OPEN: Final = "remote_open"
+CALLS: Final = "remote_calls"
+APPROVALS: Final = "remote_approvals"
+ASKS: Final = {
+    deliveries.TOOL_REQUEST: (CALLS, "tool_call_id"),
+    deliveries.APPROVAL_REQUIRED: (APPROVALS, "approval_id"),
+}
+REQUEST_KEPT_MS: Final = 24 * 3_600_000
+MOST_AHEAD_MS: Final = 300_000  # that two clocks may differ; what says it was said longer ago was
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    session_id: str
+    agent_id: str = ""
+    request_id: str = ""
+    pushed: bool = False  # its events come by push, not by a stream that we read
+    ended: bool = False
+    ended_at: int = 0  # 0 also where it ended before this was written down
+    last_id: str = ""  # the last event we took, as its orchestrator counts: to go on reading there
+    version: int = 0  # the row's, as it was read; 0 where there was none
+
+
+class WaitingRow(msgspec.Struct, frozen=True):
+    """A tool call or an approval that waits for the session's client."""
+
+    run_id: str
+    session_id: str
+    settled: bool = False
+    verdict: str = ""  # how an approval was decided
+
+
+_decode_run: Final = msgspec.json.Decoder(RunRow).decode
+_decode_waiting: Final = msgspec.json.Decoder(WaitingRow).decode
+encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class RemoteRuns:
+    journal: Journal
+    clock: Clock
+    dispatcher: Dispatcher
+    _sweeps: dict[str, Sweep] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sweeps = {name: Sweep(self.journal, name) for name in (RUNS, CALLS, APPROVALS)}
+
+    async def find(self, run_id: str) -> RunRow:
+        row = await self.journal.get(RUNS, run_id)
+        if row is None:
+            raise NotFound("run", run_id)
+        return msgspec.structs.replace(_decode_run(row.value), version=row.version)
+
+    async def of_session(self, run_id: str, session_id: str) -> RunRow:
+        run = await self.find(run_id)
+        if session_id and run.session_id != session_id:
+            raise NotFound("run", run_id)
+        return run
+
+    async def asked(self, session_id: str, request_id: str) -> str:
+        """The run that this request started; empty where it is new."""
+        if not request_id:
+            return ""
+        key = records.request_key(session_id, request_id)
+        row = await self.journal.get(records.REQUESTS, key)
+        return "" if row is None else records.decode_text(row.value)
+
+    async def begin(
+        self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
+    ) -> RunRow:
+        """Write down that a run has started, in the commit that tells its session."""
+        operations: list[Operation] = [Put(OPEN, _open_key(run.session_id, run_id), b"null")]
+        if run.request_id:
+            key = records.request_key(run.session_id, run.request_id)
+            due = self.clock.now_ms() + REQUEST_KEPT_MS
+            operations.append(
+                Put(records.REQUESTS, key, records.encode(run_id), due=due, expected=0)
+            )
+        await self._commit(run_id, run, told, operations, expected=expected, durable=True)
+        return msgspec.structs.replace(run, version=1)
+
+    async def tell(
+        self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
+    ) -> RunRow:
+        """Give events of a run to its session; nothing follows its end, whoever told of that.
+
+        A tool or an approval is asked for once, where both its stream and a push do.
+        """
+        told = await self._news(run_id, told)
+        ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
+        if ends:
+            told = told[: ends[0] + 1]
+        operations: list[Operation] = []
+        if ends:
+            operations.append(Delete(OPEN, _open_key(run.session_id, run_id)))
+        durable = any(one.type != deliveries.DELTA for one in told)
+        while told and not run.ended:
+            seen = run.version
+            run = msgspec.structs.replace(
+                run,
+                ended=bool(ends),
+                ended_at=self.clock.now_ms() if ends else 0,
+                last_id=last_id or run.last_id,
+            )
+            try:
+                await self._commit(run_id, run, told, operations, expected=seen, durable=durable)
+            except Conflict:  # someone else told of it meanwhile
+                run = await self.find(run_id)
+                told = [] if was_told(run, last_id) else await self._news(run_id, told)
+            else:
+                return msgspec.structs.replace(run, version=seen + 1)
+        return run
+
+    async def tell_session(self, session_id: str, told: Delivery) -> None:
+        """An event that is of no run."""
+        await self.journal.commit(records.delivery_append(session_id, [told]))
+
+    async def _commit(
+        self,
+        run_id: str,
+        run: RunRow,
+        told: Sequence[Delivery],
+        operations: Sequence[Operation],
+        *,
+        expected: int | None,
+        durable: bool,
+    ) -> None:
+        rows = [row for one in told for row in self._waiting(run_id, run, one)]
+        await self.journal.commit(
+            records.delivery_append(run.session_id, told),
+            Put(RUNS, run_id, encode(run), expected=expected),
+            *operations,
+            *rows,
+            durable=durable,
+        )
+        for row in rows:
+            if row.due is not None:
+                self.dispatcher.wake_at(row.due)
+
+    def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
+        collection, key = _asks_for(told)
+        if not collection:
+            return []
+        waiting = encode(WaitingRow(run_id, run.session_id))
+        due = self._due(told) if collection == CALLS else None
+        return [Put(collection, key, waiting, due=due)]
+
+    def _due(self, told: Delivery) -> int | None:
+        """A call's deadline by our own clock, which its orchestrator's need not agree with."""
+        deadline: int | None = told.members.get("deadline_ts") or None
+        ahead = self.clock.now_ms() - told.said_at
+        if deadline is None or abs(ahead) > MOST_AHEAD_MS:
+            return deadline
+        return min(deadline + ahead, MAX_INT)
+
+    async def _news(self, run_id: str, told: Sequence[Delivery]) -> list[Delivery]:
+        return [one for one in told if not await self._was_asked(run_id, one)]
+
+    async def _was_asked(self, run_id: str, told: Delivery) -> bool:
+        collection, key = _asks_for(told)
+        row = await self.journal.get(collection, key) if collection else None
+        return row is not None and _decode_waiting(row.value).run_id == run_id
+
+    async def waiting(
+        self, collection: str, key: str, *, session_id: str, run_id: str
+    ) -> tuple[Row, WaitingRow]:
+        """What waits for this session's client under this id; another's is NotFound."""
+        kind = "tool call" if collection == CALLS else "approval"
+        row = await self.journal.get(collection, key)
+        if row is None:
+            raise NotFound(kind, key)
+        found = _decode_waiting(row.value)
+        if (session_id and found.session_id != session_id) or (run_id and found.run_id != run_id):
+            raise NotFound(kind, key)
+        return row, found
+
+    async def settle(self, row: Row, found: WaitingRow, *, verdict: str = "") -> None:
+        """First writer wins; Conflict for the rest."""
+        if found.settled:
+            raise Conflict(f"{row.key} has been settled already")
+        settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
+        await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
+
+    async def postpone(self, row: Row, *, due: int | None) -> None:
+        """Its deadline is another, or none; what was settled meanwhile stays so."""
+        now = await self.journal.get(row.collection, row.key)
+        if now is None or now.due is None:
+            return
+        with contextlib.suppress(Conflict):
+            await self.journal.commit(
+                Put(now.collection, now.key, now.value, due=due, expected=now.version)
+            )
+        if due is not None:
+            self.dispatcher.wake_at(due)
+
+    async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
+        if session_id:
+            runs = await records.runs_of(self.journal, OPEN, session_id)
+            return [(unquote(run_id), session_id) for run_id in runs]
+        found: list[tuple[str, str]] = []
+        after = ""
+        while rows := await self.journal.scan(OPEN, after=after):
+            owners = (records.session_and_run(row.key) for row in rows)
+            found.extend((unquote(run_id), owner) for owner, run_id in owners)
+            after = rows[-1].key
+        return found
+
+    async def forget(self, before: int) -> int:
+        """The runs that ended before then, and what they once waited for; how many rows."""
+        forgotten = 0
+        for row in await self._sweeps[RUNS].page():
+            run = _decode_run(row.value)
+            if run.ended and not run.ended_at:
+                run = msgspec.structs.replace(run, ended_at=self.clock.now_ms())
+                with contextlib.suppress(Conflict):
+                    await self.journal.commit(
+                        Put(RUNS, row.key, encode(run), expected=row.version), durable=False
+                    )
+            elif run.ended and run.ended_at < before:
+                forgotten += await self._forget(row)
+        for collection in (CALLS, APPROVALS):
+            for row in await self._sweeps[collection].page():
+                if await self.journal.get(RUNS, _decode_waiting(row.value).run_id) is None:
+                    forgotten += await self._forget(row)
+        return forgotten
+
+    async def _forget(self, row: Row) -> bool:
+        try:
+            await self.journal.commit(
+                Delete(row.collection, row.key, expected=row.version), durable=False
+            )
+        except Conflict:  # its orchestrator has given the same name anew
+            return False
+        return True
+
+    async def snapshot(self, session_id: str) -> list[Delivery]:
+        """Where the session's open runs stand, as far as this ingress was told."""
+        told: list[Delivery] = []
+        for run_id, _ in await self.open_runs(session_id):
+            events = await self._states_and_asks(session_id, run_id)
+            states = [one for one in events if one.type == deliveries.STATE]
+            name = records.decode_members(states[0].data)["state"] if states else "RUNNING"
+            told.append(deliveries.state(run_id, name))
+            for event in reversed(events):
+                if event.type not in ASKS:
+                    continue
+                asked = Delivery(event.type, run_id, records.decode_members(event.data))
+                row = await self.journal.get(*_asks_for(asked))
+                if row is not None and not _decode_waiting(row.value).settled:
+                    told.append(asked)
+        return told
+
+    async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
+        """Of what the session was told of a run, newest first; most of it is what was said."""
+        stream = records.session_stream(session_id)
+        found: list[Event] = []
+        before: int | None = None
+        while page := await self.journal.read_back(stream, before=before, subject=run_id):
+            found += [one for one in page if one.type == deliveries.STATE or one.type in ASKS]
+            before = page[-1].seq
+        return found
+
+
+def was_told(run: RunRow, event_id: str) -> bool:
+    """Whether a push is of the event that came last; a stream is not read twice."""
+    return run.pushed and bool(event_id) and run.last_id == event_id
+
+
+def _open_key(session_id: str, run_id: str) -> str:
+    """Another orchestrator's ids may hold a slash."""
+    return records.session_key(session_id, quote(run_id, safe=""))
+
+
+def _asks_for(told: Delivery) -> tuple[str, str]:
+    """The row of what waits for the client, by collection and key; none for most events."""
+    collection, member = ASKS.get(told.type, ("", ""))
+    return collection, str(told.members[member]) if collection else ""

@@ -1,0 +1,154 @@
+"""What sessions were told, runs that have ended, and what else is told to forget, are kept for so long.
+
+(Ingress contract, "Offline".) What the audit and the evidence say of a run stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from toolgate.core.errors import Unavailable
+from toolgate.runs import records
+from toolgate.runs.conversations import HISTORY_RUNS
+from toolgate.runs.records import Owner
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+
+log = logging.getLogger(__name__)
+
+KEPT_MS: Final = 24 * 3_600_000
+KEPT_EVENTS: Final = 10_000
+KEPT_RUNS_MS: Final = 30 * KEPT_MS
+EVERY_S: Final = 600.0
+PAGE: Final = 200  # runs looked at at a time
+SWEPT: Final = 1000  # rows of a collection without an order looked at at a time
+
+Forget = Callable[[int], Awaitable[int]]  # what is older than this; how much that was
+
+
+class Prunes(Journal, Protocol):
+    async def prune(self, prefix: str, *, before: int, keep: int) -> int: ...
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Goes round and round through a collection, a page at a time."""
+
+    journal: Journal
+    collection: str
+    _after: str = ""
+
+    async def page(self) -> list[Row]:
+        rows = await self.journal.scan(self.collection, after=self._after, limit=SWEPT)
+        self._after = rows[-1].key if len(rows) == SWEPT else ""
+        return rows
+
+
+@dataclass(slots=True)
+class Retention:
+    journal: Prunes
+    clock: Clock
+    kept_ms: int = KEPT_MS
+    kept_events: int = KEPT_EVENTS
+    kept_runs_ms: int = KEPT_RUNS_MS
+    every_s: float = EVERY_S
+    besides: Sequence[Forget] = ()
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_on(), name="retention")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def once(self) -> int:
+        """Forget what is too old or too much; how many events that was."""
+        now = self.clock.now_ms()
+        prefix = records.session_stream("")
+        told = await self.journal.prune(prefix, before=now - self.kept_ms, keep=self.kept_events)
+        runs = await self._forget_runs(now - self.kept_runs_ms)
+        for forget in self.besides:
+            await forget(now - self.kept_runs_ms)
+        return told + runs
+
+    async def _forget_runs(self, before: int) -> int:
+        """The runs that ended before then; an open one is never touched."""
+        forgotten = 0
+        after, end = "", records.ended_key(before, "")
+        while rows := await self.journal.scan(records.ENDED_RUNS, after=after, limit=PAGE):
+            for row in rows:
+                if row.key >= end:
+                    return forgotten
+                try:
+                    forgotten += await self._forget_run(row, before)
+                except Unavailable:
+                    raise
+                except Exception:  # those after it, and all else, must not pile up for that
+                    log.exception("run_not_forgotten key=%s", row.key)
+            after = rows[-1].key
+        return forgotten
+
+    async def _forget_run(self, row: Row, before: int) -> int:
+        owner = records.decode_owner(row.value)
+        if await self._is_remembered(owner, before):
+            later = records.ended_key(self.clock.now_ms(), owner.run_id)
+            await self.journal.commit(
+                Delete(row.collection, row.key),
+                Put(row.collection, later, row.value),
+                durable=False,
+            )
+            return 0
+        stream = records.run_stream(owner.run_id)
+        head = await self.journal.head(stream)
+        # One that was begun with has no rows any more, and cannot be made of what is left.
+        is_whole = head.first == 1
+        state = await records.load(self.journal, owner.run_id) if is_whole else None
+        if state is not None:
+            gone: list[Operation] = [
+                Delete(records.RUNS, owner.run_id),
+                Delete(records.SESSION_RUNS, records.session_key(owner.session_id, owner.run_id)),
+            ]
+            for call in (call for turn in state.turns for call in turn.calls):
+                gone.append(Delete(records.CALLS, call.call_id))
+                if call.approval_id:
+                    gone.append(Delete(records.RUN_APPROVALS, call.approval_id))
+            await self.journal.commit(*gone, durable=False)
+        await self.journal.forget(stream, through=head.last)
+        # Last, so that what a killed process left half done is found again.
+        await self.journal.commit(Delete(row.collection, row.key), durable=False)
+        return head.last - head.first + 1
+
+    async def _is_remembered(self, owner: Owner, before: int) -> bool:
+        """Whether its session still goes on, and its agent is told of this run."""
+        newer = await self.journal.scan(
+            records.SESSION_RUNS,
+            after=records.session_key(owner.session_id, owner.run_id),
+            limit=HISTORY_RUNS,
+        )
+        own = [
+            run_id
+            for session_id, run_id in (records.session_and_run(row.key) for row in newer)
+            if session_id == owner.session_id
+        ]
+        if len(own) >= HISTORY_RUNS:
+            return False
+        latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
+        if latest and latest[0].at >= before:
+            return True
+        # What it was told goes after a day; its newest run tells whether it was in use later.
+        newest = await records.load(self.journal, own[-1]) if own else None
+        return newest is not None and (not newest.ended or newest.ended_at >= before)
+
+    async def _keep_on(self) -> None:
+        while True:
+            try:
+                forgotten = await self.once()
+                if forgotten:
+                    log.info("events_forgotten count=%d", forgotten)
+            except Exception:  # what is wrong with one run must not let all others pile up
+                log.exception("retention_failed")
+            await asyncio.sleep(self.every_s)

@@ -1,0 +1,88 @@
+"""What ends with somebody's right: the runs that their agent commands have started.
+
+That they are to end is a row in the commit that takes the right away. It is acted on at once; what
+a kill or a refusing disk leaves of it is done at the next start, or when the row's time comes again.
+Which runs those are is settled before the right can be given back.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from toolgate.access.devices import named_session
+from toolgate.core.errors import Conflict, NotFound
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.runs.orchestrator import Orchestrator
+
+log = logging.getLogger(__name__)
+
+REVOCATIONS: Final = "revocations"  # by the name of whose right has ended
+REASON: Final = "the right to this was taken away from whoever asked for it"
+
+_Runs = list[tuple[str, str]]  # run id, session id
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(_Runs | None).decode
+
+
+def revocation(name: str, *, now: int) -> Put:
+    return Put(REVOCATIONS, name, b"null", due=now)
+
+
+async def no_runs(_: str) -> None:
+    """For where nobody's commands start any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    journal: Journal
+    clock: Clock
+    orchestrator: Orchestrator
+    wake_at: Callable[[int], None] = lambda _due: None
+    _ending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self) -> None:
+        """What the last process did not come to; before any run is taken up again."""
+        after = ""
+        while rows := await self.journal.scan(REVOCATIONS, after=after):
+            for row in rows:
+                await self.end_runs(row.key)
+            after = rows[-1].key
+
+    async def end_runs(self, name: str) -> None:
+        """The right is gone, whatever becomes of this: what fails is tried again."""
+        try:
+            row = await self.journal.get(REVOCATIONS, name)
+            if row is not None:
+                await self.on_due(row)
+        except Exception:
+            log.exception("runs_not_cancelled name=%s", name)
+        finally:  # also where whoever revoked it has not waited
+            self.wake_at(self.clock.now_ms())
+
+    async def on_due(self, row: Row) -> None:
+        async with self._ending:
+            now = await self.journal.get(REVOCATIONS, row.key)
+            if now is None:
+                return  # it was done meanwhile
+            with contextlib.suppress(Conflict):  # let in and revoked once more since it was read
+                await self._carry_out(now)
+
+    async def _carry_out(self, row: Row) -> None:
+        runs, version = _decode(row.value), row.version
+        if runs is None:
+            found = await self.orchestrator.open_runs()
+            runs = [(run, session) for run, session in found if named_session(row.key, session)]
+            if runs:  # those, should it take another try: others may begin before that
+                put = Put(REVOCATIONS, row.key, _encode(runs), due=row.due, expected=version)
+                await self.journal.commit(put)
+                version += 1
+        for run_id, session_id in runs:
+            with contextlib.suppress(NotFound):
+                await self.orchestrator.cancel(run_id, session_id=session_id, reason=REASON)
+        await self.journal.commit(Delete(REVOCATIONS, row.key, expected=version))

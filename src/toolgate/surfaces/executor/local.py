@@ -1,0 +1,95 @@
+"""This installation as an executor: the contract's requests, for one caller, into the pipeline."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.core.errors import Invalid
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.tools.episodes import search_episodes
+from toolgate.tools.files import FileArtifact, FileArtifacts, is_file
+from toolgate.tools.pipeline import Pipeline
+from toolgate.core.clock import Clock
+from toolgate.evidence.evidence import Evidence, Scalar
+from toolgate.journal.journal import Journal, Operation
+
+_REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
+_NO_CTX: Final = wire.Ctx()
+FILE_READ: Final = "file.read"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """`caller` is whoever holds the executor's bearer, as the server knows them."""
+
+    pipeline: Pipeline
+    evidence: Evidence
+    journal: Journal
+    clock: Clock
+    caller: Caller
+    version: str
+    files: FileArtifacts
+
+    async def run_tool(self, request: wire.RunToolRequest) -> wire.RunToolResponse:
+        return await self.pipeline.run_tool(_tool_request(request, self.caller))
+
+    async def artifact(self, ref: str) -> bytes:
+        if (
+            not _REF.fullmatch(ref)
+            or len(ref) > wire.MAX_REF_CHARS
+            or ".." in ref
+            or ref.startswith("/")
+        ):
+            raise Invalid("not the ref of an artifact", field="ref")
+        return await (self.files.fetch(ref) if is_file(ref) else self.evidence.fetch(ref))
+
+    async def keep(self, content: bytes) -> wire.StoredArtifact:
+        """Keep a file for this caller's tools, and a record of it; raises Invalid."""
+        kept = await self.files.keep(content, owner=self.caller, also=self._on_record)
+        return wire.StoredArtifact(ok=True, ref=kept.ref, sha256=kept.sha256, size=kept.size)
+
+    def _on_record(self, kept: FileArtifact) -> Sequence[Operation]:
+        fields: dict[str, Scalar] = {
+            "tenant": self.caller.tenant,
+            "workspace": self.caller.workspace,
+            "ref": kept.ref,
+            "size": kept.size,
+        }
+        return self.evidence.prepare("artifact", fields, subject=kept.ref)
+
+    async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
+        return await search_episodes(self.journal, search)
+
+    async def health(self) -> wire.Health:
+        return wire.Health(
+            ok=True,
+            engine_ref=f"toolgate@{self.version}",
+            version=self.version,
+            time=to_iso_ms(self.clock.now_ms()),
+        )
+
+
+def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolRequest:
+    """Checked again, because Python lets anyone build a model from anything."""
+    try:
+        request = msgspec.convert(msgspec.to_builtins(given_request), wire.RunToolRequest)
+    except (msgspec.ValidationError, TypeError, RecursionError) as wrong:
+        raise Invalid(str(wrong), field="request") from wrong
+    ctx = given(request.ctx, _NO_CTX)
+    args = request.args
+    if request.tool_id == FILE_READ and not args.get("artifact"):
+        args = {"max_bytes": wire.DEFAULT_READ_BYTES, **args}  # said by this contract alone
+    return ToolRequest(
+        request_id=request.request_id,
+        tool=request.tool_id,
+        args=args,
+        caller=caller,
+        run_id=given(ctx.run_id, ""),
+        step_id=given(ctx.step_id, ""),
+        policy_ref=given(ctx.policy_ref, wire.DEFAULT_POLICY_REF),
+    )

@@ -1,0 +1,215 @@
+"""Tell an ingress that runs apart what happens in a run: event by event, in order, until its end.
+
+For an ingress that did not ask for a stream. How far it was told is a row, so that a restart of
+the orchestrator goes on from there.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
+from toolgate.core.errors import ToolgateError, Unavailable
+from toolgate.runs import records
+from toolgate.journal.bus import Bus
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
+from toolgate.journal.following import follow
+
+log = logging.getLogger(__name__)
+
+PUSHES: Final = "pushes"
+SEND_PATH: Final = "/internal/send"
+ANSWER_S: Final = 10.0
+LOOK_S: Final = 60.0  # of silence, before it is asked whether anything can still come
+PAUSE_S: Final = 0.5  # before an ingress or a client that was away is tried again
+TAKEN: Final = 200
+AWAY: Final = 409
+UNREADABLE: Final = frozenset({400, 413, 422})  # it will not take that later either
+INGRESS_MS: Final = 300_000  # how long an ingress that is away is waited for: it may be restarting
+ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
+NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
+
+Offline = Callable[[str, str], Awaitable[None]]  # run, tool call: its client is not there
+
+
+class PushRow(msgspec.Struct, frozen=True):
+    session_id: str
+    after: int
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Until when who is away is waited for: once for all that comes meanwhile."""
+
+    client: int | None = None
+    ingress: int | None = None
+
+
+@dataclass(slots=True)
+class IngressPush:
+    url: str
+    journal: Journal
+    bus: Bus
+    clock: Clock
+    on_offline: Offline
+    window_ms: int
+    token: str = ""
+    _http: aiohttp.ClientSession | None = None
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        self._http = aiohttp.ClientSession(headers=headers)
+        after = ""
+        while rows := await self.journal.scan(PUSHES, after=after):
+            for row in rows:
+                at = msgspec.json.decode(row.value, type=PushRow)
+                self._start(row.key, at.session_id, at.after)
+            after = rows[-1].key
+
+    async def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+
+    async def __call__(self, run_id: str, session_id: str) -> None:
+        """Push a run from its start; once this returns, the next process would too."""
+        if run_id in self._tasks:
+            return
+        row = msgspec.json.encode(PushRow(session_id, 0))
+        await self.journal.commit(Put(PUSHES, run_id, row))
+        self._start(run_id, session_id, 0)
+
+    def _start(self, run_id: str, session_id: str, after: int) -> None:
+        if run_id not in self._tasks:
+            task = asyncio.create_task(self._push(run_id, session_id, after))
+            self._tasks[run_id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
+
+    async def _push(self, run_id: str, session_id: str, after: int) -> None:
+        """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
+        patience = _Patience()
+        while True:
+            try:
+                async with aclosing(self._told(run_id, session_id, after, patience)) as told:
+                    async for seq in told:
+                        after = seq
+            except Unavailable:
+                log.exception("push_interrupted run_id=%s", run_id)
+                await asyncio.sleep(PAUSE_S)
+            except Exception:  # not foreseen, so that it may be so for long
+                log.exception("push_broke run_id=%s", run_id)
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
+
+    async def _told(
+        self, run_id: str, session_id: str, after: int, patience: _Patience
+    ) -> AsyncGenerator[int, None]:
+        """The number of each event, once it is told."""
+        stream = records.session_stream(session_id)
+        if not after:
+            first = await self.journal.read(stream, subject=run_id, limit=1)
+            after = first[0].seq - 1 if first else 0
+        latest = await self.journal.read_back(stream, subject=run_id, limit=1)
+        moot = ASKS if latest and latest[0].type in ENDS else ()  # nobody waits for an answer
+        if await self._end_was_forgotten(run_id, session_id, after, patience):
+            return
+        batches = follow(self.journal, self.bus, stream, after=after, recheck=LOOK_S)
+        async with aclosing(batches):
+            async for batch in batches:
+                if not batch and await self._end_was_forgotten(run_id, session_id, after, patience):
+                    return
+                for event in batch:
+                    if event.subject != run_id or event.type in moot:
+                        continue
+                    await self._deliver(session_id, event, patience)
+                    if event.type in ENDS:
+                        await self._note(Delete(PUSHES, run_id))
+                        return
+                    row = msgspec.json.encode(PushRow(session_id, event.seq))
+                    await self._note(Put(PUSHES, run_id, row))
+                    after = event.seq
+                    yield after
+
+    async def _end_was_forgotten(
+        self, run_id: str, session_id: str, after: int, patience: _Patience
+    ) -> bool:
+        """Whether the session's stream tells of its end no more; then the run itself does."""
+        stream = records.session_stream(session_id)
+        if (
+            (await self.journal.head(stream)).first <= after + 1
+            or run_id in await records.open_of(self.journal, session_id)
+            or await self.journal.read(stream, after=after, subject=run_id, limit=1)
+        ):
+            return False
+        log.warning("push_of_forgotten run_id=%s", run_id)
+        latest = await self.journal.read_back(records.run_stream(run_id), limit=1)
+        state = await records.load(self.journal, run_id) if latest else None
+        if state is not None:  # else it was forgotten too, as it is after a month
+            end = of_fact(None, records.fact_of(latest[0]), state)[-1]
+            told = latest[0]._replace(type=end.type, data=records.encode(end.members))
+            await self._deliver(session_id, told, patience)
+        await self._note(Delete(PUSHES, run_id))
+        return True
+
+    async def _note(self, progress: Operation) -> None:
+        """How far it came; where that is lost, the next process tells some of it again."""
+        try:
+            await self.journal.commit(progress, durable=False)
+        except ToolgateError:
+            log.exception("push_not_noted")
+
+    async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
+        """Until it is taken; a client that stays away beyond its window does not get it."""
+        told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
+        # By which what is sent again is known; after a power cut a place may be taken anew.
+        told["event_id"] = f"ev_{event.position}_{event.at}"
+        body = msgspec.json.encode({"session_id": session_id, "event": told})
+        began = self.clock.now_ms()
+        while (status := await self._send(body)) not in UNREADABLE:
+            if status == TAKEN:
+                patience.client = patience.ingress = None
+                return
+            if status == AWAY:
+                until = patience.client = _kept(patience.client, began + self.window_ms)
+                patience.ingress = None
+            else:
+                until = patience.ingress = _kept(patience.ingress, began + INGRESS_MS)
+            if self.clock.now_ms() >= until:
+                break
+            await asyncio.sleep(PAUSE_S)
+        log.info("push_given_up session_id=%s type=%s", session_id, event.type)
+        if event.type == TOOL_REQUEST:
+            with contextlib.suppress(ToolgateError):  # someone else was first
+                await self.on_offline(event.subject, str(told["tool_call_id"]))
+
+    async def _send(self, body: bytes) -> int:
+        """The status of its answer; 0 where there is none."""
+        assert self._http is not None
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                self._http.post(self.url + SEND_PATH, data=body, headers=headers) as response,
+            ):
+                if response.status not in (TAKEN, AWAY):
+                    log.warning("push_refused status=%d", response.status)
+                return response.status
+        except NETWORK as failed:
+            log.warning("push_failed error=%r", failed)
+            return 0
+
+
+def _kept(until: int | None, otherwise: int) -> int:
+    return otherwise if until is None else until

@@ -1,0 +1,136 @@
+"""Browser tasks as tools of an agent: an engine that the tool pipeline runs like any other.
+
+`browser.<tool>` is one of the seven; `browser.<template>` runs a template with the arguments as
+its inputs; `browser.task` takes a goal.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.errors import ToolgateError
+from toolgate.tasks.state import TaskCode, TaskFailed, Trust
+from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.tools.engine import Update, no_update
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.template import Template
+from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, schema_of
+
+PREFIX: Final = "browser."
+GOAL: Final = "task"
+_READS: Final = frozenset(wire.TOOLS) - {"run_task_template", "cancel_task_run"}
+_NOT_STARTED: Final = frozenset(
+    {
+        TaskCode.INVALID_PARAMETER,
+        TaskCode.TEMPLATE_NOT_FOUND,
+        TaskCode.TEMPLATE_VERSION_UNSUPPORTED,
+        TaskCode.TRUST_LEVEL_NOT_ALLOWED,
+        TaskCode.SESSION_NOT_FOUND,
+    }
+)
+
+
+def tools_of(templates: Mapping[str, Template], trust: Trust) -> Sequence[Tool]:
+    seven = [
+        Tool(
+            name=PREFIX + name,
+            description=f"Browser tasks: {name}.",
+            level=Level.READ if name in _READS else Level.WRITE,
+            schema=schema_of(asks),
+            repeatable=name in _READS,
+        )
+        for name, (asks, _) in wire.TOOLS.items()
+    ]
+    offered = [
+        Tool(
+            name=PREFIX + template.id,
+            description=template.description,
+            level=Level.READ if template.repeatable else Level.WRITE,
+            schema=schema_of(template.inputs),
+            repeatable=template.repeatable,
+        )
+        for template in templates.values()
+        if trust in template.trust
+    ]
+    goal = Tool(
+        name=PREFIX + GOAL,
+        description="Reach a goal in the browser; the output fits outputSchema where given.",
+        level=Level.WRITE,
+        schema=_GOAL_SCHEMA,
+        repeatable=False,
+    )
+    return [*seven, *offered, goal]
+
+
+class BrowserEngine:
+    def __init__(self, toolset: Toolset, agent: TaskAgent, *, trust: Trust = Trust.REMOTE) -> None:
+        """What an agent opens is guarded like a remote caller's unless it is trusted more."""
+        self._toolset = toolset
+        self._agent = agent
+        self._trust = trust
+
+    @property
+    def ref(self) -> str:
+        return f"browser@{version('toolgate')}"
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools as an agent sees them."""
+        return tools_of(self._toolset.runtime.templates, self._trust)
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        client = f"agent:{request.caller.session or request.run_id or request.request_id}"
+
+        def progress(done: int, total: int) -> None:
+            update(f"{done}/{total}\n")
+
+        begun: list[str] = []
+        call = Call(Asker(self._trust, client), progress=progress, began=begun.append)
+        try:
+            answer = await self._answer(request.tool.removeprefix(PREFIX), request.args, call)
+        except asyncio.CancelledError:
+            for run_id in begun:  # what has ended stays as it is
+                with contextlib.suppress(ToolgateError):
+                    await self._toolset.runtime.cancel(run_id)
+            raise
+        except TaskFailed as failed:
+            told = error_answer(failed.error)
+            outcome = Outcome.NOT_STARTED if failed.code in _NOT_STARTED else Outcome.EXECUTED
+            return ToolOutput(1, stderr=_json(told), data=told, outcome=outcome)
+        failed_run = answer.get("status") == "failed"
+        return ToolOutput(1 if failed_run else 0, stdout=_json(answer), data=answer)
+
+    async def _answer(self, name: str, args: Mapping[str, JsonValue], call: Call) -> Answer:
+        if self._toolset.has(name):
+            return await self._toolset.call(name, args, call)
+        if name == GOAL:
+            return await self._goal(args, call)
+        arguments = {"templateId": name, "inputs": dict(args), "options": {"mode": "sync"}}
+        return await self._toolset.call("run_task_template", arguments, call)
+
+    async def _goal(self, args: Mapping[str, JsonValue], call: Call) -> Answer:
+        goal, inputs, schema = args.get("goal"), args.get("inputs"), args.get("outputSchema")
+        if not isinstance(goal, str) or not isinstance(inputs, dict | None):
+            raise TaskFailed(TaskCode.INVALID_PARAMETER, "goal is a text, inputs an object")
+        if not isinstance(schema, dict | None):
+            raise TaskFailed(TaskCode.INVALID_PARAMETER, "outputSchema is an object")
+        return await self._agent.run(goal, call, inputs=inputs, output_schema=schema)
+
+
+_GOAL_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "goal": {"type": "string"},
+        "inputs": {"type": "object"},
+        "outputSchema": {"type": "object"},
+    },
+    "required": ["goal"],
+}
+
+
+def _json(answer: Answer) -> str:
+    return msgspec.json.encode(answer).decode()

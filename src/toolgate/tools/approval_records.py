@@ -1,0 +1,193 @@
+"""Approvals in the journal: one row each, by the request it is for.
+
+An approval's id is made from the request's, so that a retry finds the same one. A pending row is
+due when it expires; `on_due` is the handler for that deadline.
+"""
+
+import contextlib
+from typing import Final
+
+import msgspec
+
+from toolgate.tools.approvals import (
+    DEFAULT_TTL_MS,
+    Approval,
+    ApprovalStatus,
+    askers,
+    binding_of,
+)
+from toolgate.core.errors import Conflict, NotFound, Refused
+from toolgate.policy.model import Decision
+from toolgate.core.tools import ToolRequest
+from toolgate.core.clock import Clock
+from toolgate.evidence.evidence import Evidence
+from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
+
+COLLECTION: Final = "approvals"
+OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person
+STREAM: Final = "approvals"
+ASKED: Final = "asked"
+
+_HAPPENED: Final = {  # the types of the events; their subject is the run that waits
+    ApprovalStatus.PENDING: ASKED,
+    ApprovalStatus.APPROVED: "decided",
+    ApprovalStatus.REJECTED: "decided",
+    ApprovalStatus.EXPIRED: "expired",
+}
+
+decode: Final = msgspec.json.Decoder(Approval).decode
+encode: Final = msgspec.json.Encoder().encode
+
+
+class Approvals:
+    def __init__(
+        self, journal: Journal, evidence: Evidence, clock: Clock, *, ttl_ms: int = DEFAULT_TTL_MS
+    ) -> None:
+        self._journal = journal
+        self._evidence = evidence
+        self._clock = clock
+        self._ttl_ms = ttl_ms
+
+    async def get(self, approval_id: str) -> Approval:
+        """As it is now; raises NotFound."""
+        row = await self._row(approval_id)
+        return decode(row.value).at(self._clock.now_ms())
+
+    async def pending(self, *, tenant: str = "", limit: int = 1000) -> list[Approval]:
+        """Those that wait for a person, oldest first."""
+        now = self._clock.now_ms()
+        found: list[Approval] = []
+        after = ""
+        while rows := await self._journal.scan(OPEN, after=after):
+            after = rows[-1].key
+            approvals = (decode(row.value).at(now) for row in rows)
+            found += [
+                approval
+                for approval in approvals
+                if approval.status is ApprovalStatus.PENDING and tenant in {"", approval.tenant}
+            ]
+        return sorted(found, key=lambda approval: approval.asked_at)[:limit]
+
+    async def get_for(self, request: ToolRequest) -> Approval:
+        return await self.get(approval_id_of(request.request_id))
+
+    def new(
+        self, request: ToolRequest, decision: Decision, *, summary: str, place: str = ""
+    ) -> tuple[Approval, list[Operation]]:
+        """An approval for this call at this place, and what writes it, for the caller to commit."""
+        now = self._clock.now_ms()
+        approval = Approval(
+            approval_id=approval_id_of(request.request_id),
+            request_id=request.request_id,
+            binding=self._binding(request, decision, place),
+            tool=request.tool,
+            summary=summary,
+            reason=decision.reason,
+            rule_id=decision.rule_id,
+            policy_version=decision.policy_version,
+            asked_by=askers(request.caller),
+            asked_at=now,
+            expires_at=now + self._ttl_ms,
+            tenant=request.caller.tenant,
+            workspace=request.caller.workspace,
+            session=request.caller.session,
+            run_id=request.run_id,
+        )
+        return approval, self._write(approval, expected=0)
+
+    async def decide(
+        self, approval_id: str, *, approve: bool, decided_by: str, reason: str = ""
+    ) -> Approval:
+        """Raises NotFound, Conflict where it is no longer open, Refused where this one may not."""
+        row = await self._row(approval_id)
+        decided = decode(row.value).decide(
+            approve=approve, decided_by=decided_by, now=self._clock.now_ms(), note=reason
+        )
+        await self._journal.commit(*self._write(decided, expected=row.version))
+        return decided
+
+    async def withdraw(
+        self, request_id: str, *, by: str, reason: str
+    ) -> tuple[Approval, list[Operation]]:
+        """Close what is open to no effect: as it then is, and the writes to be committed.
+
+        Raises NotFound, or Conflict where it is no longer open.
+        """
+        row = await self._row(approval_id_of(request_id))
+        closed = decode(row.value).withdraw(by=by, now=self._clock.now_ms(), note=reason)
+        return closed, self._write(closed, expected=row.version)
+
+    async def use(self, request: ToolRequest, decision: Decision, *, place: str = "") -> Operation:
+        """The write that uses the approval up, to be committed with the start of the call.
+
+        Raises Refused where it is not for exactly this call, or has been used.
+        """
+        row = await self._row(approval_id_of(request.request_id))
+        approval = decode(row.value)
+        if approval.policy_version != decision.policy_version:
+            raise Refused(
+                f"approval {approval.approval_id} was asked for under another policy than is in force now"
+            )
+        binding = self._binding(request, decision, place)
+        used = approval.use(binding, now=self._clock.now_ms())
+        return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
+
+    async def on_due(self, row: Row) -> str:
+        """Write down that an approval has expired; returns the run that waits for it."""
+        expired = decode(row.value).at(self._clock.now_ms())
+        if expired.status is ApprovalStatus.EXPIRED:
+            with contextlib.suppress(Conflict):  # decided in the last moment
+                await self._journal.commit(*self._write(expired, expected=row.version))
+        return expired.run_id
+
+    def _binding(self, request: ToolRequest, decision: Decision, place: str) -> str:
+        """Keyed, for it is of the arguments as they are: a secret in them could be guessed else."""
+        bound = binding_of(
+            request.tool,
+            request.args,
+            target=place,
+            policy_version=decision.policy_version,
+        )
+        return self._evidence.commitment(bound.encode())
+
+    async def _row(self, approval_id: str) -> Row:
+        row = await self._journal.get(COLLECTION, approval_id)
+        if row is None:
+            raise NotFound("approval", approval_id)
+        return row
+
+    def _write(self, approval: Approval, *, expected: int) -> list[Operation]:
+        pending = approval.status is ApprovalStatus.PENDING
+        value = encode(approval)
+        event = NewEvent(_HAPPENED[approval.status], value, approval.run_id)
+        return [
+            Put(
+                COLLECTION,
+                approval.approval_id,
+                value,
+                due=approval.expires_at if pending else None,
+                expected=expected,
+            ),
+            Put(OPEN, approval.approval_id, value)
+            if pending
+            else Delete(OPEN, approval.approval_id),
+            Append(STREAM, [event]),
+            *self._evidence.prepare(
+                "approval",
+                {
+                    "approval_id": approval.approval_id,
+                    "status": approval.status.value,
+                    "tool": approval.tool,
+                    "binding": approval.binding,
+                    "rule_id": approval.rule_id,
+                    "policy_version": approval.policy_version,
+                    "decided_by": approval.decided_by,
+                    "note": approval.note,
+                },
+                subject=approval.request_id,
+            ),
+        ]
+
+
+def approval_id_of(request_id: str) -> str:
+    return f"apr_{request_id}"

@@ -1,0 +1,121 @@
+"""An approval: asked once, decided once by someone else, used once, for one exact call.
+
+It is bound to the hash of the tool, its arguments, its target and the policy's version: whatever of
+these changes, it no longer fits.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from toolgate.core.errors import Conflict, Refused
+from toolgate.core.tools import Caller, JsonValue
+
+DEFAULT_TTL_MS: Final = 10 * 60 * 1000
+# Who decides where a person's word would come to nothing: the call is denied, or its run is over.
+POLICY: Final = "policy"
+RUN: Final = "run"
+USE_WINDOW_MS: Final = 15 * 60 * 1000  # how long after the decision the call may still start
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+
+
+TRANSITIONS: Final[dict[ApprovalStatus, frozenset[ApprovalStatus]]] = {
+    ApprovalStatus.PENDING: frozenset(
+        {ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED}
+    ),
+    ApprovalStatus.APPROVED: frozenset(),
+    ApprovalStatus.REJECTED: frozenset(),
+    ApprovalStatus.EXPIRED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    approval_id: str
+    request_id: str
+    binding: str
+    tool: str
+    summary: str  # for the person who decides; holds no secret
+    reason: str
+    rule_id: str
+    policy_version: str
+    asked_by: tuple[str, ...]  # every name of whoever asks
+    asked_at: int
+    expires_at: int
+    tenant: str = ""
+    workspace: str = ""
+    session: str = ""
+    run_id: str = ""
+    status: ApprovalStatus = ApprovalStatus.PENDING
+    decided_by: str = ""
+    decided_at: int = 0
+    note: str = ""
+    used: bool = False
+
+    def at(self, now: int) -> "Approval":
+        """As it is at this moment: nobody has to be there when it expires."""
+        if self.status is ApprovalStatus.PENDING and now >= self.expires_at:
+            return self._to(ApprovalStatus.EXPIRED)
+        return self
+
+    def decide(self, *, approve: bool, decided_by: str, now: int, note: str = "") -> "Approval":
+        """Raises Conflict where it is no longer open, Refused where this person may not."""
+        current = self.at(now)
+        if current.status is not ApprovalStatus.PENDING:
+            raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
+        if not decided_by or decided_by in self.asked_by:
+            raise Refused("nobody decides what they asked for themselves")
+        verdict = ApprovalStatus.APPROVED if approve else ApprovalStatus.REJECTED
+        return replace(current._to(verdict), decided_by=decided_by, decided_at=now, note=note)
+
+    def withdraw(self, *, by: str, now: int, note: str) -> "Approval":
+        """Of what will not be run whatever a person says. Raises Conflict, as `decide`."""
+        rejected = self.at(now)._to(ApprovalStatus.REJECTED)
+        return replace(rejected, decided_by=by, decided_at=now, note=note)
+
+    def use(self, binding: str, *, now: int) -> "Approval":
+        """Raises Refused unless it is for exactly this call, and for the first time."""
+        if self.status is not ApprovalStatus.APPROVED:
+            raise Refused(f"approval {self.approval_id} is {self.status.lower()}")
+        if binding != self.binding:
+            raise Refused(f"approval {self.approval_id} is for another call, or another target")
+        if self.used:
+            raise Refused(f"approval {self.approval_id} has been used")
+        if now > self.decided_at + USE_WINDOW_MS:
+            raise Refused(f"approval {self.approval_id} is too old")
+        return replace(self, used=True)
+
+    def _to(self, status: ApprovalStatus) -> "Approval":
+        if status not in TRANSITIONS[self.status]:
+            raise Conflict(f"approval {self.approval_id} is {self.status.lower()} already")
+        return replace(self, status=status)
+
+
+def binding_of(
+    tool: str, args: Mapping[str, JsonValue], *, target: str, policy_version: str
+) -> str:
+    """The hash of everything that an approval approves."""
+    parts = [tool, dict(args), target, policy_version]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return sha256(text.encode()).hexdigest()
+
+
+def askers(caller: Caller) -> tuple[str, ...]:
+    """The names under which a caller could come back to approve.
+
+    An agent's call is asked for by the agent, so its session's user may approve it; what a device
+    or a user asks for without an agent is asked for by both.
+    """
+    if caller.agent:
+        return (caller.agent, f"agent:{caller.agent}")
+    named = (("device", caller.device), ("user", caller.user))
+    return tuple(name for kind, who in named if who for name in (who, f"{kind}:{who}"))

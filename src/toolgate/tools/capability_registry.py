@@ -1,0 +1,141 @@
+"""What is registered to be called, in memory as it is in the journal."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from toolgate.access.audit import Trail
+from toolgate.tools.capabilities import Capability, Health
+from toolgate.core.errors import Invalid, NotFound
+from toolgate.core.clock import Clock
+from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.secrets.seal import Seal
+
+CAPABILITIES: Final = "capabilities"
+
+Changed = Callable[[Capability], None]
+Tell = Callable[[str, Health], Sequence[Operation]]  # the world, of a health that changed
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Capability).decode
+
+
+@dataclass(slots=True)
+class Capabilities:
+    """`built_in` are always there; registering one of them again puts its terms over ours."""
+
+    journal: Journal
+    clock: Clock
+    seal: Seal
+    trail: Trail
+    built_in: Sequence[Capability] = ()
+    learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
+    tell: Tell = lambda _capability_id, _health: ()
+    _known: dict[str, Capability] = field(default_factory=dict)
+    _observed: dict[str, Health] = field(default_factory=dict)
+    _listeners: list[Changed] = field(default_factory=list)
+    _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self) -> None:
+        self._known = {one.capability_id: one for one in self.built_in}
+        after = ""
+        while rows := await self.journal.scan(CAPABILITIES, after=after):
+            for row in rows:
+                self._known[row.key] = _decode(self.seal.open(row.value))
+            after = rows[-1].key
+        for capability in self._known.values():
+            self._learn(capability)
+
+    def on_change(self, listener: Changed) -> None:
+        self._listeners.append(listener)
+
+    def get(self, capability_id: str) -> Capability | None:
+        """As registered, but no healthier than it was seen to be."""
+        known = self._known.get(capability_id)
+        seen = self._observed.get(capability_id)
+        if known is None or seen is None or seen.rank <= known.status.rank:
+            return known
+        return replace(known, status=seen)
+
+    def registered(self, capability_id: str) -> Capability | None:
+        """As registered, however it was seen to be."""
+        return self._known.get(capability_id)
+
+    def all(self) -> Sequence[Capability]:
+        found = (self.get(capability_id) for capability_id in sorted(self._known))
+        return [one for one in found if one is not None]
+
+    async def register(self, capability: Capability, *, by: str) -> Capability:
+        """Registering again updates; a server that was given before stays unless a new one is.
+
+        Raises Invalid for a server of what is built in without one: nobody would call it.
+        """
+        ours = (one.capability_id for one in self.built_in if one.server is None)
+        if capability.server is not None and capability.capability_id in ours:
+            raise Invalid(
+                f"{capability.capability_id} is our own: it takes no server", field="server"
+            )
+        async with self._registering:  # one that is being given was given before
+            return await self._register(capability, by=by)
+
+    async def _register(self, capability: Capability, *, by: str) -> Capability:
+        before = self._known.get(capability.capability_id)
+        if before is not None and capability.server is None:
+            capability = replace(capability, server=before.server)
+        self._learn(capability)
+        health = before.status if before is not None else Health.HEALTHY
+        changed = health is not capability.status
+        server = capability.server
+        await self.journal.commit(
+            # Sealed: a server's environment and headers may hold its secrets.
+            Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
+            *self.trail.note(
+                "capability.registered",
+                actor=by,
+                resource=("capability", capability.capability_id),
+                metadata={
+                    "level": capability.level,
+                    "status": capability.status,
+                    **({"server": server.url or server.command} if server is not None else {}),
+                },
+            ),
+            *(self.tell(capability.capability_id, capability.status) if changed else ()),
+        )
+        if before is not None and before.server != capability.server:
+            self._observed.pop(capability.capability_id, None)  # that was another server's
+        self._keep(capability)
+        return capability
+
+    async def remove(self, capability_id: str, *, by: str) -> None:
+        """One that is built in goes back to its own terms; raises NotFound."""
+        if capability_id not in self._known:
+            raise NotFound("capability", capability_id)
+        await self.journal.commit(
+            Delete(CAPABILITIES, capability_id),
+            *self.trail.note(
+                "capability.removed", actor=by, resource=("capability", capability_id)
+            ),
+        )
+        self._known.pop(capability_id, None)  # another may have been faster
+        self._observed.pop(capability_id, None)
+        self._known.update(
+            (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
+        )
+
+    def report(self, capability_id: str, health: Health) -> bool:
+        """What a check found; whether that is news. Of this process alone: it is not kept."""
+        if self._observed.get(capability_id, Health.HEALTHY) is health:
+            return False
+        self._observed[capability_id] = health
+        return True
+
+    def _learn(self, capability: Capability) -> None:
+        for secret in capability.server.secrets if capability.server is not None else ():
+            self.learn(secret)
+
+    def _keep(self, capability: Capability) -> None:
+        self._known[capability.capability_id] = capability
+        for listener in self._listeners:
+            listener(capability)

@@ -1,0 +1,70 @@
+"""After a crash: what was started and has no result gets an outcome record.
+
+Nothing is run from here. A tool that is safe to repeat is run again when its caller asks again; any
+other call ends as one that may have been executed.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from toolgate.core.tools import Caller
+from toolgate.tools.calls import (
+    EXECUTIONS,
+    Entry,
+    State,
+    decode_entry,
+    interrupted_call,
+)
+from toolgate.tools.ledger import Ledger
+from toolgate.evidence.evidence import STREAM
+
+log = logging.getLogger(__name__)
+
+ENDS: Final = frozenset({"result", "outcome"})  # the kinds of record that end a call
+PAGE: Final = 200  # records at a time: each may have its artifacts with it
+
+IsRepeatable = Callable[[str, Caller], bool]
+
+
+async def recover(ledger: Ledger, *, is_repeatable: IsRepeatable) -> int:
+    """How many calls this process had left unfinished when it last stopped."""
+    decided: dict[str, None] = {}
+    after = await ledger.finished_through()
+    while records := await ledger.journal.read(STREAM, after=after, limit=PAGE):
+        after = records[-1].seq
+        for record in records:
+            if record.type == "decision":
+                decided[record.subject] = None
+            elif record.type in ENDS:
+                decided.pop(record.subject, None)
+    found = 0
+    for request_id in decided:
+        found += await _recover_one(ledger, request_id, is_repeatable)
+    await ledger.journal.commit(ledger.note_finished(newest=after))
+    if found:
+        log.warning("calls_interrupted count=%d", found)
+    return found
+
+
+async def _recover_one(ledger: Ledger, request_id: str, is_repeatable: IsRepeatable) -> bool:
+    row = await ledger.journal.get(EXECUTIONS, request_id)
+    entry = decode_entry(row.value) if row is not None else None
+    if row is None or entry is None:
+        return False
+    if entry.state is not State.STARTED or entry.owner != ledger.owner:
+        return False
+    call = interrupted_call(request_id, entry, version=row.version)
+    again = may_run_again(entry, is_repeatable=is_repeatable)
+    await ledger.interrupted(call, entry, may_run_again=again)
+    return True
+
+
+def may_run_again(entry: Entry, *, is_repeatable: IsRepeatable) -> bool:
+    """An approval is for one run, so a call that needed one is never repeated."""
+    started = entry.started
+    return (
+        started is not None
+        and started.approval is None
+        and is_repeatable(started.tool, started.caller)
+    )

@@ -1,0 +1,157 @@
+"""Which engine a call goes to: the first route that takes it.
+
+Routes are made in this order: an execution target that the call names, the tools that always run on
+a target, what the session's own client offers, MCP servers upstream, other installations, and last
+the built-in tools.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.tools.definitions import failed
+from toolgate.tools.engine import Engine, Update, no_update
+
+# These run on the chosen execution target, whichever door the call came in by (gateway contract).
+TARGET_TOOLS: Final = frozenset({"bash.exec", "python.exec", "http.request"})
+TARGET_FILES: Final = "file."
+
+Find = Callable[[ToolRequest], Engine | None]
+Offers = Callable[[Caller], Sequence[Tool]]
+Describe = Callable[[str, Caller], Tool | None]
+Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
+OnTerms = Callable[[Engine, ToolRequest], Engine]  # the engine as this call may use it
+
+
+def takes_nothing(_: ToolRequest) -> Engine | None:
+    return None
+
+
+def offers_nothing(_: Caller) -> Sequence[Tool]:
+    return ()
+
+
+async def as_named(request: ToolRequest) -> str:
+    return request.target_id
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`find` gives the engine where this route takes the call; the others say what it has.
+
+    What stays the same needs no asking: `named` are tools by their names, all of them `engine`'s
+    where there is one.
+    """
+
+    find: Find = takes_nothing
+    offers: Offers = offers_nothing
+    describe: Describe | None = None
+    place: Place = as_named
+    named: Mapping[str, Tool] = field(default_factory=dict)
+    engine: Engine | None = None
+
+
+class UnknownTool:
+    """The engine of tools that nobody has."""
+
+    ref: Final = "toolgate_router"
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return failed(f"Unknown tool: {request.tool}")
+
+
+def on_any_terms(engine: Engine, _: ToolRequest) -> Engine:
+    return engine
+
+
+class Routing:
+    def __init__(self, routes: Sequence[Route], *, on_terms: OnTerms = on_any_terms) -> None:
+        self._routes = tuple(routes)
+        self._on_terms = on_terms
+        self._unknown = UnknownTool()
+
+    def engine_for(self, request: ToolRequest) -> Engine:
+        taken = self._take(request)
+        return self._unknown if taken is None else self._on_terms(taken[1], request)
+
+    async def place_of(self, request: ToolRequest) -> str:
+        """Where the call would run now, for whoever approves that it does."""
+        taken = self._take(request)
+        return await (as_named if taken is None else taken[0].place)(request)
+
+    def _take(self, request: ToolRequest) -> tuple[Route, Engine] | None:
+        """The first route that takes the call, and its engine."""
+        tool = request.tool
+        for route in self._routes:
+            if route.engine is not None:
+                if tool in route.named:
+                    return route, route.engine
+            elif (engine := route.find(request)) is not None:
+                return route, engine
+        return None
+
+    def tools(self, caller: Caller) -> list[Tool]:
+        """What there is for this caller; where two routes offer a name, the first has it."""
+        named: dict[str, Tool] = {}
+        for route in self._routes:
+            for tool in route.offers(caller):
+                named.setdefault(tool.name, tool)
+        return list(named.values())
+
+    def describe(self, tool: str, caller: Caller) -> Tool | None:
+        for route in self._routes:
+            known = route.named.get(tool)
+            if known is None and route.describe is not None:
+                known = route.describe(tool, caller)
+            if known is not None:
+                return known
+        return None
+
+    def level_of(self, request: ToolRequest) -> Level:
+        """The tool's own level; write for one that nobody has described."""
+        known = self.describe(request.tool, request.caller)
+        return known.level if known is not None else Level.WRITE
+
+    def known_level(self, tool: str) -> Level | None:
+        """The level of a tool that somebody here runs; None for one that nobody does."""
+        request = ToolRequest("", tool, {})
+        if self._take(request) is None:
+            return None
+        return self.level_of(request)
+
+    def is_repeatable(self, tool: str, caller: Caller) -> bool:
+        """Whether a tool may be run again when it is not known to have run."""
+        known = self.describe(tool, caller)
+        return known is not None and known.repeatable
+
+
+def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
+    """A route for an engine whose tools are known and stay the same."""
+    by_name = {tool.name: tool for tool in tools}
+    return Route(offers=lambda _caller: tools, named=by_name, engine=engine)
+
+
+def under_prefix(prefix: str, engine: Engine) -> Route:
+    """A route for all tools of one upstream: `<prefix>.<tool>`."""
+    return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
+
+
+def on_target(
+    target: Callable[[str], Engine | None],
+    *,
+    offers: Sequence[Tool] = (),
+    place: Place = as_named,
+) -> Route:
+    """A route for calls that run on an execution target; an empty id asks for the default one."""
+
+    def find(request: ToolRequest) -> Engine | None:
+        runs_there = request.tool in TARGET_TOOLS or request.tool.startswith(TARGET_FILES)
+        return target(request.target_id) if runs_there else None
+
+    return Route(
+        find,
+        offers=lambda _caller: offers,
+        place=place,
+        named={tool.name: tool for tool in offers},
+    )

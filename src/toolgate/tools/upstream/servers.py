@@ -1,0 +1,385 @@
+"""MCP servers upstream, over stdio and streamable HTTP: their sessions, their tools, their health.
+
+A session is opened when it is first needed and opened anew when it has died. Callers share the one
+of a capability; a caller that names a session has one of its own, which nobody else is in. There
+are so many of those: the one that was idle longest makes room.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolgate.core.json_schema import MAX_SCHEMA, Unusable, compiled
+from toolgate.tools.upstream.outputs import Result, failed, output_of
+from toolgate.tools.upstream.session import Session
+from toolgate.tools.upstream.stdio import NotBegun, ServerError
+from toolgate.tools.capabilities import Health, Server, health_after
+from toolgate.access.devices import named_session
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import Caller, JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.core.clock import Clock
+from toolgate.tools.engine import Update, no_update
+
+log = logging.getLogger(__name__)
+
+STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
+WATCH_S: Final = 15.0
+TOOLS_KEPT_S: Final = 60.0
+MAX_OFFERED: Final = 128  # of one server: a model reads all that it is told of, in each turn
+MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
+IDLE_S: Final = 300.0  # after which such a session ends
+
+FindServer = Callable[[str], Server | None]
+Report = Callable[[str, Health], object]
+
+
+class _Key(NamedTuple):
+    capability_id: str
+    session: str  # empty: the one that is shared
+
+
+class _Listed(NamedTuple):
+    at: float
+    server: Server
+    said: list[Any]  # by the SDK
+    tools: dict[str, Tool]
+    offered: Sequence[Tool]
+    checks: dict[str, Any]  # by tool: what its structured answer must fit
+
+
+class _Failed(Exception):
+    """A call that brought no result, and what became of it."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class McpUpstreams:
+    """ports.upstreams.Upstreams, and the Engine behind `<capability>.<tool>`."""
+
+    ref: Final = "mcp_upstream"
+
+    def __init__(self, find: FindServer, *, clock: Clock, report: Report) -> None:
+        self._find = find
+        self._clock = clock
+        self._report = report
+        self._sessions: dict[_Key, Session] = {}
+        self._failures: dict[str, tuple[Server, int]] = {}  # in a row, of the server it has
+        self._listed: dict[str, _Listed] = {}
+
+    def knows(self, capability_id: str) -> bool:
+        return self._find(capability_id) is not None
+
+    def capability_of(self, tool: str) -> str:
+        return self._split(tool)[0]
+
+    def describe(self, tool: str, _caller: Caller) -> Tool | None:
+        capability_id, action = self._split(tool)
+        known = self._known(capability_id)
+        return None if known is None else known.tools.get(action)
+
+    async def place(self, request: ToolRequest) -> str:
+        """The server that the call would go to now, but for its environment and headers."""
+        server = self._find(self.capability_of(request.tool))
+        if server is None:
+            return ""
+        return msgspec.json.encode([server.url, server.command, server.args]).decode()
+
+    def offered(self, capability_id: str) -> Sequence[Tool]:
+        """What a model can be told of; nothing where the server was never asked."""
+        known = self._known(capability_id)
+        return () if known is None else known.offered
+
+    async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
+        if (known := self._lately(capability_id)) is not None:
+            return known.tools
+        connection = await self._session(_Key(capability_id, session))
+        if (known := self._lately(capability_id)) is None:
+            try:
+                said = await self._heard(connection, connection.list_all())
+                known = self._learn(connection, said)
+            except ServerError as no:
+                raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
+        return known.tools
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        capability_id, action = self._split(request.tool)
+        args = dict(request.args)
+        meta = args.pop("_meta", None)
+        name = named_session(request.caller.device, request.caller.session)
+        key = _Key(capability_id, name and request.caller.session)
+        known = self._known(capability_id)
+        taken_for = None if known is None else known.tools.get(action)
+        try:
+            result = await self._call(key, action, args, meta=_context(meta), taken_for=taken_for)
+        except _Failed as why:
+            return failed(str(why), why.outcome)
+        known = self._known(capability_id)
+        check = None if known is None else known.checks.get(action)
+        if check is not None and not result.is_error and not check(result.structured_content):
+            return failed(
+                f"{capability_id}: the answer does not fit the schema that the server gave",
+                Outcome.MAY_HAVE_EXECUTED,
+            )
+        return output_of(result)
+
+    async def _call(
+        self,
+        key: _Key,
+        action: str,
+        args: dict[str, Any],
+        *,
+        meta: dict[str, Any] | None,
+        taken_for: Tool | None,
+    ) -> Result:
+        """Raises _Failed. A server that has gone, or forgotten the session, is met anew.
+
+        It may have other tools then: one that was let through as reading must still only read.
+        """
+        for is_last in (False, True):
+            try:
+                session = await self._session(key)
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            if taken_for is not None and self._does_more(key.capability_id, taken_for):
+                why = f"{key.capability_id} says anew what {action} does: call it again"
+                raise _Failed(why, Outcome.NOT_STARTED)
+            try:
+                calling = session.call(action, args, meta=meta)
+                result: Result = await self._heard(session, calling)
+            except NotBegun as gone:
+                if is_last:
+                    raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
+            except Unavailable as gone:
+                raise _Failed(str(gone), Outcome.MAY_HAVE_EXECUTED) from gone
+            except ServerError as no:
+                raise _Failed(f"{key.capability_id}: {no}"[:1000], no.outcome) from no
+            else:
+                return result
+        raise AssertionError
+
+    async def check(self, capability_id: str) -> bool:
+        """Whether the server answers; its health follows from that."""
+        named = [key for key in self._sessions if key.capability_id == capability_id]
+        try:
+            session = await self._session(named[0] if named else _Key(capability_id, ""))
+            if session.calls:
+                return True  # what it works on tells of its health
+            self._learn(session, await self._heard(session, session.check()))
+        except (Unavailable, ServerError):
+            return False
+        return True
+
+    async def watch(
+        self, *, every_s: float = WATCH_S, registered: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Look after those that were used, for ever: one that is offline comes back only so.
+
+        What is registered is asked once for its tools, which nobody can call who does not know them.
+        """
+        while True:
+            try:
+                await self.end_idle()
+                used = {key.capability_id for key in self._sessions}
+                unknown = {name for name in registered() if self._known(name) is None}
+                looked_after = filter(self.knows, used | unknown | self._failures.keys())
+                # All at once: one that hangs must not keep the others from being found well.
+                checks = map(self.check, looked_after)
+                for failed in await asyncio.gather(*checks, return_exceptions=True):
+                    if isinstance(failed, Exception):
+                        log.error("mcp_check_failed", exc_info=failed)
+            except Exception:  # whatever one look brings, the next one comes
+                log.exception("mcp_watch_failed")
+            await asyncio.sleep(every_s)
+
+    async def end_idle(self, *, after_s: float = IDLE_S) -> None:
+        """End the sessions that callers named and have left alone for so long.
+
+        And those with a server that is no longer the capability's: nobody will call it again.
+        """
+        since = self._clock.monotonic() - after_s
+        for key, session in list(self._sessions.items()):
+            idle = bool(key.session) and session.used_at <= since
+            if not session.calls and (idle or not self._has(key.capability_id, session.server)):
+                await self._end(key)
+
+    async def forget(self, capability_id: str) -> None:
+        """Its server was changed: the next call finds the new one."""
+        self._listed.pop(capability_id, None)
+        for key in [key for key in self._sessions if key.capability_id == capability_id]:
+            await self._end(key)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self._end(key) for key in list(self._sessions)))
+
+    async def _end(self, key: _Key) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            await session.close()
+
+    async def _session(self, key: _Key) -> Session:
+        server = self._find(key.capability_id)
+        if server is None:
+            raise Unavailable(f"no MCP server is configured for {key.capability_id}")
+        session = self._sessions.get(key)
+        if session is not None and (
+            not self._has(key.capability_id, session.server)
+            or not await session.is_fit(after_s=STALE_S)
+        ):
+            if self._sessions.get(key) is session:
+                await self._end(key)
+            session = self._sessions.get(key)  # another may have opened it meanwhile
+        if session is None:
+            await self._make_room(key)
+            session = self._sessions.get(key)
+        if session is None:
+            session = Session(key.capability_id, server, self._clock)
+            session.used_at = self._clock.monotonic()
+            self._sessions[key] = session
+        try:
+            await session.open()
+        except Unavailable:
+            self._failed(session)
+            if self._sessions.get(key) is session:
+                await self._end(key)
+            raise
+        if session.tools is not None:
+            self._learn(session, session.tools)
+            session.tools = None
+            self._well(session)
+        return session
+
+    async def _make_room(self, key: _Key) -> None:
+        """Raises Unavailable where every session of its kind is busy."""
+        others = [
+            (session.used_at, other)
+            for other, session in self._sessions.items()
+            if key.session and other.session and other.capability_id == key.capability_id
+        ]
+        if len(others) < MAX_NAMED:
+            return
+        idle = [one for one in others if not self._sessions[one[1]].calls]
+        if not idle:
+            raise Unavailable(f"{MAX_NAMED} sessions of {key.capability_id} are busy: try later")
+        await self._end(min(idle)[1])
+
+    async def _heard(self, session: Session, question: Awaitable[Any]) -> Any:
+        try:
+            answer = await question
+        except Unavailable:
+            self._failed(session)
+            raise
+        self._well(session)
+        return answer
+
+    def _well(self, session: Session) -> None:
+        if self._has(session.name, session.server):
+            self._failures.pop(session.name, None)
+            self._report(session.name, Health.HEALTHY)
+
+    def _failed(self, session: Session) -> None:
+        """Once for each session, however many were in it: it has failed them all at once.
+
+        Another server that the capability has meanwhile has nothing to do with it.
+        """
+        if session.has_failed or not self._has(session.name, session.server):
+            return
+        session.has_failed = True
+        server, before = self._failures.get(session.name, (session.server, 0))
+        failures = before + 1 if server == session.server else 1
+        self._failures[session.name] = (session.server, failures)
+        self._report(session.name, health_after(failures))
+
+    def _learn(self, session: Session, said: list[Any]) -> _Listed:
+        """What a server has just said of its tools."""
+        known, now = self._known(session.name), self._clock.monotonic()
+        if known is not None and known.said == said:
+            known = known._replace(at=now)  # its schemas need not be compiled again
+        else:
+            tools = {one.name: _tool(one) for one in said}
+            checks = {one.name: _check_of(one.output_schema) for one in said}
+            known = _Listed(now, session.server, said, tools, _handy(tools.values()), checks)
+        self._listed[session.name] = known
+        return known
+
+    def _lately(self, capability_id: str) -> _Listed | None:
+        known = self._known(capability_id)
+        fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
+        return known if fresh else None
+
+    def _does_more(self, capability_id: str, before: Tool) -> bool:
+        known = self._known(capability_id)
+        tool = None if known is None else known.tools.get(before.name)
+        return (Level.WRITE if tool is None else tool.level).rank > before.level.rank
+
+    def _known(self, capability_id: str) -> _Listed | None:
+        """What its server listed, if that is still its server: another's tools are others."""
+        listed = self._listed.get(capability_id)
+        return listed if listed is not None and self._has(capability_id, listed.server) else None
+
+    def _has(self, capability_id: str, server: Server) -> bool:
+        """Whether that is still the capability's server."""
+        now = self._find(capability_id)
+        return now is server or now == server  # the same object, unless it was registered anew
+
+    def _split(self, tool: str) -> tuple[str, str]:
+        """`mcp.docs.search` is `search` of `mcp.docs`, where there is such a capability."""
+        capability_id, dot, action = tool.rpartition(".")
+        while dot:
+            if self._find(capability_id) is not None:
+                return capability_id, action
+            capability_id, dot, head = capability_id.rpartition(".")
+            action = f"{head}.{action}"
+        return "", ""
+
+
+def _tool(listed: Any) -> Tool:
+    hints = listed.annotations
+    read_only = bool(hints is not None and hints.read_only_hint)
+    return Tool(
+        name=listed.name,
+        description=(listed.description or "")[:4096],
+        level=Level.READ if read_only else Level.WRITE,
+        schema=listed.input_schema,
+        repeatable=read_only or bool(hints is not None and hints.idempotent_hint),
+    )
+
+
+def _handy(tools: Iterable[Tool]) -> Sequence[Tool]:
+    small = (tool for tool in tools if len(msgspec.json.encode(tool.schema)) <= MAX_SCHEMA)
+    return list(itertools.islice(small, MAX_OFFERED))
+
+
+def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
+    """Whether a structured answer is what the server said it would be; None where it said nothing."""
+    if schema is None or len(msgspec.json.encode(schema)) > MAX_SCHEMA:
+        return None
+    errors: Callable[[Any], Iterator[Any]] | None = None
+
+    def fits(value: Any) -> bool:
+        # These come with the SDK. A schema costs milliseconds, and most tools are never called.
+        from jsonschema.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            SchemaError,
+        )
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        nonlocal errors
+        try:
+            errors = errors or compiled(schema)
+            return next(errors(value), None) is None
+        except (SchemaError, Unresolvable):
+            return False
+        except (Unusable, RecursionError, OverflowError) as beyond:  # us: nothing is wrong with it
+            log.info("mcp_schema_unusable error=%s", beyond)
+            return True
+
+    return fits
+
+
+def _context(meta: JsonValue) -> dict[str, Any] | None:
+    return {"toolgate/context": meta} if meta else None

@@ -1,0 +1,233 @@
+"""The registry: tokens as hashes, compared in constant time."""
+
+import ast
+import asyncio
+import inspect
+
+import pytest
+
+from toolgate.journal.local_bus import LocalBus
+from toolgate.access import registry as module
+from toolgate.access.refusals import AuthRequired, InvalidToken
+from toolgate.access.registry import Credentials, Registry
+from toolgate.access.devices import OPERATOR, Scope, Who
+from toolgate.core.errors import NotFound, Unavailable
+from toolgate.journal.journal import Event, Operation
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+
+
+def make(journal: MemoryJournal | None = None) -> Registry:
+    clock = FakeClock()
+    journal = journal or MemoryJournal(clock=clock, bus=LocalBus())
+    return Registry(journal, clock, operator_token="op")
+
+
+@pytest.mark.requirement("002/pairing/token-constant-time")
+def test_no_token_or_hash_is_compared_by_equality() -> None:
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            compared = ast.unparse(node)
+            assert not ("hash" in compared and ("==" in compared or "!=" in compared)), compared
+    assert "hmac.compare_digest" in inspect.getsource(module.same)
+
+
+async def test_who_a_token_belongs_to() -> None:
+    registry = make()
+    token = await registry.pair("d", Scope(), public_key="")
+    assert registry.device_of(Credentials("d", token)).who is Who.DEVICE
+    assert registry.bearer_of("op") is OPERATOR
+    service = await registry.add_service("ci", Scope())
+    assert registry.bearer_of(service).name == "service:ci"
+    again = await registry.add_service("ci", Scope())
+    for wrong in ("", "nope", service, token, "\ud800"):
+        with pytest.raises(InvalidToken):
+            registry.bearer_of(wrong)
+    assert registry.bearer_of(again).who is Who.SERVICE
+    with pytest.raises(AuthRequired):
+        registry.device_of(Credentials("stranger", token))
+    with pytest.raises(InvalidToken):
+        registry.device_of(Credentials("d", "op"))
+
+
+async def test_what_was_paired_is_there_after_a_restart_and_hashed() -> None:
+    journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
+    first = make(journal)
+    token = await first.pair("d", Scope(), public_key="k")
+    service = await first.add_service("ci", Scope())
+    second = make(journal)
+    await second.load()
+    assert second.device_of(Credentials("d", token)).name == "d"
+    assert second.bearer_of(service).name == "service:ci"
+    for collection, key in (("devices", "d"), ("services", "ci")):
+        row = await journal.get(collection, key)
+        assert row is not None
+        assert token.encode() not in row.value
+        assert service.encode() not in row.value
+
+
+class SlowJournal(MemoryJournal):
+    """What it is given from `slow` on it keeps for a while, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock(), bus=LocalBus())
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        await self.may_go_on.wait()
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.parametrize("meanwhile", ["pair", "bind"])
+async def test_a_device_that_is_revoked_while_it_is_changed_stays_revoked(meanwhile: str) -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    token = await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    changing: asyncio.Task[object] = asyncio.create_task(
+        registry.pair("d", Scope(), public_key="")
+        if meanwhile == "pair"
+        else registry.bind_key("d", "k")
+    )
+    await asyncio.sleep(0)
+    revoking = asyncio.create_task(registry.revoke("d"))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidToken):
+        registry.device_of(Credentials("d", token))
+    journal.may_go_on.set()
+    await asyncio.gather(changing, revoking)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.devices == []
+
+
+async def test_a_service_token_that_is_ended_while_it_is_made_anew_has_ended() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.add_service("ci", Scope())
+    journal.may_go_on.clear()
+    making = asyncio.create_task(registry.add_service("ci", Scope()))
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(registry.remove_service("ci"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    await asyncio.gather(making, ending)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.services == []
+
+
+class Full(MemoryJournal):
+    """A disk that refuses everything while it is full."""
+
+    is_full = False
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        if self.is_full:
+            raise Unavailable("the disk is full")
+        return await super().commit(*operations, durable=durable)
+
+
+async def test_what_a_full_disk_refused_to_revoke_can_be_revoked_again_and_stays_so() -> None:
+    journal = Full(clock=FakeClock(), bus=LocalBus())
+    registry = Registry(journal, FakeClock(), operator_token="o")
+    device_token = await registry.pair("laptop", Scope(), public_key="")
+    service_token = await registry.add_service("backup", Scope())
+    journal.is_full = True
+    with pytest.raises(Unavailable):
+        await registry.revoke("laptop")
+    with pytest.raises(Unavailable):
+        await registry.remove_service("backup")
+    journal.is_full = False
+    with pytest.raises(InvalidToken):
+        registry.bearer_of(service_token)
+    assert registry.service("backup").name == "backup"  # whoever ends it looks for it first
+    await registry.revoke("laptop")
+    await registry.remove_service("backup")
+    with pytest.raises(NotFound):
+        await registry.revoke("laptop")
+    with pytest.raises(NotFound):
+        await registry.remove_service("backup")
+    again = Registry(journal, FakeClock(), operator_token="o")
+    await again.load()
+    with pytest.raises(InvalidToken):
+        again.device_of(Credentials("laptop", device_token))
+    with pytest.raises(InvalidToken):
+        again.bearer_of(service_token)
+
+
+async def test_a_new_token_that_waited_its_turn_does_not_bring_back_who_was_revoked_meanwhile() -> (
+    None
+):
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    binding = asyncio.create_task(registry.bind_key("d", "k"))
+    await asyncio.sleep(0)
+    pairing = asyncio.create_task(registry.pair("d", Scope(), public_key=""))
+    await asyncio.sleep(0)
+    revoking = asyncio.create_task(registry.revoke("d"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    _, refused, _ = await asyncio.gather(binding, pairing, revoking, return_exceptions=True)
+    assert isinstance(refused, NotFound)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert known.devices == []
+
+
+async def test_a_key_that_waited_its_turn_is_not_bound_once_its_token_is_another() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    pairing = asyncio.create_task(registry.pair("d", Scope(), public_key=""))
+    await asyncio.sleep(0)
+    binding = asyncio.create_task(registry.bind_key("d", "k"))
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    _, refused = await asyncio.gather(pairing, binding, return_exceptions=True)
+    assert isinstance(refused, InvalidToken)
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for known in (registry, after_a_restart):
+        assert [one.public_key for one in known.devices] == [""]
+
+
+async def test_of_two_keys_that_come_at_once_the_first_stays() -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+    await registry.pair("d", Scope(), public_key="")
+    journal.may_go_on.clear()
+    both = [asyncio.create_task(registry.bind_key("d", key)) for key in ("first", "second")]
+    await asyncio.sleep(0)
+    journal.may_go_on.set()
+    await asyncio.gather(*both)
+    assert [one.public_key for one in registry.devices] == ["first"]
+
+
+@pytest.mark.parametrize("name", ["d", "service:ci"])
+async def test_the_scope_agent_is_refused_already_while_it_is_taken_away(name: str) -> None:
+    journal = SlowJournal()
+    registry = make(journal)
+
+    async def give(scope: Scope) -> str:
+        if name == "d":
+            return await registry.pair("d", scope, public_key="")
+        return await registry.add_service("ci", scope)
+
+    await give(Scope(agent=True))
+    journal.may_go_on.clear()
+    taking = asyncio.create_task(give(Scope()))
+    await asyncio.sleep(0)
+    known = registry.identity(name)
+    assert known is not None
+    assert not known.scope.agent
+    journal.may_go_on.set()
+    await taking

@@ -1,0 +1,47 @@
+"""The policy as the pipeline asks it."""
+
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.policy.compile import compile_policy
+from toolgate.core.tools import Caller, Level, Tool
+from toolgate.policy.policies import Policies
+
+POLICY = compile_policy(
+    {
+        "version": 1,
+        "name": "test",
+        "default": "deny",
+        "rules": [
+            {"id": "other", "ask": "shell", "match": "otherwise", "reason": "It may change things"},
+            {
+                "id": "ops",
+                "allow": "deploy",
+                "match": "any",
+                "for": {"role": ["ops"]},
+                "reason": "x",
+            },
+            {"id": "never", "deny": "wipe", "reason": "Never"},
+            {"id": "wipe", "allow": "wipe", "match": "any", "reason": "But for the rule above"},
+        ],
+    },
+    name="test",
+)
+
+
+def visible(tool: str, **caller: str) -> bool:
+    policies = Policies(lambda _: POLICY, TreeSitterShellParser(), lambda _: Level.WRITE)
+    shown = Tool(tool, "", Level.WRITE, {}, repeatable=False)
+    return policies.may_pass(shown, Caller(role=caller.get("role", "")))
+
+
+def test_an_agent_sees_a_tool_that_is_asked_about_where_nothing_allows_it() -> None:
+    assert visible("shell")
+
+
+def test_an_agent_sees_only_what_its_own_role_could_be_allowed() -> None:
+    assert visible("deploy", role="ops")
+    assert not visible("deploy", role="dev")
+
+
+def test_an_agent_does_not_see_what_is_always_denied_or_never_spoken_of() -> None:
+    assert not visible("wipe")
+    assert not visible("unheard.of")

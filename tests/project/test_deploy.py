@@ -1,0 +1,170 @@
+"""What ships to run it elsewhere: no container engine is needed to see that it fits the program."""
+
+import configparser
+import errno
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.engines import need
+from toolgate import asgi, settings
+from toolgate.sandbox.agent import OPENAT2
+from toolgate.sandbox.seccomp import MACHINES, REFUSED
+from toolgate.bootstrap import runs
+from toolgate.cli.main import COMMANDS
+from toolgate.surfaces.ingress.server import STOP_S
+
+ROOT = Path(__file__).parents[1]
+SANDBOX = "deploy/compose.sandbox.yaml"
+
+
+def services() -> dict[str, dict[str, object]]:
+    found = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_every_service_starts_a_command_with_settings_that_there_are(name: str) -> None:
+    service = services()[name]
+    assert service.get("command", "up") in COMMANDS
+    known = {entry.name for entry in settings.table()}
+    environment = service["environment"]
+    assert isinstance(environment, dict)
+    assert environment.keys() <= known
+
+
+def test_compose_has_the_seeds_shape() -> None:
+    ingress = services()["ingress"]
+    environment = ingress["environment"]
+    assert isinstance(environment, dict)
+    assert environment["ORCHESTRATOR_URL"] == "http://orchestrator:8081"
+    assert ingress["depends_on"] == ["orchestrator"]
+    ports = ingress["ports"]
+    assert isinstance(ports, list)
+    assert [port.rpartition(":")[2] for port in ports] == ["8090", "8091"]
+
+
+def test_what_opens_the_container_up_is_asked_for_by_name() -> None:
+    opened = yaml.safe_load((ROOT / SANDBOX).read_text())["services"]
+    assert opened.keys() <= services().keys()
+    for service in services().values():
+        assert not service.keys() & {"privileged", "cap_add", "user"}
+
+
+def test_no_port_is_published_beyond_this_machine() -> None:
+    for service in services().values():
+        ports = service.get("ports", [])
+        assert isinstance(ports, list)
+        assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_image_does_not_run_as_root_and_sets_what_there_is() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    made = re.search(r"useradd .*--uid (\d+)", text)
+    user = re.search(r"^USER (\d+)$", text, re.MULTILINE)
+    assert made is not None
+    assert user is not None
+    assert made[1] == user[1] != "0"
+    line = re.search(r"^ENV (.*)$", text, re.MULTILINE)
+    assert line is not None
+    names = {pair.partition("=")[0] for pair in line[1].split()}
+    assert names <= {entry.name for entry in settings.table()}
+
+
+def unit_service() -> configparser.SectionProxy:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "toolgate.service")
+    return unit["Service"]
+
+
+def test_the_unit_starts_the_program_under_a_user_of_its_own() -> None:
+    service = unit_service()
+    assert service["ExecStart"].split()[1] in COMMANDS
+    assert service["User"] == "toolgate"
+
+
+def refused_by(service: configparser.SectionProxy) -> dict[int, int]:
+    """The calls that systemd's filters for these settings refuse, and what is answered instead."""
+    column = MACHINES[platform.machine()].column
+    names = {
+        "ProtectHostname": ("sethostname", "setdomainname"),
+        "ProtectClock": ("settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+        "ProtectKernelModules": ("init_module", "finit_module", "delete_module"),
+        "ProtectKernelLogs": ("syslog",),
+    }
+    calls = [
+        REFUSED[call][column]
+        for setting, refused in names.items()
+        for call in refused
+        if service.getboolean(setting, False)
+    ]
+    found = {number: errno.EPERM for number in calls if number is not None}
+    if service.getboolean("RestrictSUIDSGID", False):
+        found[OPENAT2] = errno.ENOSYS  # a filter cannot look at its arguments
+    return found
+
+
+def test_the_sandbox_works_behind_the_filters_that_the_unit_asks_for() -> None:
+    need("bwrap")
+    calls = [f"{number}:{answer}" for number, answer in refused_by(unit_service()).items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.sandbox_under_filter", *calls],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("written", "")
+
+
+def test_whoever_stops_it_waits_for_as_long_as_draining_may_take() -> None:
+    """Docker kills after 10 s, unless told otherwise."""
+    draining = asgi.DRAIN_S + asgi.ENDING_S + runs.DRAIN_S + STOP_S
+    unit = (ROOT / "deploy" / "toolgate.service").read_text()
+    given = [re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)]
+    given += [
+        re.fullmatch(r"(\d+)s", str(service.get("stop_grace_period", "10s")))
+        for service in services().values()
+    ]
+    for seconds in given:
+        assert seconds is not None
+        assert int(seconds[1]) > draining
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        ("hadolint", "Dockerfile"),
+        ("docker-compose", "-f", "compose.yaml", "config", "--quiet"),
+        ("docker-compose", "-f", "compose.yaml", "-f", SANDBOX, "config", "--quiet"),
+        ("systemd-analyze", "verify", "deploy/toolgate.service"),
+    ],
+)
+def test_the_tools_of_their_makers_find_nothing_wrong(check: tuple[str, ...]) -> None:
+    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which(check[0], path=places)
+    if program is None:
+        pytest.skip(f"{check[0]} is not installed")
+    given = {**os.environ, "API_KEY": "k", "INTERNAL_TOKEN": "t", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [program, *check[1:]],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    found = (done.stdout + done.stderr).splitlines()
+    # Where the program is not installed as the unit expects it, that alone is said of it.
+    assert [line for line in found if "/usr/local/bin/toolgate is not executable" not in line] == []

@@ -1,0 +1,65 @@
+"""Which engine takes a call."""
+
+import pytest
+
+from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.tools.routing import Routing, named_tools, on_target, under_prefix
+from toolgate.tools.engine import Engine, Update, no_update
+
+
+class Named:
+    def __init__(self, ref: str) -> None:
+        self.ref = ref
+
+    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        return ToolOutput(0, stdout=self.ref)
+
+
+def tool(name: str, level: Level = Level.READ) -> Tool:
+    return Tool(name, "", level, {}, repeatable=True)
+
+
+TARGETS: dict[str, Engine] = {"": Named("local"), "docker-1": Named("docker")}
+BUILT_IN = [tool("echo"), tool("file.read"), tool("shell", Level.WRITE)]
+
+
+@pytest.fixture
+def routing() -> Routing:
+    return Routing(
+        [
+            on_target(lambda target: TARGETS.get(target) if target else None),
+            under_prefix("mcp.search", Named("upstream")),
+            named_tools(Named("builtin"), BUILT_IN),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "engine"),
+    [
+        ("echo", "", "builtin"), ("file.read", "", "builtin"), ("file.read", "docker-1", "docker"),
+        ("bash.exec", "docker-1", "docker"), ("mcp.search.query", "", "upstream"),
+        ("mcp.searching", "", "toolgate_router"), ("bash.exec", "gone", "toolgate_router"),
+        ("echo", "docker-1", "builtin"), ("nothing", "", "toolgate_router"),
+    ],
+)  # fmt: skip
+def test_the_first_route_that_takes_a_call_has_it(
+    routing: Routing, name: str, target: str, engine: str
+) -> None:
+    request = ToolRequest("r", name, {}, target_id=target)
+    assert routing.engine_for(request).ref == engine
+
+
+async def test_a_tool_that_nobody_has_ends_with_exit_code_1(routing: Routing) -> None:
+    request = ToolRequest("r", "no.such", {})
+    output = await routing.engine_for(request).run(request)
+    assert (output.exit_code, output.stderr) == (1, "Unknown tool: no.such")
+
+
+def test_a_tool_that_nobody_describes_counts_as_writing(routing: Routing) -> None:
+    assert routing.level_of(ToolRequest("r", "echo", {})) is Level.READ
+    assert routing.level_of(ToolRequest("r", "no.such", {})) is Level.WRITE
+
+
+def test_a_name_is_offered_once(routing: Routing) -> None:
+    assert [offered.name for offered in routing.tools(Caller())] == ["echo", "file.read", "shell"]
