@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolgate.schedules import cron as schedules
 from toolgate.core.errors import Invalid, Misconfigured
+from toolgate.schedules import cron as schedules
 
 CONFIG_FILE: Final = "toolgate.toml"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from toolgate.core.enums import CommandKind, Level
 from toolgate.core.errors import Refused
-from toolgate.core.tools import Level
 
 PENDING_MS: Final = 600_000  # gateway contract: pending requests expire after 10 min
 MAX_PENDING: Final = 100  # in all; ours
@@ -18,15 +18,6 @@ MAX_PENDING_PER_ADDRESS: Final = 10  # ours
 CODE_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # nothing that reads like another
 CODE_LENGTH: Final = 6
 MAX_USER_AGENT: Final = 256
-
-
-class Kind(StrEnum):
-    """The kinds of command."""
-
-    AGENT = "agent"
-    TOOL = "tool"
-    SYSTEM = "system"
-    MCP = "mcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +28,17 @@ class Scope:
     agent: bool = False
     approve: bool = False
 
-    def refusal(self, kind: Kind, level: Level) -> str:
+    def refusal(self, kind: CommandKind, level: Level) -> str:
         """Why a command of this kind and level is outside the scope; empty where it is not."""
-        if kind is Kind.TOOL:
+        if kind is CommandKind.TOOL:
             if level.rank <= self.tools.rank:
                 return ""
             return f"this device may use tools up to level {self.tools}, not {level}"
-        granted = {Kind.AGENT: self.agent, Kind.SYSTEM: self.system, Kind.MCP: self.mcp}
+        granted = {
+            CommandKind.AGENT: self.agent,
+            CommandKind.SYSTEM: self.system,
+            CommandKind.MCP: self.mcp,
+        }
         return "" if granted[kind] else f"this device may not use {kind} commands"
 
 

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from toolgate.access.audit import Records, Trail
+from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask
 from toolgate.access.refusals import AuthRequired
 from toolgate.access.registry import SERVICE_NAMES, Registry, encode
-from toolgate.access.devices import OPERATOR, Contact, Pending, Scope, ask
-from toolgate.core.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.core.clock import Clock
+from toolgate.core.errors import Conflict, Invalid, NotFound, Unavailable
 from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
 
 PAIRINGS: Final = "pairings"

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.access.refusals import AuthRequired, InvalidToken
-from toolgate.runs.revocations import no_runs, revocation
 from toolgate.access.devices import OPERATOR, Device, Identity, Scope, Service, Who
+from toolgate.access.refusals import AuthRequired, InvalidToken
+from toolgate.access.revocations import no_runs, revocation
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid, NotFound
 from toolgate.core.ids import is_path_safe
-from toolgate.core.clock import Clock
 from toolgate.journal.journal import Delete, Journal, Operation, Put
 
 DEVICES: Final = "devices"

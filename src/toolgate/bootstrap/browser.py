@@ -7,26 +7,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.browser.options import BrowserOptions
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.web.egress_proxy import EgressProxy
-from toolgate.journal.sqlite.home_lock import HomeInUse
-from toolgate.core.random_ids import RandomIds
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.browser.proxy_verdicts import ProxyVerdicts
 from toolgate.browser.sample_pages import PAGES
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.web.guard import Guard
-from toolgate.core.errors import Misconfigured
 from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
+from toolgate.core.errors import Misconfigured
+from toolgate.core.ids import NewId
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Journal
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.home_lock import HomeInUse
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.settings import Settings
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.toolset import Toolset
+from toolgate.web.egress_proxy import EgressProxy
+from toolgate.web.guard import Guard
 
 TABS_PER_CORE: Final = 4
 

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 
-from toolgate.evidence.check import ClosedHome, check_log
-from toolgate.bootstrap.tools import Execution
 from toolgate.bootstrap.gateway import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
+from toolgate.bootstrap.tools import Execution
+from toolgate.evidence.check import ClosedHome, check_log
 from toolgate.runs.runs import Runs
 from toolgate.settings import Settings
 from toolgate.surfaces.console.parts import Admission, ChatDoor, Parts, Verification

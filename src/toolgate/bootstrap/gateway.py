@@ -5,14 +5,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolgate.journal.dispatcher import LocalDispatcher, OnDue
-from toolgate.tools.upstream.file import read_servers
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.schedules.file import CronEntry, read_schedules
+from toolgate.access.audit_trail import AuditTrail
+from toolgate.access.ratelimit import Rate
 from toolgate.access.signatures import verify_ed25519
-from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
-from toolgate.schedules.scheduler import Entry as ScheduleEntry
-from toolgate.bootstrap.tools import Execution
 from toolgate.bootstrap.installation import (
     VERSION,
     Core,
@@ -22,29 +17,34 @@ from toolgate.bootstrap.installation import (
     tell,
     token,
 )
-from toolgate.tools.capabilities import BROWSER_CAPABILITY
-from toolgate.access.ratelimit import Rate
-from toolgate.runs.state import RunStatus
+from toolgate.bootstrap.tools import Execution
+from toolgate.commands.planners.mcp import OwnServer
+from toolgate.core.enums import RunStatus
 from toolgate.core.tools import Caller, ToolRequest
-from toolgate.runs import records
-from toolgate.runs.runs import Runs
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Event
+from toolgate.journal.dispatcher import Dispatcher, OnDue
 from toolgate.journal.following import follow
+from toolgate.journal.journal import Event
+from toolgate.runs import records
 from toolgate.runs.orchestrator import Invocation
-from toolgate.tools.gate import APPROVALS, Pending, Ran, ToolPipeline
+from toolgate.runs.runs import Runs
+from toolgate.schedules.file import CronEntry, read_schedules
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
+from toolgate.schedules.scheduler import Entry as ScheduleEntry
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
-from toolgate.commands.planners.mcp import OwnServer
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.runs import RunRoutes
 from toolgate.surfaces.gateway.targets import TargetRoutes
-from toolgate.access.audit_trail import AuditTrail
+from toolgate.tools.capabilities import BROWSER_CAPABILITY
+from toolgate.tools.gate import APPROVALS, Pending, Ran, ToolPipeline
+from toolgate.tools.upstream.file import read_servers
 
 
 async def open_gateway(
@@ -53,7 +53,7 @@ async def open_gateway(
     core: Core,
     execution: Execution,
     runs: Runs,
-    dispatcher: LocalDispatcher,
+    dispatcher: Dispatcher,
 ) -> tuple[Assembled, Mapping[str, OnDue]]:
     """The gateway with its memory loaded, and its deadlines."""
     journal, clock = core.journal, core.clock

@@ -20,17 +20,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
-from toolgate.http import asgi
 from toolgate.bootstrap import logs
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.random_ids import RandomIds
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.bootstrap.metrics import Metrics
-from toolgate.secrets.patterns import SHORTEST, SecretPatterns
-from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
 from toolgate.bootstrap.sealing import open_seal
 from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
+from toolgate.http import asgi
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
+from toolgate.secrets.patterns import SHORTEST, SecretPatterns
 from toolgate.secrets.redaction import Redactor
 from toolgate.settings import Settings
 

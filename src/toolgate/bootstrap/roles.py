@@ -4,15 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route as HttpRoute
 
-from toolgate.journal.dispatcher import LocalDispatcher
-from toolgate.surfaces.orchestrator.ingress_push import IngressPush
-from toolgate.bootstrap.metrics import Metrics, Reading
-from toolgate.runs.remote.orchestrator import HttpOrchestrator
-from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
-from toolgate.runs.remote.records import RemoteRuns
-from toolgate.secrets.patterns import SecretPatterns
 from toolgate.bootstrap.console import open_console
-from toolgate.bootstrap.tools import open_execution
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
     Core,
@@ -31,11 +23,18 @@ from toolgate.bootstrap.installation import (
     serve,
     token,
 )
+from toolgate.bootstrap.metrics import Metrics, Reading
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
+from toolgate.bootstrap.tools import open_execution
 from toolgate.core.errors import Misconfigured, Unavailable
-from toolgate.runs import records
+from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Row
+from toolgate.runs import records
 from toolgate.runs.orchestrator import Orchestrator
+from toolgate.runs.remote.orchestrator import HttpOrchestrator
+from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
+from toolgate.runs.remote.records import RemoteRuns
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.surfaces.gateway.mounted import Guarded
@@ -44,6 +43,7 @@ from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
 from toolgate.surfaces.mcp.transports import HTTP_PATH, MESSAGE_PATH, SSE_PATH, McpDoors
+from toolgate.surfaces.orchestrator.ingress_push import IngressPush
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
@@ -98,7 +98,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     execution = await open_execution(settings, installation, core)
-    dispatcher = LocalDispatcher(core.journal, core.clock)
+    dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
     hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
     metrics = Metrics(
@@ -162,7 +162,7 @@ async def _start_ingress_alone(
     )
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
-    dispatcher = LocalDispatcher(core.journal, core.clock)
+    dispatcher = Dispatcher(core.journal, core.clock)
     orchestrator = HttpOrchestrator(
         settings.orchestrator_url,
         RemoteRuns(core.journal, core.clock, dispatcher),
@@ -211,7 +211,7 @@ async def _start_orchestrator_alone(
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     execution = await open_execution(settings, installation, core)
-    dispatcher = LocalDispatcher(core.journal, core.clock)
+    dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
     start_runs({})
     metrics = Metrics(

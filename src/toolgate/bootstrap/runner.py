@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolgate.http import asgi
 from toolgate import settings as table
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
-from toolgate.surfaces.runner.host_usage import machine_usage
-from toolgate.sandbox.choice import make_sandbox
-from toolgate.sandbox.egress import SandboxEgress, same_for_all
-from toolgate.sandbox.sessions import Sessions
-from toolgate.web.guard import Guard, GuardedWeb
 from toolgate.bootstrap.installation import address
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.errors import Misconfigured
-from toolgate.tools.engine import Engine
+from toolgate.core.system_clock import SystemClock
+from toolgate.http import asgi
+from toolgate.sandbox.choice import make_sandbox
+from toolgate.sandbox.egress import SandboxEgress, same_for_all
+from toolgate.sandbox.sessions import Sessions
 from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
+from toolgate.surfaces.runner.host_usage import machine_usage
+from toolgate.tools.engine import Engine
+from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
+from toolgate.web.guard import Guard, GuardedWeb
 
 MOCK = "mock"
 

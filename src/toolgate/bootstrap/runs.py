@@ -3,24 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from toolgate.journal.dispatcher import LocalDispatcher, OnDue
+from toolgate.bootstrap.installation import Core, Installation
+from toolgate.bootstrap.tools import Execution
+from toolgate.journal.dispatcher import Dispatcher, OnDue
+from toolgate.journal.journal import Row
+from toolgate.runs import records
+from toolgate.runs.advance import Advance
+from toolgate.runs.agents.agent import Agent
 from toolgate.runs.agents.echo import EchoAgent
 from toolgate.runs.agents.http import HttpAgents
 from toolgate.runs.agents.llm import LlmAgent
-from toolgate.runs.agents.script import ScriptAgent
-from toolgate.bootstrap.tools import Execution
-from toolgate.bootstrap.installation import Core, Installation
-from toolgate.tools.approval_records import COLLECTION as APPROVALS
-from toolgate.runs import records
-from toolgate.runs.advance import Advance
 from toolgate.runs.agents.registry import Agents
+from toolgate.runs.agents.script import ScriptAgent
+from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.retention import Forget, Retention
 from toolgate.runs.runs import Limits, Runs
-from toolgate.runs.client_tools import SessionTools
-from toolgate.runs.agents.agent import Agent
-from toolgate.journal.journal import Row
 from toolgate.settings import Settings
+from toolgate.tools.approval_records import COLLECTION as APPROVALS
 
 DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
 
@@ -42,7 +42,7 @@ async def open_runs(
     installation: Installation,
     core: Core,
     execution: Execution,
-    dispatcher: LocalDispatcher,
+    dispatcher: Dispatcher,
 ) -> tuple[Runs, StartRuns]:
     """The runs, and how their work begins once whoever else has deadlines has said so."""
     agents = await load_agents(settings, installation, core)

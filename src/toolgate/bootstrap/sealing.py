@@ -7,14 +7,14 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.commands.keys import KEYS
-from toolgate.tools.capability_registry import CAPABILITIES
-from toolgate.core.errors import Damaged
-from toolgate.tools.targets.registry import COLLECTION as TARGETS
-from toolgate.runs.agents.registry import AGENTS
-from toolgate.journal.journal import Delete, Journal
 from toolgate.commands.states import OPEN, STATES
+from toolgate.core.errors import Damaged
+from toolgate.journal.journal import Delete, Journal
+from toolgate.runs.agents.registry import AGENTS
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.tools.capability_registry import CAPABILITIES
+from toolgate.tools.targets.registry import COLLECTION as TARGETS
 
 KEY_FILE: Final = "seal.key"
 LOST: Final = "seal.key.lost"  # the owner's word that there is no copy

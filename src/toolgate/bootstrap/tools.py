@@ -7,60 +7,61 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.remote_runner import DockerRunners
-from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
-from toolgate.tools.engines.builtin.engine import BuiltInEngine
-from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
-from toolgate.evidence.log import EvidenceLog
-from toolgate.evidence.tiles import TileFiles
-from toolgate.core.json_schema import schema_errors
-from toolgate.tools.upstream.servers import McpUpstreams
-from toolgate.policy.file import PolicyFile, load_policy
-from toolgate.sandbox.choice import BWRAP, make_sandbox
-from toolgate.sandbox.egress import SandboxEgress
-from toolgate.sandbox.sessions import Sessions as Sandboxes
-from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.web.guard import Guard, GuardedWeb
-from toolgate.tools.engines.web_search import WebSearch
-from toolgate.tools.capability_registry import Capabilities
 from toolgate.bootstrap.browser import browser_tasks
 from toolgate.bootstrap.installation import VERSION, Core, Installation
-from toolgate.tools.limits import Terms
-from toolgate.tools.capabilities import Capability, Health, Server
+from toolgate.commands.interruptions import note_untold
+from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.errors import Misconfigured, ToolgateError
-from toolgate.policy.decide import FindPolicy
-from toolgate.policy.model import InvalidPolicy
-from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.core.json_schema import schema_errors
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.core.urls import parse_url
-from toolgate.tools.approval_records import Approvals
 from toolgate.evidence.audit import AuditLog
-from toolgate.tools.definitions import failed
-from toolgate.tools.egress import EgressRecords, PolicyEgress
-from toolgate.surfaces.executor.local import LocalExecutor
-from toolgate.tools.files import FileArtifacts
-from toolgate.tools.ledger import Ledger
-from toolgate.tools.path_rules import PathRules
-from toolgate.tools.pipeline import Pipeline
+from toolgate.evidence.evidence import Evidence
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.policy.decide import FindPolicy
+from toolgate.policy.file import PolicyFile, load_policy
+from toolgate.policy.model import InvalidPolicy
 from toolgate.policy.policies import Policies
 from toolgate.policy.records import PolicyRecords
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.sandbox.choice import BWRAP, make_sandbox
+from toolgate.sandbox.egress import SandboxEgress
+from toolgate.sandbox.sandbox import SessionKey
+from toolgate.sandbox.sessions import Sessions as Sandboxes
+from toolgate.settings import Settings
+from toolgate.surfaces.executor.local import LocalExecutor
+from toolgate.tasks.engine import BrowserEngine
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import Toolset
+from toolgate.tools.approval_records import Approvals
+from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.definitions import failed
+from toolgate.tools.egress import EgressRecords, PolicyEgress
+from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
+from toolgate.tools.engines.web_search import WebSearch
+from toolgate.tools.files import FileArtifacts
+from toolgate.tools.ledger import Ledger
+from toolgate.tools.limits import Terms
+from toolgate.tools.path_rules import PathRules
+from toolgate.tools.pipeline import Pipeline
 from toolgate.tools.routing import Route as ToolRoute
 from toolgate.tools.routing import Routing, named_tools, on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
-from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
+from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 from toolgate.tools.transfers import Transfers
-from toolgate.tools.engine import Engine, Update, no_update
-from toolgate.evidence.evidence import Evidence
-from toolgate.sandbox.sandbox import SessionKey
-from toolgate.settings import Settings
-from toolgate.commands.interruptions import note_untold
-from toolgate.tasks.engine import BrowserEngine
-from toolgate.tasks.task_agent import TaskAgent
-from toolgate.tasks.toolset import Toolset
+from toolgate.tools.upstream.servers import McpUpstreams
+from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
+from toolgate.web.guard import Guard, GuardedWeb
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Upstreams:
         found = self.capabilities.get(capability_id) if self.capabilities else None
         return None if found is None else found.server
 
-    def _report(self, capability_id: str, health: Health) -> None:
+    def _report(self, capability_id: str, health: HealthStatus) -> None:
         if self.capabilities is None:
             return
         before = self.capabilities.get(capability_id)

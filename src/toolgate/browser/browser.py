@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from toolgate.core.enums import LocatorMode, TrustLevel
 from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import Trust
 
 
 class PageError(ToolgateError):
@@ -78,11 +78,6 @@ class Extract:
     degraded: Degraded | None = None
     download: "Download | None" = None
     digest: str = ""  # where it was asked for: the same for the same text
-
-
-class LocatorMode(StrEnum):
-    SELECTOR = "selector"
-    SEMANTIC = "semantic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +191,7 @@ class BrowserSession(Protocol):
 
 class Browser(Protocol):
     async def open(
-        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+        self, *, trust: TrustLevel, media: bool = False, only_reads: bool = False
     ) -> BrowserSession:
         """A new session. Without `media`, images, fonts, video and sound are not loaded.
 

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from toolgate.core.errors import Misconfigured
 from toolgate.browser.browser import NavigationTimedOut, PageCrashed, PageError
+from toolgate.core.errors import Misconfigured
 
 KNOWN: Final = (
     "chromium-headless-shell",  # a page costs a quarter of what it costs in full Chromium

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.contracts.wire import UNREADABLE
 from toolgate.browser.browser import Degraded, Extract, ExtractOptions, PageError
+from toolgate.contracts.wire import UNREADABLE
 
 WATCH: Final = files("toolgate.browser").joinpath("page_watch.js").read_text("utf-8")
 EXTRACTOR: Final = files("toolgate.browser").joinpath("page_extractor.js").read_text("utf-8")

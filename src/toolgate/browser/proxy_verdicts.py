@@ -5,8 +5,8 @@ from collections import OrderedDict
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolgate.web.egress_proxy import EgressDecision
 from toolgate.browser.browser import NavigationFailed, NavigationRefused, PageError
+from toolgate.web.egress_proxy import EgressDecision
 
 REMEMBERED: Final = 1000
 SECURE: Final = frozenset({"https", "wss"})

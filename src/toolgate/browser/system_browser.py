@@ -9,17 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from toolgate.browser.options import BrowserOptions
-from toolgate.browser.cdp.browser import CdpBrowser, CdpSession
-from toolgate.browser.cdp.tab import WaitsForFrames
-from toolgate.browser.playwright.browser import (
-    PlaywrightBrowser,
-    PlaywrightSession,
-)
-from toolgate.browser.proxy_verdicts import no_complaint
-from toolgate.browser.tab_slots import TabSlots
-from toolgate.core.errors import Unavailable
-from toolgate.tasks.state import Trust
 from toolgate.browser.browser import (
     BrowserGone,
     BrowserSession,
@@ -29,6 +18,17 @@ from toolgate.browser.browser import (
     Reader,
     Tab,
 )
+from toolgate.browser.cdp.browser import CdpBrowser, CdpSession
+from toolgate.browser.cdp.tab import WaitsForFrames
+from toolgate.browser.options import BrowserOptions
+from toolgate.browser.playwright.browser import (
+    PlaywrightBrowser,
+    PlaywrightSession,
+)
+from toolgate.browser.proxy_verdicts import no_complaint
+from toolgate.browser.tab_slots import TabSlots
+from toolgate.core.enums import TrustLevel
+from toolgate.core.errors import Unavailable
 
 
 class SystemBrowser:
@@ -45,7 +45,7 @@ class SystemBrowser:
         self.working = PlaywrightBrowser(options, complaint=complaint, slots=slots)
 
     async def open(
-        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+        self, *, trust: TrustLevel, media: bool = False, only_reads: bool = False
     ) -> BrowserSession:
         if only_reads and not media:
             still = await self.reading.open(trust=trust)

@@ -15,8 +15,8 @@ import click
 from toolgate.cli.operator import opener_for, refusal, silence
 from toolgate.cli.options import gateway_url, with_settings
 from toolgate.core.errors import Invalid, Misconfigured, Unavailable
-from toolgate.tools.files import LARGEST_FILE
 from toolgate.settings import Settings
+from toolgate.tools.files import LARGEST_FILE
 
 TIMEOUT_S: Final = 60.0
 TOKEN_FILE: Final = "executor.token"  # noqa: S105 - a file's name

@@ -7,10 +7,10 @@ import click
 import msgspec
 
 from toolgate import settings
-from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 from toolgate.cli.terminal import one_line, plain
 from toolgate.core.errors import Invalid
 from toolgate.evidence.audit import AuditPage, AuditQuery, search
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 
 
 @click.group(name="audit")

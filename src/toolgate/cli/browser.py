@@ -8,11 +8,11 @@ from typing import Final
 
 import click
 
-from toolgate.http import asgi
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import address, configure_logs
 from toolgate.cli.serving import stop_on_signals
 from toolgate.core.errors import Misconfigured
+from toolgate.http import asgi
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.transports import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
 

@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from toolgate import settings as table
+from toolgate.bootstrap.roles import start_everything
 from toolgate.browser.chromium import INSTALL
 from toolgate.browser.sample_pages import PAGES
-from toolgate.bootstrap.roles import start_everything
 from toolgate.cli.operator import kept_in
 from toolgate.cli.options import host_in_url, with_settings
 from toolgate.client.sessions import Disconnected, Refused, Session, connect

@@ -18,14 +18,14 @@ from rich.text import Text
 
 from toolgate import settings as table
 from toolgate.browser.chromium import find_chromium
-from toolgate.policy.file import default_policy_text, load_policy
-from toolgate.sandbox.bwrap import MISSING
-from toolgate.sandbox.choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.cli.operator import opener_for
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import print_table, table_of
 from toolgate.core.errors import ToolgateError, Unavailable
+from toolgate.policy.file import default_policy_text, load_policy
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.sandbox.bwrap import MISSING
+from toolgate.sandbox.choice import BWRAP, DOCKER, DOCKER_URL, make_sandbox
 from toolgate.settings import Settings
 
 INSTALL: Final = "as root on Debian: apt-get install --no-install-recommends"

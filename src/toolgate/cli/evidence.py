@@ -12,6 +12,8 @@ from typing import Final
 import click
 
 from toolgate import settings
+from toolgate.cli.terminal import of_file, plain, progress, through
+from toolgate.core.errors import Damaged, NotFound, Unavailable
 from toolgate.evidence.check import (
     ARTIFACT_DIRECTORY,
     LOG_DIRECTORY,
@@ -21,12 +23,10 @@ from toolgate.evidence.check import (
     check_proof,
     exported_artifact,
 )
+from toolgate.evidence.checkpoints import VerifierKey, tiles_of
 from toolgate.evidence.records import artifacts_of, make_proof, size_of, subject_of
 from toolgate.evidence.tiles import CHECKPOINT, PUBLIC_KEY
 from toolgate.journal.sqlite.read_only import JOURNAL_FILE
-from toolgate.cli.terminal import of_file, plain, progress, through
-from toolgate.evidence.checkpoints import VerifierKey, tiles_of
-from toolgate.core.errors import Damaged, NotFound, Unavailable
 
 INDEX_DIGITS: Final = 15  # of any log that there will be
 

@@ -16,24 +16,24 @@ from rich.console import Console
 from rich.text import Text
 
 from toolgate import settings
-from toolgate.tools.engines import web_search
-from toolgate.evidence.check import ClosedHome
-from toolgate.policy.file import default_policy_text, parse_document
-from toolgate.policy.history import recorded_calls
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.cli.terminal import one_line, plain, print_table, table_of, through
+from toolgate.core.enums import Level, TrustLevel
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
+from toolgate.evidence.check import ClosedHome
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.decide import decide
 from toolgate.policy.explain import SPELLED, explain
-from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
+from toolgate.policy.file import default_policy_text, parse_document
+from toolgate.policy.history import recorded_calls
 from toolgate.policy.lint import TestResult, run_tests
+from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
+from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.policy.simulate import Change, RecordedCall, simulate
-from toolgate.tasks.state import Trust
-from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.engine import tools_of
+from toolgate.tools.engines import web_search
 from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
-from toolgate.tasks.engine import tools_of
-from toolgate.tasks.catalog import load_templates
 
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
 STYLES: Final = {Effect.ALLOW: "green", Effect.ASK: "yellow", Effect.DENY: "red"}
@@ -309,7 +309,7 @@ def _level_of(tool: str) -> Level:
 @cache
 def _levels_of_ours() -> dict[str, Level]:
     built_in = (each.tool for each in BUILT_IN.values())
-    in_browser = tools_of(load_templates(), Trust.REMOTE)
+    in_browser = tools_of(load_templates(), TrustLevel.REMOTE)
     here = (*built_in, *in_browser, *TARGET_TOOLS, web_search.TOOL)
     return {tool.name: tool.level for tool in here}
 

@@ -9,11 +9,11 @@ import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.sandbox.choice import BACKENDS, DOCKER_URL
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.bootstrap.runner import MOCK, Backend, serving
 from toolgate.cli.options import with_settings
 from toolgate.cli.serving import stop_on_signals
+from toolgate.sandbox.choice import BACKENDS, DOCKER_URL
 
 
 async def _serve(settings: table.Settings, backend: Backend) -> None:

@@ -26,6 +26,7 @@ from toolgate.client.toolbox import Toolbox
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE
+from toolgate.core.enums import Decision
 
 log = logging.getLogger(__name__)
 
@@ -187,15 +188,15 @@ class Session:
         return "".join(said)
 
     def approve(self, asked: wire.ApprovalRequired, *, reason: str = "") -> None:
-        self._decide(asked, wire.Decision.APPROVE, reason)
+        self._decide(asked, Decision.APPROVE, reason)
 
     def reject(self, asked: wire.ApprovalRequired, *, reason: str = "") -> None:
-        self._decide(asked, wire.Decision.REJECT, reason)
+        self._decide(asked, Decision.REJECT, reason)
 
     def cancel(self, run_id: str) -> None:
         self._say_surely(run_id, wire.CancelRun(_now(), run_id))
 
-    def _decide(self, asked: wire.ApprovalRequired, decision: wire.Decision, reason: str) -> None:
+    def _decide(self, asked: wire.ApprovalRequired, decision: Decision, reason: str) -> None:
         said = wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason)
         self._say_surely(asked.approval_id, said)
 

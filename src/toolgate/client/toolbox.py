@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.core.enums import Level
 
 Run = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -36,7 +37,7 @@ class Toolbox:
                 name=name,
                 description=description or (run.__doc__ or "").strip(),
                 input_schema=schema or {"type": "object"},
-                level=wire.Level(level),
+                level=Level(level),
                 repeatable=repeatable,
             )
             self._tools[name] = (described, run)

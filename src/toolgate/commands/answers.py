@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from toolgate.access.devices import TooManyPending
 from toolgate.access.refusals import (
     AuthRequired,
     Forbidden,
@@ -14,10 +15,9 @@ from toolgate.access.refusals import (
     KeyConflict,
     RateLimited,
 )
-from toolgate.http.asgi import BodyTooLarge
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.access.devices import TooManyPending
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -27,7 +27,7 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.core.tools import Outcome
+from toolgate.http.asgi import BodyTooLarge
 
 Code = wire.ErrorCode
 Headers = tuple[tuple[str, str], ...]
@@ -148,7 +148,7 @@ def success(data: Any, trace_id: str, *, status: int = 200, headers: Headers = (
 
 
 def failure(problem: Problem, trace_id: str, *, headers: Headers = ()) -> Reply:
-    outcome = wire.Outcome(problem.outcome) if problem.outcome is not None else msgspec.UNSET
+    outcome = problem.outcome if problem.outcome is not None else msgspec.UNSET
     error = wire.ErrorBody(code=problem.code, message=problem.message, outcome=outcome)
     answer = wire.Answer(ok=False, data=problem.data, trace_id=trace_id, error=error)
     return Reply(problem.status, wire.encode(answer), (*headers, *problem.headers))

@@ -12,21 +12,12 @@ from typing import Final
 
 import msgspec
 
-from toolgate.commands.keys import Bucket, Claim, Keys, Paid, RateLimits, first_use
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.devices import Identity, Scope, Who
+from toolgate.access.rate_limits import Bucket, Paid, RateLimits
+from toolgate.access.ratelimit import Rate, Spent
 from toolgate.access.refusals import Forbidden, InvalidToken, KeyConflict, RateLimited
 from toolgate.access.registry import Registry
-from toolgate.runs.revocations import REASON
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Identity, Kind, Scope, Who
-from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailable
-from toolgate.commands.idempotency import Known
-from toolgate.access.ratelimit import Rate, Spent
-from toolgate.core.tools import Level, Outcome
-from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
-from toolgate.journal.journal import Journal, Operation
-from toolgate.tools.gate import Rider
+from toolgate.access.revocations import REASON
 from toolgate.commands.answers import (
     EXPECTED,
     Code,
@@ -38,6 +29,9 @@ from toolgate.commands.answers import (
     rate_headers,
     success,
 )
+from toolgate.commands.idempotency import Known
+from toolgate.commands.keys import Claim, Keys, first_use
+from toolgate.commands.plans import Came, Done, Plan, Planner, Ticket, Waiting
 from toolgate.commands.reading import (
     Asked,
     Entered,
@@ -47,8 +41,15 @@ from toolgate.commands.reading import (
 )
 from toolgate.commands.records import Records
 from toolgate.commands.states import OpenCommand, States
-from toolgate.commands.plans import Came, Done, Plan, Planner, Ticket, Waiting
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, Level, Outcome
+from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailable
+from toolgate.core.ids import NewId
 from toolgate.http.traces import trace_id_of
+from toolgate.journal.journal import Journal, Operation
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.gate import Rider
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Commands:
     capabilities: Capabilities
     records: Records
     states: States
-    planners: Mapping[Kind, Planner]
+    planners: Mapping[CommandKind, Planner]
     rate: Rate
     wake_at: Callable[[int], None] = lambda _due: None
 
@@ -377,7 +378,7 @@ class Commands:
             return
         who = slot.partition("\n")[0]
         entered = Entered(
-            kind=Kind(known.kind),
+            kind=CommandKind(known.kind),
             identity=self.registry.identity(who) or Identity(Who.DEVICE, who),
             raw=b"",
             command=None,

@@ -14,16 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.commands.answers import Code, Problem, failure
+from toolgate.commands.records import STREAM, gateway_event
+from toolgate.commands.states import States
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Outcome
 from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome
+from toolgate.core.errors import Unavailable
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.journal.journal import Append, Delete, Event, Journal, Operation, Put
-from toolgate.commands.answers import Code, Problem, failure
-from toolgate.commands.records import STREAM
-from toolgate.commands.states import States
-from toolgate.surfaces.gateway.events import gateway_event
 
 log = logging.getLogger(__name__)
 

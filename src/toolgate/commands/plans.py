@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolgate.access.devices import Identity, Kind, Who, session_of
-from toolgate.core.tools import Caller, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.access.devices import Identity, Who, session_of
+from toolgate.commands.answers import Code, Problem
+from toolgate.core.enums import CommandKind, Level, Outcome
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.journal.journal import Operation
 from toolgate.tools.gate import Answer, Denied, Pending, Ran, Rider, ToolPipeline
-from toolgate.commands.answers import Code, Problem
 
 
 @dataclass(slots=True)
@@ -103,10 +104,10 @@ def caller_of(identity: Identity, *, level: Level, session: str = "", agent: str
     )
 
 
-def granted_level(identity: Identity, kind: Kind, level: Level) -> Level:
+def granted_level(identity: Identity, kind: CommandKind, level: Level) -> Level:
     """Up to what level the caller may go here: a kind that is granted is granted whole."""
     own = identity.scope.tools
-    return own if kind is Kind.TOOL or own.rank >= level.rank else level
+    return own if kind is CommandKind.TOOL or own.rank >= level.rank else level
 
 
 def call_id(ticket: Ticket, number: int) -> str:

@@ -5,26 +5,26 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.commands.keys import slot_of
-from toolgate.contracts.wire import given
-from toolgate.access.devices import Identity, Kind
-from toolgate.core.errors import Invalid
-from toolgate.commands.idempotency import request_hash
-from toolgate.core.tools import Level
+from toolgate.access.devices import Identity
 from toolgate.commands.answers import Code, Problem, problem_of
-from toolgate.http.bodies import canonical, check_id
+from toolgate.commands.idempotency import request_hash
+from toolgate.commands.keys import slot_of
 from toolgate.commands.plans import Planner
+from toolgate.contracts.wire import given
+from toolgate.core.enums import CommandKind, Level
+from toolgate.core.errors import Invalid
+from toolgate.http.bodies import canonical, check_id
 from toolgate.http.traces import trace_id_of
 
 log = logging.getLogger(__name__)
 
-_PATHS: Final = {kind: f"/command/{kind}" for kind in Kind}
+_PATHS: Final = {kind: f"/command/{kind}" for kind in CommandKind}
 
 
 class Asked(msgspec.Struct, frozen=True):
     """A command as it came in, by whichever door."""
 
-    kind: Kind
+    kind: CommandKind
     identity: Identity
     raw: bytes
     request_id: str = ""  # X-Request-Id
@@ -35,7 +35,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Entered(msgspec.Struct):
     """A command that could be read, with the names it goes by."""
 
-    kind: Kind
+    kind: CommandKind
     identity: Identity
     raw: bytes
     command: Any
@@ -71,7 +71,7 @@ def read(asked: Asked, planner: Planner, *, command_id: str, at: int, started: f
         identity=asked.identity,
         raw=asked.raw,
         command=command,
-        level=None if declared is None else Level(declared),
+        level=declared,
         command_id=command_id,
         request_id=request_id or command_id,
         named=bool(request_id),
@@ -87,11 +87,11 @@ def name_of(entered: Entered) -> str:
     """What the caller asked for, as far as it can be told."""
     payload = entered.command.payload
     match entered.kind:
-        case Kind.AGENT:
+        case CommandKind.AGENT:
             name = payload.agent_id
-        case Kind.SYSTEM:
+        case CommandKind.SYSTEM:
             name = payload.action
-        case Kind.MCP:
+        case CommandKind.MCP:
             name = payload.capability_id
         case _:
             calls = given(payload.tool_calls, [])

@@ -2,33 +2,33 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from toolgate.access.audit import Records as Evidence
 from toolgate.access.audit import Trail
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Kind
-from toolgate.core.tools import JsonValue
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Append, NewEvent, Operation
 from toolgate.commands.reading import Asked, Entered, name_of
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind
+from toolgate.core.tools import JsonValue
+from toolgate.journal.journal import Append, NewEvent, Operation
 
 STREAM: Final = "gateway"  # what /events/poll reads
 EVENT_TYPES: Final = {
-    Kind.AGENT: wire.EventType.AGENT,
-    Kind.TOOL: wire.EventType.TOOL,
-    Kind.SYSTEM: wire.EventType.TOOL,
-    Kind.MCP: wire.EventType.MCP,
+    CommandKind.AGENT: wire.EventType.AGENT,
+    CommandKind.TOOL: wire.EventType.TOOL,
+    CommandKind.SYSTEM: wire.EventType.TOOL,
+    CommandKind.MCP: wire.EventType.MCP,
 }
-_ACTIONS: Final = {kind: f"command.{kind}" for kind in Kind}
+_ACTIONS: Final = {kind: f"command.{kind}" for kind in CommandKind}
 _UNTIMED: Final = frozenset({wire.EventStatus.STARTED, wire.EventStatus.PENDING})
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     request_id: str
-    command: Kind
+    command: CommandKind
     trace_id: str
 
 
@@ -40,6 +40,22 @@ class _Told(msgspec.Struct, rename="camel"):
     message: str
     metadata: _Metadata
     duration_ms: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def gateway_event(
+    kind: wire.EventType,
+    status: wire.EventStatus,
+    message: str,
+    *,
+    source: str = "gateway",
+    duration_ms: int | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Append:
+    body: dict[str, Any] = {"status": status, "source": source, "message": message}
+    if duration_ms is not None:
+        body["durationMs"] = duration_ms
+    body["metadata"] = metadata or {}
+    return Append(STREAM, [NewEvent(kind, wire.encode(body))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,18 @@ from typing import Final
 
 import msgspec
 
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Identity, Kind
-from toolgate.core.errors import Conflict, NotFound, ToolgateError
+from toolgate.access.devices import Identity
 from toolgate.commands.idempotency import UNFINISHED_KEPT_MS
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
-from toolgate.tools.gate import APPROVALS
-from toolgate.secrets.seal import Seal
-from toolgate.commands.reading import Entered
 from toolgate.commands.plans import Waiting
+from toolgate.commands.reading import Entered
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind
+from toolgate.core.errors import Conflict, NotFound, ToolgateError
+from toolgate.journal.bus import Bus
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.secrets.seal import Seal
+from toolgate.tools.gate import APPROVALS
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _PENDING: Final = wire.CommandStatus.PENDING
 class OpenCommand(msgspec.Struct, frozen=True):
     """What is kept, sealed, of a command that waits."""
 
-    kind: Kind
+    kind: CommandKind
     who: str
     raw: bytes
     command_id: str
@@ -81,7 +82,7 @@ class States:
     bus: Bus
     clock: Clock
     seal: Seal
-    in_flight: dict[str, tuple[Kind, wire.InFlight]] = field(default_factory=dict)
+    in_flight: dict[str, tuple[CommandKind, wire.InFlight]] = field(default_factory=dict)
     _ends: dict[str, asyncio.Event] = field(default_factory=dict)  # command id: it moved
     _by_request: dict[tuple[str, str], str] = field(default_factory=dict)
     _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: who waits for it

@@ -1,6 +1,6 @@
 """Seed 003, "Executor Driver Contract v0": a tool call, the answer with its evidence, and their HTTP form.
 
-Only data, snake_case, times as ISO 8601 text. The pipeline behind it is in `execution/`.
+Only data, snake_case, times as ISO 8601 text. The pipeline behind it is in `tools/`.
 """
 
 from enum import StrEnum
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import Code, Id, Int, IsoMs, Json, Wire
+from toolgate.core.enums import Outcome
 
 RUN_PATH: Final = "/tool/run"
 ARTIFACT_PATH: Final = "/artifact/get"
@@ -88,14 +89,6 @@ ARTIFACTS_ON_ALLOW: Final = (*ARTIFACTS_ON_DENY, Artifact.TOOL_RESULT, Artifact.
 EVIDENCE_REF: Final = "requests/{request_id}/{artifact}.json"
 DERIVED_RUN_ID: Final = "run_{request_id}"
 DERIVED_STEP_ID: Final = "step_{request_id}"
-
-
-class Outcome(StrEnum):
-    """What is known of the side effects of a call."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
 
 
 class Ctx(Wire):

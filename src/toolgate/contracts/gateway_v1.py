@@ -22,6 +22,7 @@ from toolgate.contracts.wire import (
     Text,
     UnixMs,
 )
+from toolgate.core.enums import Decision, HealthStatus, Level, Outcome, TargetKind
 
 DEFAULT_PORT: Final = 8787
 
@@ -137,19 +138,6 @@ ERROR_CODES: Final = {
 INVALID_REQUEST_STATUSES: Final = frozenset({400, 404, 405, 410, 413})
 
 
-class Level(StrEnum):
-    READ = "read"
-    WRITE = "write"
-    SIGN = "sign"
-
-
-class CommandType(StrEnum):
-    AGENT = "agent"
-    TOOL = "tool"
-    SYSTEM = "system"
-    MCP = "mcp"
-
-
 class SystemAction(StrEnum):
     EXEC = "exec"
     WEB_FETCH = "web.fetch"
@@ -180,12 +168,6 @@ class EventStatus(StrEnum):
     REFUSED = "refused"
 
 
-class CapabilityStatus(StrEnum):
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"
-    OFFLINE = "offline"
-
-
 class CommandStatus(StrEnum):
     PENDING = "pending"  # waits for an approval
     RUNNING = "running"
@@ -197,31 +179,6 @@ class AgentMode(StrEnum):
     ASYNC = "async"
 
 
-class Outcome(StrEnum):
-    """What is known of the side effects of a command that failed."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
-
-
-class TargetKind(StrEnum):
-    LOCAL_HOST = "local-host"
-    DOCKER_RUNNER = "docker-runner"
-
-
-class Decision(StrEnum):
-    """Read in any case, written in small letters."""
-
-    APPROVE = "approve"
-    REJECT = "reject"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Decision | None":
-        return next((member for member in cls if member == str(value).lower()), None)
-
-
-LOCAL_TARGET: Final = "target_local_default"
 STATUS_PATH: Final = "/status"
 
 Payload = TypeVar("Payload")
@@ -463,7 +420,7 @@ class LastAt(CamelWire):
 
 class TargetHealth(CamelWire):
     target_id: str
-    status: CapabilityStatus
+    status: HealthStatus
     checked_at: UnixMs | None = None
     circuit_open: bool = False  # it did not answer lately, and is not asked for a while
     error: str | UnsetType = UNSET  # the last one
@@ -607,7 +564,7 @@ class CapabilityRegister(CamelWire):
     version: str = ""
     owner: str = ""
     expires_at: UnixMs | None = None
-    status: CapabilityStatus = CapabilityStatus.HEALTHY
+    status: HealthStatus = HealthStatus.HEALTHY
     server: McpServer | UnsetType = UNSET
 
 
@@ -619,7 +576,7 @@ class Capability(CamelWire):
     version: str
     owner: str
     expires_at: UnixMs | None
-    status: CapabilityStatus
+    status: HealthStatus
     updated_at: UnixMs
 
 
@@ -903,4 +860,3 @@ decode_tool_command = msgspec.json.Decoder(ToolCommand).decode
 decode_system_command = msgspec.json.Decoder(SystemCommand).decode
 decode_mcp_command = msgspec.json.Decoder(McpCommand).decode
 decode_client_frame = msgspec.json.Decoder(AnyClientFrame).decode
-decode_server_frame = msgspec.json.Decoder(AnyServerFrame).decode

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, UnixMs, Wire
+from toolgate.core.enums import Decision, Level, Outcome
 
 WS_PATH: Final = "/ws"
 SEND_PATH: Final = "/internal/send"
@@ -124,31 +125,6 @@ class ConnectionState(StrEnum):
     AUTHENTICATING = "AUTHENTICATING"
     ACTIVE = "ACTIVE"
     CLOSED = "CLOSED"
-
-
-class Decision(StrEnum):
-    """Read in any case, written in small letters."""
-
-    APPROVE = "approve"
-    REJECT = "reject"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Decision | None":
-        return next((member for member in cls if member == str(value).lower()), None)
-
-
-class Level(StrEnum):
-    READ = "read"
-    WRITE = "write"
-    SIGN = "sign"
-
-
-class Outcome(StrEnum):
-    """What is known of the side effects of something that failed."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
 
 
 class Message(Wire):

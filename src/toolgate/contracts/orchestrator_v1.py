@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import Code, Count, Id, Json, Text, UnixMs, Wire
+from toolgate.core.enums import ApprovalStatus, CallStatus, Decision, Level, Outcome, RunStatus
 
 INVOKE_PATH: Final = "/internal/invoke"
 SUBMIT_PATH: Final = "/internal/tool_calls/{tool_call_id}/submit"
@@ -41,61 +42,6 @@ LIMITS: Final = {
     "APPROVAL_TIMEOUT_MS": "ingress spec: then the approval is EXPIRED",
     "AGENT_TIMEOUT_MS": "ingress spec: an agent's time",
 }
-
-
-class RunStatus(StrEnum):
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    PAUSED_WAITING_TOOL = "PAUSED_WAITING_TOOL"
-    PAUSED_WAITING_APPROVAL = "PAUSED_WAITING_APPROVAL"
-    DONE = "DONE"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-
-class ToolCallStatus(StrEnum):
-    CREATED = "CREATED"
-    POLICY_CHECKED = "POLICY_CHECKED"
-    BLOCKED = "BLOCKED"
-    WAITING_APPROVAL = "WAITING_APPROVAL"
-    REJECTED = "REJECTED"
-    DISPATCHED = "DISPATCHED"
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    TIMEOUT = "TIMEOUT"
-
-
-class ApprovalStatus(StrEnum):
-    PENDING = "PENDING"
-    APPROVED = "APPROVED"
-    REJECTED = "REJECTED"
-    EXPIRED = "EXPIRED"
-
-
-class Decision(StrEnum):
-    """Read in any case, written in small letters."""
-
-    APPROVE = "approve"
-    REJECT = "reject"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Decision | None":
-        return next((member for member in cls if member == str(value).lower()), None)
-
-
-class Level(StrEnum):
-    READ = "read"
-    WRITE = "write"
-    SIGN = "sign"
-
-
-class Outcome(StrEnum):
-    """What is known of the side effects of something that failed."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
 
 
 class ErrorCode(StrEnum):
@@ -191,7 +137,7 @@ class ToolCallSubmit(Wire):
 class ToolCallView(Wire, omit_defaults=True):
     tool_call_id: str
     run_id: str
-    status: ToolCallStatus
+    status: CallStatus
     tool_name: str = ""
     args: Json | UnsetType = UNSET
     result: Json | UnsetType = UNSET
@@ -376,12 +322,9 @@ EVENTS: Final[dict[str, type[AnyEvent]]] = {
     "error": Error,
     "done": Done,
 }
-LAST_EVENTS: Final = (Done, Error)
 
 encode = msgspec.json.Encoder().encode
 decode_event = msgspec.json.Decoder(AnyEvent).decode
-decode_agent_event = msgspec.json.Decoder(AnyAgentEvent).decode
 decode_invoke = msgspec.json.Decoder(InvokeRequest).decode
-decode_accepted = msgspec.json.Decoder(InvokeAccepted).decode
 decode_submit = msgspec.json.Decoder(ToolCallSubmit).decode
 decode_decide = msgspec.json.Decoder(ApprovalDecide).decode

@@ -1,7 +1,7 @@
 """Seed 000, "P2 Docker Runner HTTP Protocol": what the gateway and a docker-runner say over HTTP.
 
 Only data, camelCase, times as ISO 8601 text. How a gateway reads a runner it cannot trust is in
-`adapters/docker_runner.py`; it decodes the body as a plain object, since it forgives more than
+`tools/engines/remote_runner.py`; it decodes the body as a plain object, since it forgives more than
 these models do.
 """
 
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import CamelWire, Code, Id, Int, IsoMs, Json, Positive
+from toolgate.core.enums import Outcome
 
 EXECUTE_PATH: Final = "/execute"
 HEALTH_PATH: Final = "/health"
@@ -74,24 +75,11 @@ ERROR_CODES: Final = {
 }
 
 
-class TargetKind(StrEnum):
-    LOCAL_HOST = "local-host"
-    DOCKER_RUNNER = "docker-runner"
-
-
 class Backend(StrEnum):
     BWRAP = "bwrap"
     DOCKER = "docker"
     PROCESS = "process"
     MOCK = "mock"
-
-
-class Outcome(StrEnum):
-    """What is known of the side effects of a call that failed."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
 
 
 class Call(CamelWire):
@@ -274,6 +262,4 @@ TOOLS: Final[dict[str, type[CamelWire]]] = {
 }
 
 decode_request = msgspec.json.Decoder(ExecuteRequest).decode
-decode_wrapped = msgspec.json.Decoder(WrappedResult).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
-decode_line = msgspec.json.Decoder(StreamLine).decode

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, Text, UnixMs
+from toolgate.core.enums import LocatorMode, TaskCode, TaskMode, TaskStatus, TrustLevel
 
 MAX_TIMEOUT_MS: Final = 600_000
 DEFAULT_TIMEOUT_MS: Final = 300_000
@@ -42,105 +43,66 @@ LIMITS: Final = {
 }
 
 
-class RunStatus(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    PARTIAL_SUCCESS = "partial_success"
-    CANCELED = "canceled"
-
-
-OPEN: Final = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
-WITH_RESULT: Final = frozenset({RunStatus.SUCCEEDED, RunStatus.PARTIAL_SUCCESS})
-WITH_ERROR: Final = frozenset({RunStatus.FAILED, RunStatus.CANCELED})
-
-
-class Mode(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
-    AUTO = "auto"
-
-
-class TrustLevel(StrEnum):
-    LOCAL = "local"
-    REMOTE = "remote"
-
-
-class ErrorCode(StrEnum):
-    ELEMENT_NOT_FOUND = "ELEMENT_NOT_FOUND"
-    NAVIGATION_TIMEOUT = "NAVIGATION_TIMEOUT"
-    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
-    PAGE_CRASHED = "PAGE_CRASHED"
-    INVALID_PARAMETER = "INVALID_PARAMETER"
-    EXECUTION_ERROR = "EXECUTION_ERROR"
-    TEMPLATE_NOT_FOUND = "TEMPLATE_NOT_FOUND"
-    RUN_NOT_FOUND = "RUN_NOT_FOUND"
-    RUN_TIMEOUT = "RUN_TIMEOUT"
-    RUN_CANCELED = "RUN_CANCELED"
-    STEP_EXECUTION_FAILED = "STEP_EXECUTION_FAILED"
-    TRUST_LEVEL_NOT_ALLOWED = "TRUST_LEVEL_NOT_ALLOWED"
-    TEMPLATE_VERSION_UNSUPPORTED = "TEMPLATE_VERSION_UNSUPPORTED"
-    ARTIFACT_NOT_FOUND = "ARTIFACT_NOT_FOUND"
-    ARTIFACT_EXPIRED = "ARTIFACT_EXPIRED"
-    TPL_LOGIN_FIELD_NOT_FOUND = "TPL_LOGIN_FIELD_NOT_FOUND"
+OPEN: Final = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING})
+WITH_RESULT: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.PARTIAL_SUCCESS})
+WITH_ERROR: Final = frozenset({TaskStatus.FAILED, TaskStatus.CANCELED})
 
 
 # `action` is the recoverHint.
 ERROR_CODES: Final = {
-    ErrorCode.ELEMENT_NOT_FOUND: Code(
+    TaskCode.ELEMENT_NOT_FOUND: Code(
         "The page has no such element",
         "Read the page's meaning anew and try again; if need be, change the selector or the "
         "semantic query",
     ),
-    ErrorCode.NAVIGATION_TIMEOUT: Code(
+    TaskCode.NAVIGATION_TIMEOUT: Code(
         "The page did not load in time",
         "Wait for less, allow more time, or split the step",
     ),
-    ErrorCode.SESSION_NOT_FOUND: Code(
+    TaskCode.SESSION_NOT_FOUND: Code(
         "There is no such browser session", "Make a new session and run the task again"
     ),
-    ErrorCode.PAGE_CRASHED: Code(
+    TaskCode.PAGE_CRASHED: Code(
         "The page's process died", "Open a new tab or session and go on from a step that is safe"
     ),
-    ErrorCode.INVALID_PARAMETER: Code(
+    TaskCode.INVALID_PARAMETER: Code(
         "A parameter is out of range or of the wrong type", "Correct the parameter's range or type"
     ),
-    ErrorCode.EXECUTION_ERROR: Code(
+    TaskCode.EXECUTION_ERROR: Code(
         "The task failed while it ran",
         "Check what the script or step needs beforehand; if need be, run a simpler form of it",
     ),
-    ErrorCode.TEMPLATE_NOT_FOUND: Code(
+    TaskCode.TEMPLATE_NOT_FOUND: Code(
         "There is no such template", "Correct templateId, or update the client's list of templates"
     ),
-    ErrorCode.RUN_NOT_FOUND: Code(
+    TaskCode.RUN_NOT_FOUND: Code(
         "There is no such run (any more)",
         "Check runId and how long runs are kept; if need be, submit it again",
     ),
-    ErrorCode.RUN_TIMEOUT: Code(
+    TaskCode.RUN_TIMEOUT: Code(
         "The run's time was over", "Raise timeoutMs, make the batch smaller, or split the task"
     ),
-    ErrorCode.RUN_CANCELED: Code(
+    TaskCode.RUN_CANCELED: Code(
         "The run was canceled", "This is the end that was asked for; submit it again if wanted"
     ),
-    ErrorCode.STEP_EXECUTION_FAILED: Code(
+    TaskCode.STEP_EXECUTION_FAILED: Code(
         "A step, or too many items, failed", "Repeat or repair only the step that failed"
     ),
-    ErrorCode.TRUST_LEVEL_NOT_ALLOWED: Code(
+    TaskCode.TRUST_LEVEL_NOT_ALLOWED: Code(
         "The connection's trust level does not allow this",
         "Change the trustLevel, or use a template that supports this one",
     ),
-    ErrorCode.TEMPLATE_VERSION_UNSUPPORTED: Code(
+    TaskCode.TEMPLATE_VERSION_UNSUPPORTED: Code(
         "The template has no such version", "Use another template version, or upgrade the server"
     ),
-    ErrorCode.ARTIFACT_NOT_FOUND: Code(
+    TaskCode.ARTIFACT_NOT_FOUND: Code(
         "There is no such artifact", "Check artifactId and which run it belongs to"
     ),
-    ErrorCode.ARTIFACT_EXPIRED: Code(
+    TaskCode.ARTIFACT_EXPIRED: Code(
         "The artifact is no longer kept",
         "Read it within its time, or run the task again to make it anew",
     ),
-    ErrorCode.TPL_LOGIN_FIELD_NOT_FOUND: Code(
+    TaskCode.TPL_LOGIN_FIELD_NOT_FOUND: Code(
         "A field of the login form was not found",
         "Change the login fields' mapping or the rules that locate them by meaning",
     ),
@@ -174,7 +136,7 @@ class Run(CamelWire):
     template_id: str
     session_id: str
     owns_session: bool
-    status: RunStatus
+    status: TaskStatus
     progress: Progress
     metrics: Metrics
     result: Json
@@ -193,7 +155,7 @@ class Run(CamelWire):
 class FinishedRun(Run):
     """What run_task_template answers in mode sync."""
 
-    mode: Mode
+    mode: TaskMode
     deduplicated: bool
 
 
@@ -202,13 +164,13 @@ class StartedRun(CamelWire):
 
     run_id: str
     session_id: str
-    status: RunStatus
-    mode: Mode
+    status: TaskStatus
+    mode: TaskMode
     deduplicated: bool
 
 
 class RunOptions(CamelWire):
-    mode: Mode | UnsetType = UNSET
+    mode: TaskMode | UnsetType = UNSET
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMEOUT_MS)] | UnsetType = UNSET
     idempotency_key: Id | UnsetType = UNSET
     output_schema: dict[str, Json] | UnsetType = UNSET
@@ -243,7 +205,7 @@ class TemplateInfo(CamelWire):
     version: str
     description: str
     trust_levels: list[TrustLevel]
-    supported_modes: list[Mode]
+    supported_modes: list[TaskMode]
     input_schema: dict[str, Json]
     output_schema: dict[str, Json] | UnsetType = UNSET
 
@@ -257,7 +219,7 @@ class GetTaskRun(CamelWire):
 
 
 class ListTaskRuns(CamelWire):
-    status: RunStatus | UnsetType = UNSET
+    status: TaskStatus | UnsetType = UNSET
     template_id: str | UnsetType = UNSET
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIST_LIMIT)] = DEFAULT_LIST_LIMIT
     offset: Count = 0
@@ -280,7 +242,7 @@ class CancelTaskRun(CamelWire):
 class CancelAnswer(CamelWire):
     success: bool
     run_id: str
-    status: RunStatus
+    status: TaskStatus
     reason: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -319,7 +281,7 @@ class RuntimeProfile(CamelWire):
     artifact_max_chunk_size: Count
     artifact_ttl_ms: Count
     run_ttl_ms: Count
-    supported_modes: list[Mode]
+    supported_modes: list[TaskMode]
     trust_level: TrustLevel
     is_remote: bool
 
@@ -328,7 +290,7 @@ class ErrorAnswer(CamelWire):
     """The content of an answer with `isError`."""
 
     error: str
-    error_code: ErrorCode
+    error_code: TaskCode
     recover_hint: str
     details: Json | UnsetType = UNSET
 
@@ -343,11 +305,6 @@ TOOLS: Final[dict[str, tuple[type[CamelWire], tuple[type[CamelWire], ...]]]] = {
     "get_artifact": (GetArtifact, (ArtifactChunk,)),
     "get_runtime_profile": (GetRuntimeProfile, (RuntimeProfile,)),
 }
-
-
-class LocatorMode(StrEnum):
-    SELECTOR = "selector"
-    SEMANTIC = "semantic"
 
 
 class Locator(CamelWire):

@@ -17,7 +17,6 @@ from toolgate.core.errors import Invalid
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAME: Final = 253  # RFC 1035, without the root's dot
-MAX_LABEL: Final = 63
 
 _V4_RANGES: Final = (
     ("0.0.0.0/8", "this network"),

@@ -1,21 +1,14 @@
-"""The names things go by, and how a new one is made.
+"""Make ids, and check those that a caller chose.
 
 A made id is `<prefix>_<26 characters>`: 48 bits of time and 80 of chance in Crockford's base 32, so
 that ids sort by the time they were made. The time and the chance come in from outside.
 """
 
 import re
-from typing import Final, NewType
+from collections.abc import Callable
+from typing import Final
 
-SessionId = NewType("SessionId", str)
-RunId = NewType("RunId", str)
-ToolCallId = NewType("ToolCallId", str)
-ApprovalId = NewType("ApprovalId", str)
-DeviceId = NewType("DeviceId", str)
-RequestId = NewType("RequestId", str)
-TargetId = NewType("TargetId", str)
-ArtifactId = NewType("ArtifactId", str)
-TraceId = NewType("TraceId", str)
+NewId = Callable[[str], str]  # makes an id from its prefix
 
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 TIME_BITS: Final = 48

@@ -2,9 +2,9 @@
 
 import threading
 
-from toolgate.core.randomness import Randomness
 from toolgate.core import ids
 from toolgate.core.clock import Clock
+from toolgate.core.randomness import Randomness
 
 
 class RandomIds:

@@ -5,33 +5,14 @@ Who calls is decided by the server at the door the call came in by, never read f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, NamedTuple
+
+from toolgate.core.enums import Level, Outcome
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 
-class Level(StrEnum):
-    """How much a tool may change; the order is the order of the members."""
-
-    READ = "read"
-    WRITE = "write"
-    SIGN = "sign"
-
-    @property
-    def rank(self) -> int:
-        return _RANKS[self]
-
-
 _RANKS: Final = {level: rank for rank, level in enumerate(Level)}
-
-
-class Outcome(StrEnum):
-    """What is known of a tool's side effects when its call has ended."""
-
-    NOT_STARTED = "not_started"
-    MAY_HAVE_EXECUTED = "may_have_executed"
-    EXECUTED = "executed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from toolgate.core.errors import Invalid
-from toolgate.secrets.redaction import Redactor
 from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Append, Event, Head, Journal, NewEvent, Operation
+from toolgate.secrets.redaction import Redactor
 
 STREAM: Final = "audit"
 TOOL_RUN: Final = "tool.run"

@@ -14,24 +14,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from toolgate.evidence.records import (
-    PROOF_FORMAT,
-    artifacts_of,
-    check_content,
-    digest_of,
-    find_artifact,
-    subject_of,
-)
-from toolgate.evidence.tiles import (
-    CHECKPOINT,
-    PUBLIC_KEY,
-    UNFINISHED,
-    TileFiles,
-    first_of,
-)
-from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
-from toolgate.evidence.signer import check_signature
-from toolgate.domain import checkpoints, evidence
+from toolgate.core.errors import Invalid, NotFound, ToolgateError
+from toolgate.evidence import checkpoints
+from toolgate.evidence import tree as evidence
 from toolgate.evidence.checkpoints import (
     ENTRIES,
     TILE_HEIGHT,
@@ -40,9 +25,25 @@ from toolgate.evidence.checkpoints import (
     Tile,
     VerifierKey,
 )
-from toolgate.core.errors import Invalid, NotFound, ToolgateError
 from toolgate.evidence.evidence import STREAM, record_of
+from toolgate.evidence.records import (
+    PROOF_FORMAT,
+    artifacts_of,
+    check_content,
+    digest_of,
+    find_artifact,
+    subject_of,
+)
+from toolgate.evidence.signer import check_signature
+from toolgate.evidence.tiles import (
+    CHECKPOINT,
+    PUBLIC_KEY,
+    UNFINISHED,
+    TileFiles,
+    first_of,
+)
 from toolgate.journal.journal import Event
+from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 
 LOG_DIRECTORY: Final = "evidence"
 BLOBS_DIRECTORY: Final = "blobs"

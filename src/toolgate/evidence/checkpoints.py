@@ -138,10 +138,6 @@ class Tile:
         suffix = "" if self.width == TILE_WIDTH else f".p/{self.width}"
         return f"tile/{level}/{_index_path(self.index)}{suffix}"
 
-    @property
-    def is_partial(self) -> bool:
-        return self.width < TILE_WIDTH
-
     @classmethod
     def parse(cls, path: str) -> "Tile":
         match = _TILE_PATH.fullmatch(path)

@@ -14,6 +14,12 @@ from typing import Final, Self
 
 import msgspec
 
+from toolgate.core.clock import Clock
+from toolgate.core.errors import Damaged, Invalid, NotFound
+from toolgate.core.tools import JsonValue
+from toolgate.evidence import checkpoints
+from toolgate.evidence.checkpoints import ENTRY_LIMIT, Checkpoint, VerifierKey
+from toolgate.evidence.evidence import STREAM, Scalar, record_of
 from toolgate.evidence.records import (
     Record,
     artifacts_of,
@@ -29,18 +35,12 @@ from toolgate.evidence.records import (
     subject_of,
 )
 from toolgate.evidence.recovery import take_up
+from toolgate.evidence.signer import Ed25519Signer
 from toolgate.evidence.tiles import PUBLIC_KEY, TiledLog, TileFiles
-from toolgate.evidence import checkpoints
-from toolgate.evidence.checkpoints import ENTRY_LIMIT, Checkpoint, VerifierKey
-from toolgate.core.errors import Damaged, Invalid, NotFound
-from toolgate.secrets.redaction import Redactor
-from toolgate.core.tools import JsonValue
 from toolgate.journal.blobs import Blobs
 from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.evidence.evidence import STREAM, Scalar, record_of
 from toolgate.journal.journal import Append, Event, Journal, NewEvent, Operation
-from toolgate.ports.signer import Signer
+from toolgate.secrets.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class EvidenceLog:
         blobs: Blobs,
         bus: Bus,
         clock: Clock,
-        signer: Signer,
+        signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
         options: Options,
@@ -101,7 +101,7 @@ class EvidenceLog:
         blobs: Blobs,
         bus: Bus,
         clock: Clock,
-        signer: Signer,
+        signer: Ed25519Signer,
         redactor: Redactor,
         commit: Callable[[bytes], str],
         options: Options | None = None,

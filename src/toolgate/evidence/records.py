@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.evidence.tiles import TileFiles
-from toolgate.domain import checkpoints, evidence
-from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
 from toolgate.core.errors import Damaged, Invalid
 from toolgate.core.tools import JsonValue
+from toolgate.evidence import checkpoints
+from toolgate.evidence import tree as evidence
+from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
 from toolgate.evidence.evidence import STREAM
+from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.journal import Event
 
 RECORD_VERSION: Final = 1

@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from toolgate.evidence.tiles import TiledLog, TileFiles
-from toolgate.evidence.signer import check_signature
-from toolgate.domain import checkpoints, evidence
-from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
 from toolgate.core.errors import Damaged, Invalid
+from toolgate.evidence import checkpoints
+from toolgate.evidence import tree as evidence
+from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
 from toolgate.evidence.evidence import STREAM, record_of
+from toolgate.evidence.signer import check_signature
+from toolgate.evidence.tiles import TiledLog, TileFiles
 from toolgate.journal.journal import Journal
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from toolgate.core.directories import sync_directory
-from toolgate.evidence.checkpoints import VerifierKey
 from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.evidence.checkpoints import VerifierKey
 
 KEY_SIZE: Final = 32
 SIGNING_KEY: Final = "evidence.key"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from toolgate.core.directories import sync_directory
+from toolgate.core.errors import Damaged, Invalid, NotFound
 from toolgate.evidence import checkpoints
 from toolgate.evidence.checkpoints import ENTRIES, TILE_HEIGHT, TILE_WIDTH, Checkpoint, Tile
-from toolgate.core.errors import Damaged, Invalid, NotFound
 from toolgate.evidence.tree import HASH_SIZE, HashAt, Tree, leaf_hash
 
 CHECKPOINT: Final = "checkpoint"

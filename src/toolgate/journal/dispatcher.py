@@ -9,13 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from toolgate.core.errors import Unavailable
 from toolgate.core.clock import Clock
-from toolgate.ports.dispatcher import Advance
+from toolgate.core.errors import Unavailable
 from toolgate.journal.journal import Journal, Row
 
 log = logging.getLogger(__name__)
 
+Advance = Callable[[str], Awaitable[None]]
 OnDue = Callable[[Row], Awaitable[None]]
 
 AT_ONCE: Final = 1000  # deadlines, beside those that could not be handled
@@ -25,7 +25,7 @@ HANDLING_S: Final = 1.0  # for which the others wait for one that is being handl
 SHORTEST_SLEEP_S: Final = 0.02  # a row that stays due must not keep the loop busy
 
 
-class LocalDispatcher:
+class Dispatcher:
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
@@ -54,6 +54,7 @@ class LocalDispatcher:
         self._timer = asyncio.create_task(self._keep_time(), name="deadlines")
 
     def dispatch(self, run_id: str) -> None:
+        """Have `advance(run_id)` called soon; calls for one run never overlap."""
         if self._draining:
             return  # the next start picks it up
         if run_id in self._tasks:
@@ -65,11 +66,13 @@ class LocalDispatcher:
         task.add_done_callback(lambda _: self._worked(run_id))
 
     def interrupt(self, run_id: str) -> None:
+        """Cancel the call of `advance` that is under way for this run, if there is one."""
         task = self._tasks.get(run_id)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def wake_at(self, due: int) -> None:
+        """Set the timer by a row that now has this deadline."""
         if self._sleeping_until is None or due < self._sleeping_until:
             self._earlier.set()
 

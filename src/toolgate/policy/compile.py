@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Final
 
+from toolgate.core.enums import Level
 from toolgate.core.globs import one_of
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy import conditions
 from toolgate.policy.inputs import CWD_ARGUMENT, PATH_ARGUMENTS
 from toolgate.policy.model import (
@@ -31,9 +33,8 @@ from toolgate.policy.model import (
     Rule,
 )
 from toolgate.policy.paths import BadPath, PathPattern
-from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name
-from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 
 FORMAT: Final = 1
 MAX_RULES: Final = 10_000
@@ -75,14 +76,6 @@ _COMPARISON: Final = re.compile(
 def compile_policy(document: Mapping[str, JsonValue], *, name: str) -> Policy:
     """Raises InvalidPolicy, with every problem and where it is."""
     return _Compiler(name).compile(document)
-
-
-def allowlist_policy(tools: Sequence[str], hosts: Sequence[str] = (), *, name: str) -> Policy:
-    """The seed's plain allow list: these tools, and `http.fetch` only at these hosts."""
-    return compile_policy(
-        {"version": FORMAT, "allowlist": {"tools": list(tools), "http_fetch_hosts": list(hosts)}},
-        name=name,
-    )
 
 
 def default_allow_policy(*, name: str) -> Policy:

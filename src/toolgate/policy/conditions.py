@@ -11,12 +11,12 @@ from operator import attrgetter
 from typing import Final
 
 from toolgate.core.globs import one_of
+from toolgate.core.tools import JsonValue
 from toolgate.policy.inputs import EvaluationError, Facts, Hidden, argument_at
 from toolgate.policy.model import MAYBE, NO, YES, Answer, Check, CommandRule
 from toolgate.policy.paths import PathPattern
-from toolgate.policy.urls import HostSet, Url, is_public
 from toolgate.policy.shell import Argv, Command, CommandPattern, base_name
-from toolgate.core.tools import JsonValue
+from toolgate.policy.urls import HostSet, Url, is_public
 
 Scalar = None | bool | int | float | str
 

@@ -7,6 +7,8 @@ Whatever goes wrong while deciding is a deny with its own rule id; nothing is ra
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.policy.inputs import EvaluationError, Facts, LimitReached
 from toolgate.policy.model import (
     DEFAULT_DENY,
@@ -25,9 +27,8 @@ from toolgate.policy.model import (
     Rule,
     in_order,
 )
-from toolgate.secrets.redaction import without_flagged
 from toolgate.policy.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
-from toolgate.core.tools import Caller, Level, ToolRequest
+from toolgate.secrets.redaction import without_flagged
 
 SIGNING_ASKS: Final = "What signs needs a person"
 

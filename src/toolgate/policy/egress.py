@@ -6,10 +6,11 @@ open the network to whatever those tools run.
 
 from typing import Final
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.policy.decide import decide, may_pass
 from toolgate.policy.model import EGRESS, Decision, Effect, Policy
 from toolgate.policy.shell import Script, TooComplex
-from toolgate.core.tools import Caller, Level, ToolRequest
 
 PLAIN_PORT: Final = 80
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Final
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.decide import decide, has_known_env, spell
 from toolgate.policy.inputs import EvaluationError, Facts, LimitReached
 from toolgate.policy.model import YES, Answer, Decision, Effect, Policy, Rule, in_order
 from toolgate.policy.shell import ParseShell, TooComplex
-from toolgate.core.tools import Level, ToolRequest
 
 SPELLED: Final = 200  # characters of a command
 

@@ -19,11 +19,11 @@ import yaml
 
 from toolgate.core.directories import sync_directory
 from toolgate.core.errors import Conflict, Refused
-from toolgate.policy.compile import compile_policy
-from toolgate.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
-from toolgate.policy.lint import run_tests
 from toolgate.core.tools import JsonValue
-from toolgate.ports.shell_parser import ShellParser
+from toolgate.policy.compile import compile_policy
+from toolgate.policy.lint import run_tests
+from toolgate.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
+from toolgate.policy.shell import ParseShell
 
 MAX_BYTES: Final = 1_048_576
 MAX_NODES: Final = 200_000
@@ -108,7 +108,7 @@ def _check_plain(value: object, where: str, problems: list[str]) -> None:
         problems.append(f"{where}: is a {type(value).__name__} to YAML; quote it")
 
 
-def load_policy(text: str, *, name: str = ACTIVE_POLICY, parse_shell: ShellParser) -> Policy:
+def load_policy(text: str, *, name: str = ACTIVE_POLICY, parse_shell: ParseShell) -> Policy:
     """A policy that decides as its own tests say. Raises InvalidPolicy."""
     policy = compile_policy(parse_document(text, name=name), name=name)
     failed = [str(r) for r in run_tests(policy, parse_shell=parse_shell) if not r.passed]
@@ -149,7 +149,7 @@ class PolicyFile:
         self,
         path: Path | None,
         *,
-        parse_shell: ShellParser,
+        parse_shell: ParseShell,
         named: Mapping[str, Policy] | None = None,
         changed: Callable[[PolicyChange], None] = _ignore,
         keep_at: Path | None = None,

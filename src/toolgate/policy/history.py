@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from toolgate.evidence.check import ClosedHome
+from toolgate.core.enums import Level
 from toolgate.core.errors import NotFound
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.evidence.check import ClosedHome
 from toolgate.policy.model import Effect
 from toolgate.policy.simulate import RecordedCall
-from toolgate.core.tools import Caller, Level, ToolRequest
 
 
 class _Record(msgspec.Struct, frozen=True):

@@ -7,11 +7,12 @@ The same argument names mean the same whichever the tool: `command`/`cmd` (with 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from toolgate.policy.paths import BadPath, components
-from toolgate.policy.urls import BadUrl, Url, parse_url
-from toolgate.policy.shell import Command, ParseShell, Script, every_command
-from toolgate.core.tools import JsonValue, Level, ToolRequest
+from toolgate.core.enums import Level
+from toolgate.core.tools import JsonValue, ToolRequest
 from toolgate.core.urls import urls_in
+from toolgate.policy.paths import BadPath, components
+from toolgate.policy.shell import Command, ParseShell, Script, every_command
+from toolgate.policy.urls import BadUrl, Url, parse_url
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
 CWD_ARGUMENT: Final = "cwd"

@@ -9,11 +9,12 @@ from enum import IntEnum, StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from toolgate.core.enums import Level
 from toolgate.core.errors import Invalid
 from toolgate.core.globs import Glob
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.inputs import Facts
 from toolgate.policy.shell import Argv, Command
-from toolgate.core.tools import Level, ToolRequest
 
 EGRESS: Final = "sandbox.egress"  # a connection out of a sandbox, to the policy a tool as others
 HTTP_FETCH: Final = "http.fetch"  # an allow list names its hosts (executor contract)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool, ToolRequest
+from toolgate.core.urls import Url, parse_url
 from toolgate.policy.decide import FindPolicy, decide_by_ref, may_pass
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.policy.shell import ParseShell
-from toolgate.core.tools import Caller, Level, Tool, ToolRequest
-from toolgate.core.urls import Url, parse_url
 
 LevelOf = Callable[[ToolRequest], Level]
 

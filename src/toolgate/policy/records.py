@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from toolgate.core.errors import ToolgateError
-from toolgate.policy.model import ACTIVE_POLICY, Policy
 from toolgate.evidence.audit import AuditEntry, AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Journal, Put
+from toolgate.policy.model import ACTIVE_POLICY, Policy
 
 log = logging.getLogger(__name__)
 

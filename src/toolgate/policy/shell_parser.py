@@ -61,13 +61,17 @@ _MAX_SECONDS: Final = 0.25  # of processor time; a long script that is in order 
 
 
 class TreeSitterShellParser:
-    """Callable as the port says, from any thread."""
+    """A `ParseShell`; may be called from any thread."""
 
     def __init__(self) -> None:
         self._parser = Parser(_LANGUAGE)
         self._lock = threading.Lock()  # the parser inside keeps state
 
     def __call__(self, text: str, /) -> Script:
+        """Every simple command of the text, with an obstacle where any part is not static.
+
+        Never raises for what a text says; raises TooComplex where there is too much of it.
+        """
         check_size(text)
         if has_control_characters(text):
             # The grammar takes seconds over some of them, and shells disagree about the rest.

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.decide import decide
 from toolgate.policy.model import Decision, Effect, Policy
 from toolgate.policy.shell import ParseShell
-from toolgate.core.tools import Level, ToolRequest
 
 
 @dataclass(frozen=True, slots=True)

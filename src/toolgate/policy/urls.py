@@ -17,7 +17,7 @@ MAX_URL: Final = 8192
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\\s]+)(?:[/?#][^\s\\]*)?")
 _AUTHORITY: Final = re.compile(
-    r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
+    r"(?:([^@]*)@)?(?:\[([0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\]|([^@:\[\]%]+))(?::([0-9]{1,5}))?"
 )
 _PLAIN: Final = re.compile(r"(https?)://([a-z0-9.-]+)(?:[/?#][!-\[\]-~]*)?")  # nearly every URL
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}

@@ -10,26 +10,19 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from toolgate.runs import deliveries
+from toolgate.core.enums import CallStatus, Outcome, RunStatus
 from toolgate.core.errors import Conflict, Fenced, NotFound, Refused, ToolgateError
-from toolgate.runs.state import (
-    Begin,
-    EndTurn,
-    MoveCall,
-    PastTurn,
-    PlannedCall,
-    RunState,
-    RunStatus,
-)
-from toolgate.runs.calls import CallState, CallStatus
-from toolgate.core.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.runs import records
+from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
+from toolgate.journal.journal import Append, Fence, Journal, Put
+from toolgate.runs import deliveries, records
+from toolgate.runs.agents import agent as agents
+from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
+from toolgate.runs.calls import CallState
+from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.runs import OUTPUT_LIMIT, Runs
-from toolgate.runs.client_tools import SessionTools
-from toolgate.ports import agents, pipeline
-from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
-from toolgate.journal.journal import Append, Fence, Journal, Put
+from toolgate.runs.state import Begin, EndTurn, MoveCall, PastTurn, PlannedCall, RunState
+from toolgate.tools import gate as pipeline
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,9 @@
 """A tool call of a run: the states it goes through, and how one looks on the way."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
-
-class CallStatus(StrEnum):
-    CREATED = "CREATED"
-    POLICY_CHECKED = "POLICY_CHECKED"
-    BLOCKED = "BLOCKED"
-    WAITING_APPROVAL = "WAITING_APPROVAL"
-    REJECTED = "REJECTED"
-    DISPATCHED = "DISPATCHED"
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    TIMEOUT = "TIMEOUT"
-
+from toolgate.core.enums import CallStatus
 
 C = CallStatus
 TRANSITIONS: Final[dict[CallStatus, frozenset[CallStatus]]] = {

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.core.enums import Level
 from toolgate.core.errors import Conflict
-from toolgate.core.tools import Level, Tool
+from toolgate.core.tools import Tool
+from toolgate.journal.journal import Delete, Journal, Put
 from toolgate.runs import records
 from toolgate.runs.retention import Sweep
-from toolgate.journal.journal import Delete, Journal, Put
 
 SESSION_TOOLS: Final = "session_tools"
 

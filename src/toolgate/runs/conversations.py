@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from toolgate.runs.deliveries import DELTA, RETRACTED, STATE
+from toolgate.journal.journal import Journal
 from toolgate.runs import records
 from toolgate.runs.agents.agent import Said
-from toolgate.journal.journal import Journal
+from toolgate.runs.deliveries import DELTA, RETRACTED, STATE
 
 HISTORY_CHARACTERS: Final = 24_000  # about 6,000 tokens of earlier conversation
 HISTORY_RUNS: Final = 50

@@ -6,15 +6,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolgate.runs.state import (
-    CallMoved,
-    Fact,
-    RunEnded,
-    RunStarted,
-    RunState,
-    RunStatus,
-)
-from toolgate.runs.calls import CallState, CallStatus
+from toolgate.core.enums import CallStatus, RunStatus
+from toolgate.runs.calls import CallState
+from toolgate.runs.state import CallMoved, Fact, RunEnded, RunStarted, RunState
 
 RUN_STARTED: Final = "run_started"
 DELTA: Final = "delta"
@@ -23,7 +17,6 @@ TOOL_REQUEST: Final = "tool_request"
 APPROVAL_REQUIRED: Final = "approval_required"
 ERROR: Final = "error"
 DONE: Final = "done"
-TYPES: Final = (RUN_STARTED, DELTA, STATE, TOOL_REQUEST, APPROVAL_REQUIRED, ERROR, DONE)
 ENDS: Final = frozenset({ERROR, DONE})
 # Of an event as another process says it: no members of a delivery, and given anew at the door.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from toolgate.runs.deliveries import Delivery
 from toolgate.core.tools import Tool
+from toolgate.runs.deliveries import Delivery
 
 
 @dataclass(frozen=True, slots=True)

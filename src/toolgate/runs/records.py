@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from toolgate.journal.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put, Row
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.state import (
     CallMoved,
@@ -26,7 +27,6 @@ from toolgate.runs.state import (
     TurnEnded,
     reduce,
 )
-from toolgate.journal.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put, Row
 
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
+from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
 from toolgate.runs import records
 from toolgate.runs.conversations import HISTORY_RUNS
 from toolgate.runs.records import Owner
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
 
 log = logging.getLogger(__name__)
 

@@ -15,27 +15,17 @@ from typing import Final
 import msgspec
 
 from toolgate.access.devices import named_session
-from toolgate.core.errors import Conflict, NotFound
+from toolgate.access.revocations import REASON, REVOCATIONS
 from toolgate.core.clock import Clock
+from toolgate.core.errors import Conflict, NotFound
 from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.runs.orchestrator import Orchestrator
 
 log = logging.getLogger(__name__)
 
-REVOCATIONS: Final = "revocations"  # by the name of whose right has ended
-REASON: Final = "the right to this was taken away from whoever asked for it"
-
 _Runs = list[tuple[str, str]]  # run id, session id
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_Runs | None).decode
-
-
-def revocation(name: str, *, now: int) -> Put:
-    return Put(REVOCATIONS, name, b"null", due=now)
-
-
-async def no_runs(_: str) -> None:
-    """For where nobody's commands start any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,32 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from toolgate.runs import deliveries
-from toolgate.runs.deliveries import Delivery
-from toolgate.core.errors import Conflict, Fenced, Invalid, NotFound
-from toolgate.runs.state import (
-    Command,
-    End,
-    Fact,
-    MoveCall,
-    RunStarted,
-    RunState,
-    RunStatus,
-    decide,
-    reduce,
-)
-from toolgate.runs.calls import CallState, CallStatus
-from toolgate.core.tools import JsonValue, Outcome, Tool, ToolOutput
-from toolgate.runs import records
-from toolgate.runs.agents.registry import Agents
-from toolgate.runs.client_tools import SessionTools
-from toolgate.tools import gate as pipeline
-from toolgate.journal.bus import Bus, Subscription
 from toolgate.core.clock import Clock
-from toolgate.ports.dispatcher import Dispatcher
-from toolgate.ports.ids import NewId
+from toolgate.core.enums import CallStatus, Outcome, RunStatus
+from toolgate.core.errors import Conflict, Fenced, Invalid, NotFound
+from toolgate.core.ids import NewId
+from toolgate.core.tools import JsonValue, Tool, ToolOutput
+from toolgate.journal.bus import Bus, Subscription
+from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Append, Delete, Event, Fence, Journal, Operation, Put, Row
+from toolgate.runs import deliveries, records
+from toolgate.runs.agents.registry import Agents
+from toolgate.runs.calls import CallState
+from toolgate.runs.client_tools import SessionTools
+from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.state import Command, End, Fact, MoveCall, RunStarted, RunState, decide, reduce
+from toolgate.tools import gate as pipeline
 from toolgate.tools.gate import ToolPipeline
 
 log = logging.getLogger(__name__)
@@ -421,11 +411,6 @@ class Runs:
             found.extend((owner.run_id, owner.session_id) for owner in owners)
             after = rows[-1].key
         return found
-
-    async def list_runs(self, *, before: str = "", limit: int = PAGE) -> list[records.RunLine]:
-        """All runs, newest first; the next page is `before` the last one's id."""
-        rows = await self.journal.scan(records.RUNS, after=before, limit=limit, newest_first=True)
-        return [records.decode_run_line(row.value) for row in rows]
 
     async def hear(self, session_id: str, delivery: Delivery) -> None:
         """An event that another orchestrator pushed; its run is not one of ours."""

@@ -5,25 +5,13 @@ pure: whoever calls them commits the facts with the number the state was read at
 who decide at once only one is heard.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final, assert_never
 
+from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, NotFound
 from toolgate.runs.calls import TRANSITIONS as CALL_TRANSITIONS
-from toolgate.runs.calls import CallState, CallStatus
-
-
-class RunStatus(StrEnum):
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    PAUSED_WAITING_TOOL = "PAUSED_WAITING_TOOL"
-    PAUSED_WAITING_APPROVAL = "PAUSED_WAITING_APPROVAL"
-    DONE = "DONE"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
+from toolgate.runs.calls import CallState
 
 R = RunStatus
 _ENDS: Final = frozenset({R.DONE, R.FAILED, R.CANCELLED})
@@ -288,13 +276,6 @@ def reduce(state: RunState | None, fact: Fact) -> RunState:
             )
         case _:
             assert_never(fact)
-
-
-def replay(facts: Iterable[Fact]) -> RunState | None:
-    state: RunState | None = None
-    for fact in facts:
-        state = reduce(state, fact)
-    return state
 
 
 def _moved(call: CallState, fact: CallMoved) -> CallState:

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolgate.sandbox import cgroups, agent as sandbox_agent, seccomp as sandbox_seccomp
-from toolgate.sandbox.child import DESTROY_SECONDS, ChildSession
-from toolgate.sandbox.session import EGRESS_SOCKET, WORKSPACE, base_env
-from toolgate.core.scratch import make_scratch
 from toolgate.core.errors import Unavailable
+from toolgate.core.scratch import make_scratch
+from toolgate.sandbox import agent as sandbox_agent
+from toolgate.sandbox import cgroups
+from toolgate.sandbox import seccomp as sandbox_seccomp
+from toolgate.sandbox.child import DESTROY_SECONDS, ChildSession
 from toolgate.sandbox.sandbox import Limits, NotStarted, SessionKey, SessionSpec
+from toolgate.sandbox.session import EGRESS_SOCKET, WORKSPACE, base_env
 
 FIRST_UID: Final = 1_700_000_000  # far from any user, and from the ranges given to containers
 UIDS_PER_PROCESS: Final = 1000

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from toolgate.sandbox.session import PATH_ENV, AgentSession, Feed
 from toolgate.sandbox.sandbox import Limits, NotStarted
+from toolgate.sandbox.session import PATH_ENV, AgentSession, Feed
 
 DESTROY_SECONDS: Final = 5.0
 NO_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": PATH_ENV}

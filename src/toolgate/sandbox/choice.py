@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from toolgate.core.errors import Misconfigured
 from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.process import ProcessSandbox
-from toolgate.core.errors import Misconfigured
 from toolgate.sandbox.sandbox import Limits, Sandbox
 
 BWRAP: Final = "bwrap"

@@ -25,11 +25,12 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
-from toolgate.sandbox import agent as sandbox_agent, seccomp as sandbox_seccomp
-from toolgate.sandbox.bwrap import ETC, SHARED_ETC, TOP_LEVEL
-from toolgate.sandbox.session import EGRESS_SOCKET, WORKSPACE, AgentSession, base_env
 from toolgate.core.errors import Unavailable
+from toolgate.sandbox import agent as sandbox_agent
+from toolgate.sandbox import seccomp as sandbox_seccomp
+from toolgate.sandbox.bwrap import ETC, SHARED_ETC, TOP_LEVEL
 from toolgate.sandbox.sandbox import Limits, NotStarted, SessionKey, SessionSpec
+from toolgate.sandbox.session import EGRESS_SOCKET, WORKSPACE, AgentSession, base_env
 
 EXAMPLE_URL: Final = "unix:///var/run/docker.sock"
 FIRST_UID: Final = 1_800_000_000

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolgate.web.egress_proxy import Client, EgressDecision, EgressProxy
-from toolgate.core.scratch import make_scratch
-from toolgate.web.guard import Guard
 from toolgate.core.errors import Misconfigured
+from toolgate.core.scratch import make_scratch
 from toolgate.sandbox.sandbox import SessionKey
+from toolgate.web.egress_proxy import Client, EgressDecision, EgressProxy
+from toolgate.web.guard import Guard
 
 PORTS: Final = (80, 443)  # of a host that is listed without one
 
@@ -67,7 +67,7 @@ def _name(key: SessionKey) -> str:
 
 
 class SandboxEgress:
-    """An Egress (ports.sandbox): `grants` says what a session may reach; None: no network."""
+    """An Egress (`sandbox.sandbox`): `grants` says what a session may reach; None: no network."""
 
     def __init__(
         self,

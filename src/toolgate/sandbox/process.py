@@ -10,12 +10,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from toolgate.core.errors import Misconfigured
+from toolgate.core.scratch import make_scratch
 from toolgate.sandbox import agent as sandbox_agent
 from toolgate.sandbox.child import DESTROY_SECONDS, ChildSession
-from toolgate.sandbox.session import base_env
-from toolgate.core.scratch import make_scratch
-from toolgate.core.errors import Misconfigured
 from toolgate.sandbox.sandbox import Limits, SessionSpec
+from toolgate.sandbox.session import base_env
 
 
 class ProcessSandbox:

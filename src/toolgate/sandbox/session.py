@@ -11,8 +11,8 @@ import marshal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
-from toolgate.sandbox import agent as agent
 from toolgate.core.errors import Unavailable
+from toolgate.sandbox import agent
 from toolgate.sandbox.sandbox import (
     MIB,
     Command,

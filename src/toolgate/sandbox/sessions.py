@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import JsonValue, ToolRequest
-from toolgate.core.clock import Clock
 from toolgate.sandbox.sandbox import (
     Egress,
     Limits,

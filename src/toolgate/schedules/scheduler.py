@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from toolgate.core.errors import Conflict, ToolgateError, Unavailable
-from toolgate.schedules.cron import Cron, Schedule, parse
 from toolgate.core.clock import Clock
+from toolgate.core.errors import Conflict, ToolgateError, Unavailable
 from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.schedules.cron import Cron, Schedule, parse
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from toolgate.core.directories import sync_directory
-from toolgate.core.randomness import Randomness
 from toolgate.core.errors import Damaged
+from toolgate.core.randomness import Randomness
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12

@@ -3,8 +3,8 @@
 import logging
 from typing import Final
 
-from toolgate.secrets.redaction import UNCHECKED, Redactor
 from toolgate.core.tools import JsonValue
+from toolgate.secrets.redaction import UNCHECKED, Redactor
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _FORMATTER: Final = logging.Formatter()

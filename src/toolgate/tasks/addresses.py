@@ -6,19 +6,20 @@ What a name resolves to, and where a page goes by itself, is for the guarded pro
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolgate.secrets.addresses import without_password
 from toolgate.core.addresses import parse_host, refusal, refused_name
+from toolgate.core.enums import TaskCode, TrustLevel
 from toolgate.core.errors import Invalid
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
+from toolgate.secrets.addresses import without_password
+from toolgate.tasks.state import TaskFailed
 
 SCHEMES: Final = {
-    Trust.LOCAL: frozenset({"http", "https", "file", "data", "about", "chrome"}),
-    Trust.REMOTE: frozenset({"http", "https"}),
+    TrustLevel.LOCAL: frozenset({"http", "https", "file", "data", "about", "chrome"}),
+    TrustLevel.REMOTE: frozenset({"http", "https"}),
 }
 LONGEST: Final = 8192
 
 
-def check_target(url: str, *, trust: Trust) -> None:
+def check_target(url: str, *, trust: TrustLevel) -> None:
     """Raises TaskFailed where the address cannot, or may not, be opened."""
     try:
         parts = urlsplit(url)
@@ -29,13 +30,13 @@ def check_target(url: str, *, trust: Trust) -> None:
     scheme = parts.scheme.lower()
     if not scheme or len(url) > LONGEST or any(ord(letter) < 0x21 for letter in url):
         raise _invalid(url)
-    if scheme not in SCHEMES[Trust.LOCAL]:
+    if scheme not in SCHEMES[TrustLevel.LOCAL]:
         raise _invalid(url)
     if scheme in {"http", "https"} and not host:
         raise _invalid(url)
     if scheme not in SCHEMES[trust]:
         raise _refused(url, f"{scheme}: is not open to a {trust} caller")
-    if trust is Trust.REMOTE and (objection := _objection(host)):
+    if trust is TrustLevel.REMOTE and (objection := _objection(host)):
         raise _refused(url, objection)
 
 

@@ -14,18 +14,13 @@ from typing import Final
 
 import msgspec
 
-from toolgate.core.errors import Damaged, NotFound, Unavailable
-from toolgate.tasks.state import (
-    ARTIFACT_TTL_MS,
-    CHUNK_LIMIT,
-    TaskCode,
-    TaskFailed,
-    cut_chunk,
-)
-from toolgate.journal.blobs import Blobs
 from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
+from toolgate.core.enums import TaskCode
+from toolgate.core.errors import Damaged, NotFound, Unavailable
+from toolgate.core.ids import NewId
+from toolgate.journal.blobs import Blobs
 from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.tasks.state import ARTIFACT_TTL_MS, CHUNK_LIMIT, TaskFailed, cut_chunk
 
 log = logging.getLogger(__name__)
 

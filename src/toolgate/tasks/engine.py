@@ -13,13 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level, Outcome, TaskCode, TrustLevel
 from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
-from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
-from toolgate.tools.engine import Update, no_update
+from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import Template
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, schema_of
+from toolgate.tools.engine import Update, no_update
 
 PREFIX: Final = "browser."
 GOAL: Final = "task"
@@ -35,7 +36,7 @@ _NOT_STARTED: Final = frozenset(
 )
 
 
-def tools_of(templates: Mapping[str, Template], trust: Trust) -> Sequence[Tool]:
+def tools_of(templates: Mapping[str, Template], trust: TrustLevel) -> Sequence[Tool]:
     seven = [
         Tool(
             name=PREFIX + name,
@@ -68,7 +69,9 @@ def tools_of(templates: Mapping[str, Template], trust: Trust) -> Sequence[Tool]:
 
 
 class BrowserEngine:
-    def __init__(self, toolset: Toolset, agent: TaskAgent, *, trust: Trust = Trust.REMOTE) -> None:
+    def __init__(
+        self, toolset: Toolset, agent: TaskAgent, *, trust: TrustLevel = TrustLevel.REMOTE
+    ) -> None:
         """What an agent opens is guarded like a remote caller's unless it is trusted more."""
         self._toolset = toolset
         self._agent = agent

@@ -10,24 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import (
-    Fail,
-    Finish,
-    TaskCode,
-    TaskCommand,
-    TaskError,
-    TaskRun,
-    TaskStatus,
-    status_of,
-)
 from toolgate.browser.browser import BrowserSession
+from toolgate.core.enums import TaskCode, TaskStatus
+from toolgate.core.errors import ToolgateError
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.outlines import outline_of
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.sessions import Sessions
-from toolgate.tasks.template import Outcome, Template, Work, error_of
+from toolgate.tasks.state import Fail, Finish, TaskCommand, TaskError, TaskRun, status_of
+from toolgate.tasks.template import TaskOutcome, Template, Work, error_of
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +72,7 @@ async def carry_out(live: LiveRun, *, artifacts: Artifacts, sessions: Sessions) 
     return Fail(_scrubbed(error, live.scrubber), tuple(live.artifact_ids), live.done_steps)
 
 
-async def _finished(live: LiveRun, outcome: Outcome, artifacts: Artifacts) -> Finish:
+async def _finished(live: LiveRun, outcome: TaskOutcome, artifacts: Artifacts) -> Finish:
     result = live.scrubber.json(outcome.result)
     artifact_id = await _keep_json(live, artifacts, result, "result.json")
     outline = ""
@@ -163,7 +155,7 @@ def _first_error(several: "ExceptionGroup[Exception]") -> TaskError:
     return TaskError(TaskCode.EXECUTION_ERROR, "the task broke; the server's log has why")
 
 
-def _error_of_outcome(outcome: Outcome) -> TaskError:
+def _error_of_outcome(outcome: TaskOutcome) -> TaskError:
     if outcome.message:
         return TaskError(outcome.code, outcome.message, details={"items": list(outcome.failures)})
     summary = outcome.summary

@@ -5,9 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from toolgate.secrets.addresses import without_password
-from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import TaskFailed
 from toolgate.browser.browser import (
     Extract,
     ExtractOptions,
@@ -15,6 +12,9 @@ from toolgate.browser.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.core.errors import ToolgateError
+from toolgate.secrets.addresses import without_password
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.template import Work, failed_item_of, item_of
 
 RETRIED: Final = (NavigationTimedOut, PageCrashed)  # browser spec: once

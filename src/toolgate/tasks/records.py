@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from toolgate.tasks.state import TaskEvent, TaskRun
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
+from toolgate.tasks.state import TaskEvent, TaskRun
 
 RUNS: Final = "task_runs"
 KEYS: Final = "task_keys"

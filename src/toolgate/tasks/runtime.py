@@ -14,35 +14,32 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolgate.secrets.addresses import secrets_in
-from toolgate.core.errors import Conflict, Unavailable
-from toolgate.tasks.state import (
-    TIMEOUT_DEFAULT_MS,
-    Cancel,
-    Fail,
-    Interrupt,
-    Mode,
-    Start,
-    TaskCode,
-    TaskCommand,
-    TaskError,
-    TaskFailed,
-    TaskRun,
-    TaskStatus,
-    Trust,
-    decide,
-    reduce,
-)
-from toolgate.journal.blobs import Blobs
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
+from toolgate.core.enums import TaskCode, TaskMode, TaskStatus, TrustLevel
+from toolgate.core.errors import Conflict, Unavailable
+from toolgate.core.ids import NewId
+from toolgate.journal.blobs import Blobs
 from toolgate.journal.journal import Journal
+from toolgate.secrets.addresses import secrets_in
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.live_runs import LiveRun, Progress, carry_out
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.sessions import Sessions
+from toolgate.tasks.state import (
+    TIMEOUT_DEFAULT_MS,
+    Cancel,
+    Fail,
+    Interrupt,
+    Start,
+    TaskCommand,
+    TaskError,
+    TaskFailed,
+    TaskRun,
+    decide,
+    reduce,
+)
 from toolgate.tasks.template import Template
 
 log = logging.getLogger(__name__)
@@ -61,7 +58,7 @@ class Submission:
     template: Template
     inputs: Any  # an instance of the template's inputs
     given: Any  # the same as JSON, as it came
-    trust: Trust
+    trust: TrustLevel
     sync: bool
     session_id: str = ""
     timeout_ms: int = TIMEOUT_DEFAULT_MS
@@ -268,7 +265,7 @@ class TaskRuntime:
             session_id=submission.session_id or self._new_id("sess"),
             owns_session=not submission.session_id,
             trust=submission.trust,
-            mode=Mode.SYNC if submission.sync else Mode.ASYNC,
+            mode=TaskMode.SYNC if submission.sync else TaskMode.ASYNC,
             timeout_ms=submission.timeout_ms,
             inputs=submission.given if keeps_inputs else None,
             created_at=now,

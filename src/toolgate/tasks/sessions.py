@@ -5,9 +5,10 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
 from toolgate.browser.browser import Browser, BrowserSession
 from toolgate.core.clock import Clock
+from toolgate.core.enums import TaskCode, TrustLevel
+from toolgate.tasks.state import TaskFailed
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ GRACE_S: Final = 60.0  # a client that reconnects finds its sessions again
 @dataclass(eq=False, slots=True)
 class _Open:
     session: BrowserSession
-    trust: Trust
+    trust: TrustLevel
     client: str
     used_at: float
     media: bool = False
@@ -40,7 +41,7 @@ class Sessions:
         self,
         session_id: str,
         *,
-        trust: Trust,
+        trust: TrustLevel,
         client: str,
         media: bool = False,
         only_reads: bool = False,
@@ -63,7 +64,7 @@ class Sessions:
         known.session = session
         return session
 
-    def get(self, session_id: str, *, trust: Trust, client: str = "") -> BrowserSession:
+    def get(self, session_id: str, *, trust: TrustLevel, client: str = "") -> BrowserSession:
         """A kept session that a caller of this trust may use; a run's own is nobody else's."""
         known = self._open.get(session_id)
         usable = known is not None and known.kept and known.session.is_alive
@@ -146,7 +147,7 @@ class Sessions:
             if known.client == client and known.kept
         ]
 
-    async def _new(self, *, trust: Trust, media: bool, only_reads: bool) -> BrowserSession:
+    async def _new(self, *, trust: TrustLevel, media: bool, only_reads: bool) -> BrowserSession:
         opening = asyncio.ensure_future(
             self._browser.open(trust=trust, media=media, only_reads=only_reads)
         )

@@ -6,39 +6,16 @@ templates' business; how a run is kept is the runtime's.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final, assert_never
 
+from toolgate.core.enums import TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
 
 CHUNK_LIMIT: Final = 262_144  # seed 004 §4.5 artifactMaxChunkSize
 RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
-TIMEOUT_LIMIT_MS: Final = 600_000
 TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
-
-
-class Trust(StrEnum):
-    """How far the caller is trusted: by the transport it came in on."""
-
-    LOCAL = "local"
-    REMOTE = "remote"
-
-
-class Mode(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
-    AUTO = "auto"
-
-
-class TaskStatus(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    PARTIAL_SUCCESS = "partial_success"
-    CANCELED = "canceled"
 
 
 TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
@@ -58,25 +35,6 @@ TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
     TaskStatus.CANCELED: frozenset(),
 }
 TERMINAL: Final = frozenset(status for status, after in TRANSITIONS.items() if not after)
-
-
-class TaskCode(StrEnum):
-    ELEMENT_NOT_FOUND = "ELEMENT_NOT_FOUND"
-    NAVIGATION_TIMEOUT = "NAVIGATION_TIMEOUT"
-    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
-    PAGE_CRASHED = "PAGE_CRASHED"
-    INVALID_PARAMETER = "INVALID_PARAMETER"
-    EXECUTION_ERROR = "EXECUTION_ERROR"
-    TEMPLATE_NOT_FOUND = "TEMPLATE_NOT_FOUND"
-    RUN_NOT_FOUND = "RUN_NOT_FOUND"
-    RUN_TIMEOUT = "RUN_TIMEOUT"
-    RUN_CANCELED = "RUN_CANCELED"
-    STEP_EXECUTION_FAILED = "STEP_EXECUTION_FAILED"
-    TRUST_LEVEL_NOT_ALLOWED = "TRUST_LEVEL_NOT_ALLOWED"
-    TEMPLATE_VERSION_UNSUPPORTED = "TEMPLATE_VERSION_UNSUPPORTED"
-    ARTIFACT_NOT_FOUND = "ARTIFACT_NOT_FOUND"
-    ARTIFACT_EXPIRED = "ARTIFACT_EXPIRED"
-    TPL_LOGIN_FIELD_NOT_FOUND = "TPL_LOGIN_FIELD_NOT_FOUND"
 
 
 NEXT_ACTIONS: Final[Mapping[TaskCode, tuple[str, ...]]] = {
@@ -165,8 +123,8 @@ class TaskRun:
     template_version: str
     session_id: str
     owns_session: bool
-    trust: Trust
-    mode: Mode  # sync or async: what it really started as
+    trust: TrustLevel
+    mode: TaskMode  # sync or async: what it really started as
     timeout_ms: int
     inputs: Any  # as given, without secrets; None where they cannot be kept, and once it is over
     created_at: int
@@ -377,11 +335,11 @@ def reduce(run: TaskRun, event: TaskEvent) -> TaskRun:
             assert_never(event)
 
 
-def starts_sync(template_id: str, *, url_count: int, mode: Mode) -> bool:
+def starts_sync(template_id: str, *, url_count: int, mode: TaskMode) -> bool:
     """Whether the caller is kept waiting: `auto` waits unless a batch is large."""
-    if mode is Mode.AUTO:
+    if mode is TaskMode.AUTO:
         return not (template_id == "batch_extract_pages" and url_count > AUTO_SYNC_URLS)
-    return mode is Mode.SYNC
+    return mode is TaskMode.SYNC
 
 
 @dataclass(frozen=True, slots=True)

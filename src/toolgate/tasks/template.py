@@ -9,16 +9,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolgate.contracts import tasks_v1 as wire
-from toolgate.core.errors import ToolgateError, Unavailable
-from toolgate.tasks.state import Summary, TaskCode, TaskError, TaskFailed, Trust
 from toolgate.browser.browser import (
     BrowserSession,
     ElementAbsent,
     Extract,
     ExtractOptions,
     Locator,
-    LocatorMode,
     NavigationRefused,
     NavigationTimedOut,
     PageCrashed,
@@ -26,8 +22,12 @@ from toolgate.browser.browser import (
     Reader,
     Tab,
 )
-from toolgate.tasks.secrets import Scrubber
+from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import LocatorMode, TaskCode, TrustLevel
+from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.tasks.addresses import check_target
+from toolgate.tasks.secrets import Scrubber
+from toolgate.tasks.state import Summary, TaskError, TaskFailed
 
 STEP_TIMEOUT_MS: Final = 10_000  # the default of a wait, browser spec
 PICTURE_S: Final = 2.0  # a picture of a failure must not hold the failure up
@@ -52,7 +52,7 @@ def error_of(failed: ToolgateError) -> TaskError:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """What a template found: JSON, and whether that counts as success."""
 
     result: bytes
@@ -75,7 +75,7 @@ class Work:
 
     run_id: str
     session_id: str
-    trust: Trust
+    trust: TrustLevel
     session: BrowserSession
     keep: Keep
     report: Callable[[int, int], None]  # done, total
@@ -136,7 +136,7 @@ class Work:
         return ""
 
 
-Run = Callable[[Any, Work], Awaitable[Outcome]]
+Run = Callable[[Any, Work], Awaitable[TaskOutcome]]
 
 
 def no_secrets(_: Any) -> Sequence[str]:
@@ -155,7 +155,7 @@ class Template:
     output: type[msgspec.Struct] | None
     run: Run
     version: str = wire.TEMPLATE_VERSION
-    trust: frozenset[Trust] = frozenset(Trust)
+    trust: frozenset[TrustLevel] = frozenset(TrustLevel)
     repeatable: bool = False  # running it again after a crash changes nothing outside
     media: bool = False  # needs images and fonts
     only_reads: bool = False  # works no page: reads them, by `Work.reader` alone
@@ -174,7 +174,7 @@ def options_of(extract: wire.Extract) -> ExtractOptions:
 
 
 def locator_of(locator: wire.Locator) -> Locator:
-    if locator.mode is wire.LocatorMode.SELECTOR:
+    if locator.mode is LocatorMode.SELECTOR:
         return Locator(LocatorMode.SELECTOR, str(locator.selector))
     return Locator(LocatorMode.SEMANTIC, str(locator.query))
 
@@ -214,7 +214,7 @@ def failed_item_of(url: str, failed: ToolgateError) -> dict[str, Any]:
         "error": {
             "errorCode": error.code.value,
             "message": error.message,
-            "recoverHint": wire.ERROR_CODES[wire.ErrorCode(error.code)].action,
+            "recoverHint": wire.ERROR_CODES[error.code].action,
         },
     }
 

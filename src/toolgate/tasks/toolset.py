@@ -11,21 +11,12 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import field_of, given
-from toolgate.core.errors import Damaged
-from toolgate.tasks.state import (
-    NEXT_ACTIONS,
-    Mode,
-    TaskCode,
-    TaskError,
-    TaskFailed,
-    TaskRun,
-    TaskStatus,
-    Trust,
-    starts_sync,
-)
 from toolgate.core.clock import Clock
+from toolgate.core.enums import TaskCode, TaskMode, TrustLevel
+from toolgate.core.errors import Damaged
 from toolgate.tasks.live_runs import Progress
 from toolgate.tasks.runtime import Submission, TaskRuntime
+from toolgate.tasks.state import NEXT_ACTIONS, TaskError, TaskFailed, TaskRun, starts_sync
 from toolgate.tasks.template import Template
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -36,7 +27,7 @@ LIST_INLINE: Final = 16_384  # in a list, a larger result is only named
 class Asker:
     """Who calls, as the transport knows them."""
 
-    trust: Trust
+    trust: TrustLevel
     client: str = ""
 
 
@@ -101,18 +92,18 @@ class Toolset:
                         details={**_members(run.error.details), "runId": run.run_id},
                     )
                 shown = await self._shown(run)
-                return {**shown, "mode": Mode.SYNC.value, "deduplicated": deduplicated}
+                return {**shown, "mode": TaskMode.SYNC.value, "deduplicated": deduplicated}
         run = self.runtime.view(run.run_id)
         return {
             "runId": run.run_id,
             "sessionId": run.session_id,
             "status": run.status.value,
-            "mode": Mode.ASYNC.value,
+            "mode": TaskMode.ASYNC.value,
             "deduplicated": deduplicated,
         }
 
-    async def _wait(self, run: TaskRun, mode: Mode, call: Call) -> TaskRun:
-        timeout_s = self._auto_wait_s if mode is Mode.AUTO else None
+    async def _wait(self, run: TaskRun, mode: TaskMode, call: Call) -> TaskRun:
+        timeout_s = self._auto_wait_s if mode is TaskMode.AUTO else None
         unfollow = self.runtime.follow(run.run_id, call.progress)
         try:
             return await self.runtime.wait(run.run_id, timeout_s=timeout_s)
@@ -125,7 +116,7 @@ class Toolset:
 
     async def _list_runs(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.ListTaskRuns)
-        status = None if isinstance(asked.status, msgspec.UnsetType) else TaskStatus(asked.status)
+        status = None if isinstance(asked.status, msgspec.UnsetType) else asked.status
         found = self.runtime.listed(status=status, template_id=given(asked.template_id, ""))
         page = found[asked.offset : asked.offset + asked.limit]
         return {
@@ -169,12 +160,12 @@ class Toolset:
             "artifactMaxChunkSize": wire.MAX_CHUNK_BYTES,
             "artifactTtlMs": wire.ARTIFACT_TTL_MS,
             "runTtlMs": wire.RUN_TTL_MS,
-            "supportedModes": [mode.value for mode in Mode],
+            "supportedModes": [mode.value for mode in TaskMode],
             "trustLevel": call.asker.trust.value,
-            "isRemote": call.asker.trust is Trust.REMOTE,
+            "isRemote": call.asker.trust is TrustLevel.REMOTE,
         }
 
-    def _check(self, arguments: Mapping[str, Any], asker: Asker) -> tuple[Submission, Mode]:
+    def _check(self, arguments: Mapping[str, Any], asker: Asker) -> tuple[Submission, TaskMode]:
         """In the contract's order: template, version, trust, time, mode, inputs, session."""
         asked = _convert(arguments, wire.UncheckedRunTaskTemplate)
         template = self._template(asked.template_id, given(asked.template_version, None))
@@ -188,7 +179,7 @@ class Toolset:
         if not isinstance(options, dict):
             raise _invalid("options must be an object", "$.options")
         timeout_ms = _timeout(options.get("timeoutMs", wire.DEFAULT_TIMEOUT_MS))
-        mode = _mode(options.get("mode", Mode.AUTO.value))
+        mode = _mode(options.get("mode", TaskMode.AUTO.value))
         checked = _convert(options, wire.RunOptions, at="$.options")
         raw = given(asked.inputs, {})
         inputs = _convert(raw, template.inputs, at="$.inputs")
@@ -278,7 +269,7 @@ def template_info(template: Template) -> Answer:
         "version": template.version,
         "description": template.description,
         "trustLevels": sorted(level.value for level in template.trust),
-        "supportedModes": [mode.value for mode in Mode],
+        "supportedModes": [mode.value for mode in TaskMode],
         "inputSchema": schema_of(template.inputs),
     }
     if template.output is not None:
@@ -311,7 +302,7 @@ def _run_error(error: TaskError) -> Answer:
 
 
 def _hint(code: TaskCode) -> str:
-    return wire.ERROR_CODES[wire.ErrorCode(code.value)].action
+    return wire.ERROR_CODES[code].action
 
 
 def _members(details: Any) -> dict[str, Any]:
@@ -327,9 +318,9 @@ def _timeout(value: Any) -> int:
     return value
 
 
-def _mode(value: Any) -> Mode:
+def _mode(value: Any) -> TaskMode:
     try:
-        return Mode(value)
+        return TaskMode(value)
     except ValueError as unknown:
         raise _invalid("mode must be sync, async or auto", "$.options.mode") from unknown
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Fenced
 from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
 from toolgate.journal.journal import Append, Delete, Event, Fence, Head, Operation, Put, Row
 
 T = TypeVar("T")

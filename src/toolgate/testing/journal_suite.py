@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.errors import Conflict, Fenced
 from toolgate.journal.journal import (
     Append,
@@ -26,6 +25,7 @@ from toolgate.journal.journal import (
     Put,
     Row,
 )
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 
 

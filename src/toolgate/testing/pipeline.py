@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
-from toolgate.core.tools import Caller, JsonValue, Level, Tool, ToolOutput, ToolRequest
 from toolgate.core.clock import Clock
-from toolgate.tools.engine import Update, no_update
+from toolgate.core.enums import Level
+from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
+from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Append, Journal, NewEvent, Operation, Put
+from toolgate.tools.engine import Update, no_update
 from toolgate.tools.gate import (
     APPROVALS,
     DECIDED,

@@ -9,19 +9,14 @@ from typing import Final
 
 import msgspec
 
-from toolgate.tools.approvals import (
-    DEFAULT_TTL_MS,
-    Approval,
-    ApprovalStatus,
-    askers,
-    binding_of,
-)
-from toolgate.core.errors import Conflict, NotFound, Refused
-from toolgate.policy.model import Decision
-from toolgate.core.tools import ToolRequest
 from toolgate.core.clock import Clock
+from toolgate.core.enums import ApprovalStatus
+from toolgate.core.errors import Conflict, NotFound, Refused
+from toolgate.core.tools import ToolRequest
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
+from toolgate.policy.model import Decision
+from toolgate.tools.approvals import DEFAULT_TTL_MS, Approval, askers, binding_of
 
 COLLECTION: Final = "approvals"
 OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person

@@ -7,10 +7,10 @@ these changes, it no longer fits.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
+from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller, JsonValue
 
@@ -19,13 +19,6 @@ DEFAULT_TTL_MS: Final = 10 * 60 * 1000
 POLICY: Final = "policy"
 RUN: Final = "run"
 USE_WINDOW_MS: Final = 15 * 60 * 1000  # how long after the decision the call may still start
-
-
-class ApprovalStatus(StrEnum):
-    PENDING = "PENDING"
-    APPROVED = "APPROVED"
-    REJECTED = "REJECTED"
-    EXPIRED = "EXPIRED"
 
 
 TRANSITIONS: Final[dict[ApprovalStatus, frozenset[ApprovalStatus]]] = {

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.tools.approvals import Approval
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid
 from toolgate.core.ids import is_path_safe
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.model import Decision
-from toolgate.core.tools import Caller, JsonValue, Level, Outcome, ToolRequest
+from toolgate.tools.approvals import Approval
 
 EXECUTIONS: Final = "executions"  # rows by request id
 # By process: the number of the evidence record up to which all of its calls are known to have ended.
@@ -179,4 +180,4 @@ def names_in(request: ToolRequest) -> tuple[str, ...]:
 
 def outcome_of(response: wire.RunToolResponse) -> Outcome:
     known = response.outcome
-    return Outcome(known) if isinstance(known, wire.Outcome) else Outcome.EXECUTED
+    return known if isinstance(known, Outcome) else Outcome.EXECUTED

@@ -1,28 +1,17 @@
 """Capabilities: what is registered to be called, whether it may be called now, and how often."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from toolgate.access.ratelimit import Rate
-from toolgate.secrets.redaction import is_sensitive_header, looks_random
-from toolgate.core.tools import Level
+from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.urls import parse_url
+from toolgate.secrets.redaction import is_sensitive_header, looks_random
 
 # The gateway contract's names.
 PLAYWRIGHT_CAPABILITY: Final = "mcp.playwright"
 PLAYWRIGHT_SCOPE: Final = "browser"
 BROWSER_CAPABILITY: Final = "mcp.browser"  # our own browser tasks
-
-
-class Health(StrEnum):
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"
-    OFFLINE = "offline"
-
-    @property
-    def rank(self) -> int:
-        return list(Health).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +51,14 @@ class Capability:
     version: str = ""
     owner: str = ""
     expires_at: int | None = None
-    status: Health = Health.HEALTHY
+    status: HealthStatus = HealthStatus.HEALTHY
     server: Server | None = None
 
     def refusal(self, now: int) -> str:
         """Why it may not be called now; empty where it may."""
         if self.expires_at is not None and now >= self.expires_at:
             return f"capability {self.capability_id} has expired"
-        if self.status is Health.OFFLINE:
+        if self.status is HealthStatus.OFFLINE:
             return f"capability {self.capability_id} is offline"
         return ""
 
@@ -79,7 +68,7 @@ FAILURES_DEGRADED = 1
 FAILURES_OFFLINE = 3
 
 
-def health_after(failures: int) -> Health:
+def health_after(failures: int) -> HealthStatus:
     if failures >= FAILURES_OFFLINE:
-        return Health.OFFLINE
-    return Health.DEGRADED if failures >= FAILURES_DEGRADED else Health.HEALTHY
+        return HealthStatus.OFFLINE
+    return HealthStatus.DEGRADED if failures >= FAILURES_DEGRADED else HealthStatus.HEALTHY

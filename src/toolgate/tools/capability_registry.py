@@ -8,16 +8,16 @@ from typing import Final
 import msgspec
 
 from toolgate.access.audit import Trail
-from toolgate.tools.capabilities import Capability, Health
-from toolgate.core.errors import Invalid, NotFound
 from toolgate.core.clock import Clock
+from toolgate.core.enums import HealthStatus
+from toolgate.core.errors import Invalid, NotFound
 from toolgate.journal.journal import Delete, Journal, Operation, Put
 from toolgate.secrets.seal import Seal
+from toolgate.tools.capabilities import Capability
 
 CAPABILITIES: Final = "capabilities"
 
-Changed = Callable[[Capability], None]
-Tell = Callable[[str, Health], Sequence[Operation]]  # the world, of a health that changed
+Tell = Callable[[str, HealthStatus], Sequence[Operation]]  # the world, of a health that changed
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Capability).decode
 
@@ -34,8 +34,7 @@ class Capabilities:
     learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
     tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
-    _observed: dict[str, Health] = field(default_factory=dict)
-    _listeners: list[Changed] = field(default_factory=list)
+    _observed: dict[str, HealthStatus] = field(default_factory=dict)
     _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
@@ -47,9 +46,6 @@ class Capabilities:
             after = rows[-1].key
         for capability in self._known.values():
             self._learn(capability)
-
-    def on_change(self, listener: Changed) -> None:
-        self._listeners.append(listener)
 
     def get(self, capability_id: str) -> Capability | None:
         """As registered, but no healthier than it was seen to be."""
@@ -85,7 +81,7 @@ class Capabilities:
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
         self._learn(capability)
-        health = before.status if before is not None else Health.HEALTHY
+        health = before.status if before is not None else HealthStatus.HEALTHY
         changed = health is not capability.status
         server = capability.server
         await self.journal.commit(
@@ -105,7 +101,7 @@ class Capabilities:
         )
         if before is not None and before.server != capability.server:
             self._observed.pop(capability.capability_id, None)  # that was another server's
-        self._keep(capability)
+        self._known[capability.capability_id] = capability
         return capability
 
     async def remove(self, capability_id: str, *, by: str) -> None:
@@ -124,9 +120,9 @@ class Capabilities:
             (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
         )
 
-    def report(self, capability_id: str, health: Health) -> bool:
+    def report(self, capability_id: str, health: HealthStatus) -> bool:
         """What a check found; whether that is news. Of this process alone: it is not kept."""
-        if self._observed.get(capability_id, Health.HEALTHY) is health:
+        if self._observed.get(capability_id, HealthStatus.HEALTHY) is health:
             return False
         self._observed[capability_id] = health
         return True
@@ -134,8 +130,3 @@ class Capabilities:
     def _learn(self, capability: Capability) -> None:
         for secret in capability.server.secrets if capability.server is not None else ():
             self.learn(secret)
-
-    def _keep(self, capability: Capability) -> None:
-        self._known[capability.capability_id] = capability
-        for listener in self._listeners:
-            listener(capability)

@@ -9,12 +9,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid
-from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.core.urls import Url
-from toolgate.tools.engine import Update, no_update
 from toolgate.journal.journal import Journal
 from toolgate.sandbox.sandbox import NotStarted, Session
+from toolgate.tools.engine import Update, no_update
 from toolgate.web.web import Web
 
 Permits = Callable[[ToolRequest, Url], bool]  # may this call also go there?

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.core.errors import ToolgateError
-from toolgate.policy.decide import FindPolicy
-from toolgate.policy.egress import decide_connection, granting, may_reach_any
-from toolgate.policy.model import ACTIVE_POLICY, EGRESS, Decision, Effect, Policy
 from toolgate.core.tools import Caller
 from toolgate.evidence.audit import AuditEntry, AuditLog
 from toolgate.evidence.evidence import Evidence
+from toolgate.policy.decide import FindPolicy
+from toolgate.policy.egress import decide_connection, granting, may_reach_any
+from toolgate.policy.model import ACTIVE_POLICY, EGRESS, Decision, Effect, Policy
 from toolgate.sandbox.sandbox import SessionKey
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from toolgate.contracts.executor_v0 import (
 )
 from toolgate.contracts.wire import from_iso_ms, to_iso_ms
 from toolgate.core.errors import Invalid
-from toolgate.evidence.audit import STREAM, TOOL_RUN, StoredRow, decode_row
 from toolgate.evidence import evidence
+from toolgate.evidence.audit import STREAM, TOOL_RUN, StoredRow, decode_row
 from toolgate.journal.journal import Event, Head, Journal
 
 PAGE: Final = 500

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid, NotFound
 from toolgate.core.tools import Caller
 from toolgate.journal.blobs import Blobs
-from toolgate.core.clock import Clock
 from toolgate.journal.journal import Journal, Operation, Put
 
 COLLECTION: Final = "file_artifacts"  # rows by digest and owner

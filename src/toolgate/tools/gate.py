@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
-from toolgate.tools.engine import Update, no_update
 from toolgate.journal.journal import Operation
+from toolgate.tools.engine import Update, no_update
 
 
 class Ran(NamedTuple):

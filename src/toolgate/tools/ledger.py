@@ -14,12 +14,15 @@ from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given, to_iso_ms
-from toolgate.tools.approvals import Approval
+from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import ToolgateError
-from toolgate.policy.model import Decision, Effect
-from toolgate.core.tools import Caller, Outcome, ToolOutput
+from toolgate.core.tools import Caller, ToolOutput
 from toolgate.evidence.audit import TOOL_RUN, AuditEntry, AuditLog
-from toolgate.tools.definitions import failed
+from toolgate.evidence.evidence import STREAM, Evidence
+from toolgate.journal.journal import Event, Journal, Operation, Put
+from toolgate.policy.model import Decision, Effect
+from toolgate.tools.approvals import Approval
 from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
@@ -31,10 +34,8 @@ from toolgate.tools.calls import (
     encode,
     interrupted_call,
 )
+from toolgate.tools.definitions import failed
 from toolgate.tools.episodes import OK
-from toolgate.core.clock import Clock
-from toolgate.evidence.evidence import STREAM, Evidence
-from toolgate.journal.journal import Event, Journal, Operation, Put
 
 A = wire.Artifact
 APPROVAL_ARTIFACT: Final = "approval"
@@ -518,5 +519,5 @@ def response_of(
         engine_ref=call.engine_ref,
         run_id=call.request.run_id,
         step_id=call.request.step_id,
-        outcome=UNSET if output.ok else wire.Outcome(output.outcome.value),
+        outcome=UNSET if output.ok else output.outcome,
     )

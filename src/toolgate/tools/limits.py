@@ -7,14 +7,15 @@ for them too. A device's command has met its terms, and paid, when the gateway l
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from toolgate.commands.keys import Bucket, RateLimits
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.rate_limits import Bucket, RateLimits
 from toolgate.access.refusals import RateLimited
-from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
-from toolgate.tools.definitions import failed
-from toolgate.tools.routing import Route
 from toolgate.core.clock import Clock
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.routing import Route
 
 
 @dataclass(frozen=True, slots=True)

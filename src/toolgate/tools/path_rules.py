@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.core.enums import Outcome
+from toolgate.core.tools import ToolOutput, ToolRequest
 from toolgate.policy.inputs import CWD_ARGUMENT
 from toolgate.policy.model import DEFAULT_DENY, Decision, Effect
 from toolgate.policy.paths import SANDBOX_ROOT
-from toolgate.core.tools import Outcome, ToolOutput, ToolRequest
-from toolgate.tools.definitions import failed
 from toolgate.policy.policies import Policies
-from toolgate.tools.routing import TARGET_FILES
+from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.routing import TARGET_FILES
 
 LIST: Final = "file.list"
 AT_ONCE: Final = 50  # entries, before others have their turn: each takes some 0.1 ms to decide

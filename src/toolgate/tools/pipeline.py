@@ -16,7 +16,7 @@ import msgspec
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given
-from toolgate.tools.approvals import POLICY, RUN, Approval, ApprovalStatus
+from toolgate.core.enums import ApprovalStatus, Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -25,11 +25,13 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
+from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.journal.journal import Operation
 from toolgate.policy.model import Decision, Effect
+from toolgate.policy.policies import Policies
 from toolgate.secrets.redaction import MASK, RedactingStream, Redactor
-from toolgate.core.tools import Caller, JsonValue, Outcome, Tool, ToolOutput, ToolRequest
 from toolgate.tools.approval_records import Approvals
-from toolgate.tools.definitions import failed
+from toolgate.tools.approvals import POLICY, RUN, Approval
 from toolgate.tools.calls import (
     Call,
     Entry,
@@ -41,13 +43,12 @@ from toolgate.tools.calls import (
     names_in,
     outcome_of,
 )
+from toolgate.tools.definitions import failed
+from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.gate import Answer, Denied, Pending, Ran, Rider, Started, not_told
 from toolgate.tools.ledger import Ledger
-from toolgate.policy.policies import Policies
 from toolgate.tools.recovery import may_run_again, recover
 from toolgate.tools.routing import Routing
-from toolgate.tools.engine import Engine, Update, no_update
-from toolgate.journal.journal import Operation
-from toolgate.tools.gate import Answer, Denied, Pending, Ran, Rider, Started, not_told
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class _Running:
 
 
 class Pipeline:
-    """ports.pipeline.ToolPipeline, and the executor contract's `run_tool`."""
+    """A `ToolPipeline` (`tools.gate`), and the executor contract's `run_tool`."""
 
     def __init__(
         self,
@@ -515,7 +516,7 @@ def _not_yet(call: Call, approval: Approval) -> wire.RunToolResponse:
         engine_ref=call.engine_ref,
         run_id=call.request.run_id,
         step_id=call.request.step_id,
-        outcome=wire.Outcome.NOT_STARTED,
+        outcome=Outcome.NOT_STARTED,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolgate.core.tools import Caller
+from toolgate.evidence.evidence import STREAM
 from toolgate.tools.calls import (
     EXECUTIONS,
     Entry,
@@ -17,7 +18,6 @@ from toolgate.tools.calls import (
     interrupted_call,
 )
 from toolgate.tools.ledger import Ledger
-from toolgate.evidence.evidence import STREAM
 
 log = logging.getLogger(__name__)
 

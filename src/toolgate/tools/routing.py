@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
 
@@ -130,11 +131,6 @@ def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
     """A route for an engine whose tools are known and stay the same."""
     by_name = {tool.name: tool for tool in tools}
     return Route(offers=lambda _caller: tools, named=by_name, engine=engine)
-
-
-def under_prefix(prefix: str, engine: Engine) -> Route:
-    """A route for all tools of one upstream: `<prefix>.<tool>`."""
-    return Route(lambda request: engine if request.tool.startswith(f"{prefix}.") else None)
 
 
 def on_target(

@@ -8,15 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.contracts import executor_v0 as wire
+from toolgate.core.enums import Level
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.policy.model import Effect, Policy
-from toolgate.policy.simulate import Change, RecordedCall, simulate
-from toolgate.policy.shell import ParseShell
-from toolgate.core.tools import Caller, Level, ToolRequest
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.evidence.audit import STREAM, TOOL_RUN, decode_row
-from toolgate.tools.ledger import REQUEST_ID_CONFLICT
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Journal
+from toolgate.policy.model import Effect, Policy
+from toolgate.policy.shell import ParseShell
+from toolgate.policy.simulate import Change, RecordedCall, simulate
+from toolgate.tools.ledger import REQUEST_ID_CONFLICT
 
 PAGE: Final = 200
 

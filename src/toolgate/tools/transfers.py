@@ -9,12 +9,13 @@ import binascii
 import json
 from typing import Any, Final
 
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, NotFound
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.definitions import failed
+from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.files import LARGEST_FILE, FileArtifact, FileArtifacts
 from toolgate.tools.targets.tools import GET, INTERNAL, PIECE_BYTES, PUT
-from toolgate.tools.engine import Engine, Update, no_update
 
 READ: Final = "file.read"
 WRITE: Final = "file.write"

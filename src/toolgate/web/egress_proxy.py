@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from toolgate.web.guard import Guard, connect
 from toolgate.core.addresses import Host
 from toolgate.core.errors import Invalid, ToolgateError, Unavailable
 from toolgate.core.urls import parse_url, split_authority
+from toolgate.web.guard import Guard, connect
 from toolgate.web.web import Blocked
 
 log = logging.getLogger(__name__)

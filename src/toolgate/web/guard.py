@@ -181,7 +181,7 @@ class _PinnedResolver(AbstractResolver):
 
 
 class GuardedWeb:
-    """The web client: ports.web.Web over aiohttp. Open it with `async with`."""
+    """The web client, over aiohttp. Open it with `async with`."""
 
     def __init__(
         self,

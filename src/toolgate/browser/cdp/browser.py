@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.browser.options import BrowserOptions
+from toolgate.browser.browser import BrowserGone, DownloadTooLarge, PageCrashed, PageError
 from toolgate.browser.cdp.connection import STILL_FLAGS, CdpConnection, CdpRefused
 from toolgate.browser.cdp.tab import CdpTab
 from toolgate.browser.chromium import (
@@ -25,12 +25,12 @@ from toolgate.browser.chromium import (
     process_tree,
     resident_bytes,
 )
-from toolgate.core.scratch import make_scratch
 from toolgate.browser.leftovers import end_strays
+from toolgate.browser.options import BrowserOptions
 from toolgate.browser.tab_slots import TabSlots
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
-from toolgate.tasks.state import Trust
-from toolgate.browser.browser import BrowserGone, DownloadTooLarge, PageCrashed, PageError
+from toolgate.core.scratch import make_scratch
 
 log = logging.getLogger(__name__)
 
@@ -239,8 +239,8 @@ class CdpBrowser:
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def open(self, *, trust: Trust) -> "CdpSession":
-        if trust is Trust.REMOTE and not self.options.proxy_url:
+    async def open(self, *, trust: TrustLevel) -> "CdpSession":
+        if trust is TrustLevel.REMOTE and not self.options.proxy_url:
             raise Unavailable("there is no guarded proxy for a remote caller's pages")
         for last in (False, True):
             life = await self._alive()
@@ -324,10 +324,10 @@ class CdpBrowser:
                 return life
         raise AssertionError
 
-    async def _context(self, life: _Life, trust: Trust) -> str:
+    async def _context(self, life: _Life, trust: TrustLevel) -> str:
         proxy: dict[str, Any] = (
             {"proxyServer": self.options.proxy_url, "proxyBypassList": "<-loopback>"}
-            if trust is Trust.REMOTE
+            if trust is TrustLevel.REMOTE
             else {}
         )
         made = await life.connection.send(

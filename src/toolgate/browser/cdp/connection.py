@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.browser.browser import BrowserGone, PageError
 from toolgate.browser.chromium import FLAGS, may_sandbox
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.errors import Unavailable
-from toolgate.browser.browser import BrowserGone, PageError
 
 LAUNCH_S: Final = 20.0
 CLOSE_S: Final = 3.0

@@ -12,18 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from toolgate.browser.options import BrowserOptions
-from toolgate.browser.cdp.connection import CdpConnection, CdpRefused
-from toolgate.browser.page_extract import (
-    EXTRACTOR,
-    WATCH,
-    Looked,
-    argument_of,
-    decode_looked,
-    extract_of,
-    marked,
-)
-from toolgate.browser.proxy_verdicts import PROXY_STATUS
 from toolgate.browser.browser import (
     BrowserGone,
     Degraded,
@@ -36,6 +24,18 @@ from toolgate.browser.browser import (
     PageCrashed,
     PageError,
 )
+from toolgate.browser.cdp.connection import CdpConnection, CdpRefused
+from toolgate.browser.options import BrowserOptions
+from toolgate.browser.page_extract import (
+    EXTRACTOR,
+    WATCH,
+    Looked,
+    argument_of,
+    decode_looked,
+    extract_of,
+    marked,
+)
+from toolgate.browser.proxy_verdicts import PROXY_STATUS
 
 FRAMED: Final = "framed"  # the extractor's word for a page that waits for frames to be drawn
 # How the browser says that the page went elsewhere while it was being read.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolgate.browser.options import BrowserOptions
+from toolgate.browser.browser import BrowserGone, PageCrashed, PageError
 from toolgate.browser.chromium import (
     BLOCKED_MEDIA,
     FLAGS,
@@ -27,16 +27,16 @@ from toolgate.browser.chromium import (
     process_tree,
     resident_bytes,
 )
+from toolgate.browser.leftovers import end_strays
+from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import WATCH
 from toolgate.browser.playwright.errors import translated, translating, within
 from toolgate.browser.playwright.tab import PlaywrightTab
 from toolgate.browser.proxy_verdicts import no_complaint
-from toolgate.core.scratch import make_scratch
-from toolgate.browser.leftovers import end_strays
 from toolgate.browser.tab_slots import TabSlots
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
-from toolgate.tasks.state import Trust
-from toolgate.browser.browser import BrowserGone, PageCrashed, PageError
+from toolgate.core.scratch import make_scratch
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, CDPSession, Page, Playwright
@@ -56,7 +56,7 @@ class _Generation:
     browser: "Browser"
     mark: str
     sessions: set["PlaywrightSession"] = field(default_factory=set)
-    spares: dict[Trust, list["BrowserContext"]] = field(default_factory=dict)
+    spares: dict[TrustLevel, list["BrowserContext"]] = field(default_factory=dict)
     retired: bool = False
     pid: int | None = None
     lost: bool = False
@@ -146,9 +146,9 @@ class PlaywrightBrowser:
         return self._scratch
 
     async def open(
-        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+        self, *, trust: TrustLevel, media: bool = False, only_reads: bool = False
     ) -> "PlaywrightSession":
-        if trust is Trust.REMOTE and not self.options.proxy_url:
+        if trust is TrustLevel.REMOTE and not self.options.proxy_url:
             raise Unavailable("there is no guarded proxy for a remote caller's pages")
         for last in (False, True):
             generation = await self._alive()
@@ -262,13 +262,13 @@ class PlaywrightBrowser:
                 self._playwright = await async_playwright().start()
         return self._playwright
 
-    async def _context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
+    async def _context(self, generation: _Generation, trust: TrustLevel) -> "BrowserContext":
         spares = generation.spares.get(trust)
         if spares:
             return spares.pop()
         return await self._new_context(generation, trust)
 
-    async def _new_context(self, generation: _Generation, trust: Trust) -> "BrowserContext":
+    async def _new_context(self, generation: _Generation, trust: TrustLevel) -> "BrowserContext":
         async with generation.living(OPEN_S):
             context = await generation.browser.new_context(
                 accept_downloads=True,
@@ -277,14 +277,14 @@ class PlaywrightBrowser:
                 reduced_motion="reduce",
                 proxy=(
                     {"server": self.options.proxy_url, "bypass": "<-loopback>"}
-                    if trust is Trust.REMOTE
+                    if trust is TrustLevel.REMOTE
                     else None
                 ),
             )
             await context.add_init_script(WATCH)
             return context
 
-    async def _warm(self, generation: _Generation, trust: Trust) -> None:
+    async def _warm(self, generation: _Generation, trust: TrustLevel) -> None:
         spares = generation.spares.setdefault(trust, [])
         with contextlib.suppress(Exception):  # a browser that died has nothing to warm
             while len(spares) < self.options.spares and generation.is_alive:

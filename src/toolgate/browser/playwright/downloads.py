@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolgate.browser.browser import Download, DownloadTooLarge, Extract
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import within
-from toolgate.browser.browser import Download, DownloadTooLarge, Extract
 
 if TYPE_CHECKING:
     from playwright.async_api import Download as PageDownload

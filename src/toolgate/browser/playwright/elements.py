@@ -5,16 +5,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolgate.browser.browser import ElementAbsent, Locator, NavigationTimedOut, PageError
 from toolgate.browser.page_scripts import CHOICE, FINDER, HERE, KIND
 from toolgate.browser.playwright.errors import ElementReplaced, is_gone_elsewhere
 from toolgate.browser.playwright.page import PlaywrightPage
-from toolgate.browser.browser import (
-    ElementAbsent,
-    Locator,
-    LocatorMode,
-    NavigationTimedOut,
-    PageError,
-)
+from toolgate.core.enums import LocatorMode
 
 if TYPE_CHECKING:
     from playwright.async_api import ElementHandle, Request

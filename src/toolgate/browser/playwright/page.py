@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolgate.browser.browser import PageCrashed, PageError
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import is_timeout, translated
-from toolgate.browser.browser import PageCrashed, PageError
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page

@@ -10,6 +10,16 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from toolgate.browser.browser import (
+    BrowserGone,
+    Degraded,
+    Extract,
+    ExtractOptions,
+    NavigationTimedOut,
+    PageCrashed,
+    PageError,
+    Picture,
+)
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.page_extract import (
     EXTRACTOR,
@@ -33,16 +43,6 @@ from toolgate.browser.playwright.errors import (
 from toolgate.browser.playwright.page import PlaywrightPage
 from toolgate.browser.playwright.pictures import drawn
 from toolgate.browser.proxy_verdicts import PROXY_STATUS
-from toolgate.browser.browser import (
-    BrowserGone,
-    Degraded,
-    Extract,
-    ExtractOptions,
-    NavigationTimedOut,
-    PageCrashed,
-    PageError,
-    Picture,
-)
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page, Response

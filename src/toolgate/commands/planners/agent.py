@@ -6,23 +6,22 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from toolgate.access.devices import Identity, session_of
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
-from toolgate.runs.revocations import REASON
+from toolgate.access.revocations import REASON
+from toolgate.commands.answers import Code, Problem
+from toolgate.commands.plans import Came, Done, Plan, Ticket, Waiting
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.access.devices import Identity, session_of
-from toolgate.runs.state import RunState, RunStatus
-from toolgate.runs.calls import CallStatus
-from toolgate.core.tools import Level, Outcome
-from toolgate.runs import records
-from toolgate.runs.runs import Runs
+from toolgate.core.enums import CallStatus, Level, Outcome, RunStatus
+from toolgate.http.bodies import check_id
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event
+from toolgate.runs import records
 from toolgate.runs.orchestrator import Invocation
-from toolgate.commands.answers import Code, Problem
-from toolgate.http.bodies import check_id
-from toolgate.commands.plans import Came, Done, Plan, Ticket, Waiting
+from toolgate.runs.runs import Runs
+from toolgate.runs.state import RunState
 
 
 @dataclass(frozen=True, slots=True)

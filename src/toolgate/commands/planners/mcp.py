@@ -9,19 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UnsetType
 
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.devices import Identity, session_of
 from toolgate.access.refusals import Forbidden
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import given
-from toolgate.tools.capabilities import Capability, Health
-from toolgate.access.devices import Identity, Kind, session_of
-from toolgate.core.errors import Unavailable
-from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
-from toolgate.core.clock import Clock
-from toolgate.tools.gate import ToolPipeline
-from toolgate.tools.upstream.catalogue import Upstreams
 from toolgate.commands.answers import Code, NotImplementedHere, Problem
-from toolgate.http.bodies import check_id
 from toolgate.commands.plans import (
     Came,
     Done,
@@ -32,6 +22,17 @@ from toolgate.commands.plans import (
     granted_level,
     run_one,
 )
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, HealthStatus, Level, Outcome
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.http.bodies import check_id
+from toolgate.tools.capabilities import Capability
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.upstream.catalogue import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class McpPlanner:
             raise Forbidden(f"{capability_id} is a system action: see /command/system")
         # Before the server is asked for anything: an expired or offline one is not spoken to.
         self._capability(capability_id)
-        if identity.scope.refusal(Kind.MCP, Level.READ):
-            raise Forbidden(identity.scope.refusal(Kind.MCP, Level.READ))
+        if identity.scope.refusal(CommandKind.MCP, Level.READ):
+            raise Forbidden(identity.scope.refusal(CommandKind.MCP, Level.READ))
         session = given(payload.session_id, given(command.session_key, ""))
         tool, name = await self._tool(
             capability_id, payload.action, session_of(identity.name, session) if session else ""
@@ -72,12 +73,12 @@ class McpPlanner:
 
         async def run(ticket: Ticket) -> Came:
             caller = caller_of(
-                identity, level=granted_level(identity, Kind.MCP, level), session=session
+                identity, level=granted_level(identity, CommandKind.MCP, level), session=session
             )
             request = ToolRequest(call_id(ticket, 0), name, args, caller)
 
             def done(output: ToolOutput) -> Done:
-                degraded = capability.status is Health.DEGRADED
+                degraded = capability.status is HealthStatus.DEGRADED
                 return _done(capability_id, payload.action, output, degraded=degraded)
 
             return await run_one(self.pipeline, request, ticket, done)

@@ -8,17 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UnsetType
 
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.devices import Identity
 from toolgate.access.refusals import Forbidden
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import given
-from toolgate.access.devices import Identity, Kind
-from toolgate.core.errors import Invalid
-from toolgate.core.tools import JsonValue, Level, ToolOutput, ToolRequest
-from toolgate.tools.definitions import REFUSED
-from toolgate.tools.engines.builtin.exec import may_be_set
-from toolgate.core.clock import Clock
-from toolgate.tools.gate import ToolPipeline
 from toolgate.commands.answers import Code, NotImplementedHere, Problem
 from toolgate.commands.plans import (
     Came,
@@ -30,6 +21,16 @@ from toolgate.commands.plans import (
     granted_level,
     run_one,
 )
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, Level
+from toolgate.core.errors import Invalid
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.definitions import REFUSED
+from toolgate.tools.engines.builtin.exec import may_be_set
+from toolgate.tools.gate import ToolPipeline
 
 ARGS: Final[dict[wire.SystemAction, type[Any]]] = {
     wire.SystemAction.EXEC: wire.ExecArgs,
@@ -67,12 +68,12 @@ class SystemPlanner:
         args = _tool_args(action, payload)
         terms = self.capabilities.get(action)
         signs = terms is not None and terms.level is Level.SIGN
-        level = Level.SIGN if signs else Level(wire.ACTION_LEVELS[action])
+        level = Level.SIGN if signs else wire.ACTION_LEVELS[action]
         session = given(payload.session_id, given(command.session_key, ""))
 
         async def run(ticket: Ticket) -> Came:
             caller = caller_of(
-                identity, level=granted_level(identity, Kind.SYSTEM, level), session=session
+                identity, level=granted_level(identity, CommandKind.SYSTEM, level), session=session
             )
             request = ToolRequest(call_id(ticket, 0), action.value, args, caller)
             started = self.clock.monotonic()

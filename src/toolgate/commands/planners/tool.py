@@ -6,15 +6,10 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from toolgate.access.devices import Identity
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import given
-from toolgate.access.devices import Identity, Kind
-from toolgate.core.tools import JsonValue, Level, ToolOutput, ToolRequest
-from toolgate.tools.gate import Answer, Denied, Pending, Ran, ToolPipeline
 from toolgate.commands.answers import Code, Problem
-from toolgate.http.bodies import check_id
 from toolgate.commands.plans import (
     Came,
     Done,
@@ -25,6 +20,12 @@ from toolgate.commands.plans import (
     denied,
     first_waiting,
 )
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import given
+from toolgate.core.enums import CommandKind, Level, Outcome
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.http.bodies import check_id
+from toolgate.tools.gate import Answer, Denied, Pending, Ran, ToolPipeline
 
 LevelOf = Callable[[str], Level | None]  # None: nobody has such a tool
 CapabilityOf = Callable[[str], str]  # whose MCP server has a tool; empty: nobody's
@@ -53,7 +54,7 @@ class ToolPlanner:
                 raise Forbidden(f"there is no tool {call.name[:80]}")
             levels.append(level)
         servers = [server for call in calls if (server := self.capability_of(call.name))]
-        if servers and (outside := identity.scope.refusal(Kind.MCP, Level.READ)):
+        if servers and (outside := identity.scope.refusal(CommandKind.MCP, Level.READ)):
             raise Forbidden(outside)
         session = given(command.session_key, "")
         names = [call.name for call in calls]
@@ -93,7 +94,7 @@ class ToolPlanner:
     def _may(self, identity: Identity, call: wire.ToolCall, level: Level) -> bool:
         """Whether the caller may do this still: the calls before it may have taken long."""
         known = self.registry.identity(identity.name)
-        if known is None or known.scope.refusal(Kind.TOOL, level):
+        if known is None or known.scope.refusal(CommandKind.TOOL, level):
             return False
         return not self.capability_of(call.name) or known.scope.mcp
 
@@ -144,7 +145,7 @@ def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
                 success=False,
                 data=told if output.data is None else _data(output),
                 error=output.stderr or f"exit code {output.exit_code}",
-                outcome=wire.Outcome(output.outcome),
+                outcome=output.outcome,
             )
         case Denied():
             return wire.ToolCallResult(
@@ -153,7 +154,7 @@ def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
                 success=False,
                 data=UNSET,
                 error=f"{Code.PERMISSION_DENIED}: {answer.reason}",
-                outcome=wire.Outcome.NOT_STARTED,
+                outcome=Outcome.NOT_STARTED,
             )
         case Pending():  # pragma: no cover - a command that waits has no results yet
             raise AssertionError(answer)

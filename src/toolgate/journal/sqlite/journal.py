@@ -15,6 +15,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from toolgate.core.clock import Clock
+from toolgate.core.errors import Unavailable
+from toolgate.journal.bus import Bus
+from toolgate.journal.journal import Event, Head, Operation, Row
 from toolgate.journal.sqlite.home_lock import HomeLock
 from toolgate.journal.sqlite.schema import (
     HEAD,
@@ -24,10 +28,6 @@ from toolgate.journal.sqlite.schema import (
     open_for_reading,
 )
 from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
-from toolgate.core.errors import Unavailable
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Event, Head, Operation, Row
 
 log = logging.getLogger(__name__)
 

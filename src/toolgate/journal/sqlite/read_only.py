@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
-from toolgate.journal.sqlite.schema import HEAD, from_sqlite, open_for_reading
 from toolgate.core.errors import NotFound
 from toolgate.journal.journal import Event, Head
+from toolgate.journal.sqlite.schema import HEAD, from_sqlite, open_for_reading
 
 JOURNAL_FILE: Final = "journal.db"
 _EVENTS: Final = (

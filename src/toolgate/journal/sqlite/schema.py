@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolgate.journal.sqlite.clean_shutdown_marker import Witness, witness_path
 from toolgate.core.errors import Damaged, Misconfigured, Unavailable
+from toolgate.journal.sqlite.clean_shutdown_marker import Witness, witness_path
 
 APPLICATION_ID: Final = 0x54474A4C  # "TGJL", in the file's header
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

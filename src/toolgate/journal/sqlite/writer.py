@@ -17,6 +17,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
+from toolgate.core.clock import Clock
+from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
+from toolgate.journal.journal import Append, Delete, Event, Fence, Operation, Put
 from toolgate.journal.sqlite.schema import (
     LAST,
     OpenFile,
@@ -24,9 +27,6 @@ from toolgate.journal.sqlite.schema import (
     mark_clean,
     write_meta,
 )
-from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Append, Delete, Event, Fence, Operation, Put
 
 log = logging.getLogger(__name__)
 

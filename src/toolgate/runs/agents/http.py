@@ -8,13 +8,13 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from toolgate.http import sse
-from toolgate.http.keepalive import kept_alive
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import MAX_INT, UNREADABLE, given
-from toolgate.secrets.redaction import RedactingStream
-from toolgate.runs.agents.registry import External
+from toolgate.http import sse
+from toolgate.http.keepalive import kept_alive
 from toolgate.runs.agents.agent import AgentFailed, EndTurn, Note, Say, Step, Transcript, Usage
+from toolgate.runs.agents.registry import External
+from toolgate.secrets.redaction import RedactingStream
 
 CONNECT_S: Final = 5.0
 FAILED: Final = wire.ErrorCode.AGENT_FAILED.value

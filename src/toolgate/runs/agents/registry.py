@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toolgate.core.errors import Conflict, Invalid, NotFound
-from toolgate.runs.agents.agent import Agent
 from toolgate.journal.journal import Delete, Journal, Put
+from toolgate.runs.agents.agent import Agent
 from toolgate.secrets.seal import Seal
 
 AGENTS: Final = "agents"

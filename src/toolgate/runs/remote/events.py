@@ -11,9 +11,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from toolgate.http.sse import SseEvent, SseParser
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
+from toolgate.http.sse import SseEvent, SseParser
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
 

@@ -16,20 +16,21 @@ from weakref import WeakValueDictionary
 import aiohttp
 import msgspec
 
-from toolgate.runs.remote import records as rows
-from toolgate.http.keepalive import kept_alive
-from toolgate.runs.remote.events import Garbage, batches, first_events, told_of
-from toolgate.runs.remote.records import RemoteRuns, RunRow, WaitingRow
-from toolgate.http.sse import SseEvent, SseParser, TooLong
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
+from toolgate.core.enums import ApprovalStatus, Decision, RunStatus
+from toolgate.core.errors import Conflict, Invalid, NotFound, ToolgateError, Unavailable
+from toolgate.core.ids import NewId
+from toolgate.core.tools import Tool
+from toolgate.http.keepalive import kept_alive
+from toolgate.http.sse import SseEvent, SseParser, TooLong
+from toolgate.journal.journal import Row
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
-from toolgate.core.errors import Conflict, Invalid, NotFound, ToolgateError, Unavailable
-from toolgate.core.tools import Tool
-from toolgate.ports.ids import NewId
-from toolgate.journal.journal import Row
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.remote import records as rows
+from toolgate.runs.remote.events import Garbage, batches, first_events, told_of
+from toolgate.runs.remote.records import RemoteRuns, RunRow, WaitingRow
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ RETRY_MS: Final = 5_000  # before an orchestrator that was away is told again
 BESIDE: Final = frozenset({deliveries.TOOL_REQUEST, deliveries.APPROVAL_REQUIRED, deliveries.STATE})
 NETWORK: Final = (aiohttp.ClientError, TimeoutError, OSError)
 VERDICTS: Final = {
-    wire.Decision.APPROVE: wire.ApprovalStatus.APPROVED.value,
-    wire.Decision.REJECT: wire.ApprovalStatus.REJECTED.value,
+    Decision.APPROVE: ApprovalStatus.APPROVED.value,
+    Decision.REJECT: ApprovalStatus.REJECTED.value,
 }
 CALL_ENDS: Final = frozenset({"SUCCEEDED", "FAILED", "TIMEOUT", "BLOCKED", "REJECTED"})
 APPROVAL_ENDS: Final = frozenset({"APPROVED", "REJECTED", "EXPIRED"})
@@ -342,7 +343,7 @@ class HttpOrchestrator:
         if deciding is not None:  # someone of ours was first: what comes of it stands
             stands = await asyncio.shield(deciding)
             raise Conflict(f"approval {approval_id} is {stands.lower()} already")
-        decision = wire.Decision.APPROVE if approve else wire.Decision.REJECT
+        decision = Decision.APPROVE if approve else Decision.REJECT
         body = wire.ApprovalDecide(decision, reason, decided_by)
         deciding = asyncio.create_task(self._decide(row, found, body))
         self._deciding[approval_id] = deciding
@@ -402,7 +403,7 @@ class HttpOrchestrator:
             if run.ended:
                 return
             await asyncio.sleep(CANCELLED_S / LOOKS)
-        if status == wire.RunStatus.DONE:
+        if status == RunStatus.DONE:
             members = {"run_id": run_id, "usage": {}}
             await self.runs.tell(run_id, run, [Delivery(deliveries.DONE, run_id, members)])
         else:
@@ -414,7 +415,7 @@ class HttpOrchestrator:
                 name=tool.name,
                 description=tool.description,
                 input_schema=dict(tool.schema),
-                level=wire.Level(tool.level),
+                level=tool.level,
                 repeatable=tool.repeatable,
             )
             for tool in tools

@@ -14,14 +14,13 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from toolgate.contracts.wire import MAX_INT
-from toolgate.runs import deliveries
-from toolgate.runs.deliveries import Delivery
-from toolgate.core.errors import Conflict, NotFound
-from toolgate.runs import records
-from toolgate.runs.retention import Sweep
 from toolgate.core.clock import Clock
-from toolgate.ports.dispatcher import Dispatcher
+from toolgate.core.errors import Conflict, NotFound
+from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.runs import deliveries, records
+from toolgate.runs.deliveries import Delivery
+from toolgate.runs.retention import Sweep
 
 RUNS: Final = "remote_runs"
 OPEN: Final = "remote_open"

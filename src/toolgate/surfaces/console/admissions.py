@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import msgspec
 from starlette.requests import Request
 
-from toolgate.tools.capabilities import Capability, Health, Server
 from toolgate.access.devices import Scope
+from toolgate.access.ratelimit import Rate
+from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.ids import is_path_safe
-from toolgate.access.ratelimit import Rate
-from toolgate.core.tools import Level
 from toolgate.surfaces.console.parts import OPERATOR, Admission, Answer, Parts, body_of
+from toolgate.tools.capabilities import Capability, Server
 
 
 class Named(msgspec.Struct):
@@ -146,7 +146,7 @@ class AdmissionPages:
             level=terms.level,
             updated_at=self.parts.clock.now_ms(),
             rate=None if terms.rate is None else Rate(terms.rate),
-            status=Health.HEALTHY if known is None else known.status,
+            status=HealthStatus.HEALTHY if known is None else known.status,
             version="" if known is None else known.version,
             owner=OPERATOR,
             expires_at=None if known is None else known.expires_at,

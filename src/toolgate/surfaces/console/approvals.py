@@ -8,11 +8,11 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.tools.approvals import Approval
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.tools import approval_records as kept
 from toolgate.runs import records
 from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
+from toolgate.tools import approval_records as kept
+from toolgate.tools.approvals import Approval
 
 SHOWN: Final = 200  # of those that wait, the oldest: each with its whole call
 RECENT: Final = 50

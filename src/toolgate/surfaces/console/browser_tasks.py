@@ -7,16 +7,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import Unavailable
-from toolgate.tasks.state import TaskFailed, Trust
 from toolgate.surfaces.console.parts import Answer, Parts, body_of, whole
 from toolgate.tasks.artifacts import Artifact
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.toolset import Asker, Call, Toolset
 
 # A page is a stranger: what came from one is never shown as a document of ours.
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp"})
 SANDBOX: Final = "sandbox; default-src 'none'"
-AS_OPERATOR: Final = Call(Asker(Trust.REMOTE, client="console"))
+AS_OPERATOR: Final = Call(Asker(TrustLevel.REMOTE, client="console"))
 
 
 class NewTask(msgspec.Struct):

@@ -12,7 +12,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.http import asgi
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -22,11 +21,12 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
+from toolgate.http import asgi
 from toolgate.policy.model import InvalidPolicy
-from toolgate.tasks.state import TaskFailed
 from toolgate.surfaces.console.pages import HEADERS
 from toolgate.surfaces.console.parts import Handle
 from toolgate.surfaces.console.sign_in import COOKIE, SignIn, TooManyAttempts
+from toolgate.tasks.state import TaskFailed
 
 log = logging.getLogger(__name__)
 

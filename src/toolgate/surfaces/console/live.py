@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolgate.http import asgi
-from toolgate.runs.deliveries import DELTA, STATE
-from toolgate.tools import approval_records as approvals
-from toolgate.runs import records
-from toolgate.journal.journal import Event
 from toolgate.journal.following import follow
+from toolgate.journal.journal import Event
+from toolgate.runs import records
+from toolgate.runs.deliveries import DELTA, STATE
 from toolgate.surfaces.console.approvals import shown_approval
 from toolgate.surfaces.console.parts import Parts
+from toolgate.tools import approval_records as approvals
 
 RUN: Final = "run/"
 SESSION: Final = "session/"

@@ -6,10 +6,9 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from toolgate.evidence import audit
+from toolgate.evidence import audit, evidence
 from toolgate.runs import records
 from toolgate.runs.records import RunLine
-from toolgate.evidence import evidence
 from toolgate.surfaces.console.parts import COUNTED, Answer, Parts
 
 HOUR_MS: Final = 3_600_000

@@ -7,25 +7,25 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from toolgate.http import asgi
-from toolgate.tools.capability_registry import Capabilities
 from toolgate.access.pairing import Pairing
 from toolgate.access.registry import Registry
 from toolgate.contracts.wire import UNREADABLE
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid
-from toolgate.policy.model import Policy
 from toolgate.core.tools import JsonValue
-from toolgate.tools.approval_records import Approvals
 from toolgate.evidence.audit import AuditEntry, AuditLog
-from toolgate.tools.simulation import Simulation
-from toolgate.tools.targets.registry import Targets
+from toolgate.http import asgi
+from toolgate.journal.bus import Bus
+from toolgate.journal.journal import Journal, Operation
+from toolgate.policy.model import Policy
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Journal, Operation
-from toolgate.tools.gate import ToolPipeline
 from toolgate.tasks.toolset import Toolset
+from toolgate.tools.approval_records import Approvals
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.simulation import Simulation
+from toolgate.tools.targets.registry import Targets
 
 OPERATOR: Final = "operator"  # the name under which the console decides and is audited
 MAX_PAGE: Final = 200

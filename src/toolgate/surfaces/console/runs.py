@@ -8,17 +8,17 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
-from toolgate.runs.deliveries import DELTA, STATE
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.runs.state import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
-from toolgate.runs.calls import CallState
-from toolgate.tools.ledger import APPROVAL_ARTIFACT
-from toolgate.runs import records
-from toolgate.runs.conversations import retracted
-from toolgate.runs.records import RunLine
 from toolgate.evidence import evidence
 from toolgate.journal.journal import Event
+from toolgate.runs import records
+from toolgate.runs.calls import CallState
+from toolgate.runs.conversations import retracted
+from toolgate.runs.deliveries import DELTA, STATE
+from toolgate.runs.records import RunLine
+from toolgate.runs.state import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
 from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, body_of, clipped, whole
+from toolgate.tools.ledger import APPROVAL_ARTIFACT
 
 SCANNED: Final = 5_000  # rows that one search looks at; the page goes on from there
 GROUPS: Final = {

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from toolgate.http import asgi
 from toolgate.core.errors import Refused
+from toolgate.http import asgi
 from toolgate.surfaces.console.admissions import AdmissionPages
 from toolgate.surfaces.console.approvals import ApprovalPages
 from toolgate.surfaces.console.browser_tasks import TaskPages

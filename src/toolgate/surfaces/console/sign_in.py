@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-from toolgate.core.errors import Refused
 from toolgate.core.clock import Clock
+from toolgate.core.errors import Refused
 from toolgate.journal.journal import Delete, Journal, Put
 
 COOKIE: Final = "toolgate_console"

@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from toolgate.core.errors import Invalid
 from toolgate.core.ids import is_path_safe
-from toolgate.tools.targets.targets import Change
-from toolgate.tools.targets.registry import public
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
+from toolgate.tools.targets.registry import public
+from toolgate.tools.targets.targets import Change
 
 
 class Wanted(msgspec.Struct, rename="camel"):

@@ -9,14 +9,14 @@ import msgspec
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid
 from toolgate.core.tools import Caller, ToolRequest
+from toolgate.evidence.evidence import Evidence, Scalar
+from toolgate.journal.journal import Journal, Operation
 from toolgate.tools.episodes import search_episodes
 from toolgate.tools.files import FileArtifact, FileArtifacts, is_file
 from toolgate.tools.pipeline import Pipeline
-from toolgate.core.clock import Clock
-from toolgate.evidence.evidence import Evidence, Scalar
-from toolgate.journal.journal import Journal, Operation
 
 _REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _NO_CTX: Final = wire.Ctx()

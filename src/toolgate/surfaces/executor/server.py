@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate.http import asgi
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError
+from toolgate.http import asgi
 from toolgate.surfaces.executor.executor import Executor
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
 
 Keep = Callable[[bytes], Awaitable[wire.StoredArtifact]]
 
-LARGEST_UPLOAD: Final = 32 * 1024 * 1024  # of a file that is kept (execution/file_artifacts.py)
+LARGEST_UPLOAD: Final = 32 * 1024 * 1024  # of a file that is kept (tools/files.py)
 FILES: Final = "files/"
 JSON_TYPE: Final = "application/json"
 BYTES_TYPE: Final = "application/octet-stream"

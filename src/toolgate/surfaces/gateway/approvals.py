@@ -5,25 +5,18 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from toolgate.access.devices import Identity, Who
 from toolgate.access.refusals import Forbidden
+from toolgate.commands.answers import Code, Problem, Result
+from toolgate.commands.planners.tool import LevelOf
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_INT
-from toolgate.tools.approvals import Approval, ApprovalStatus
-from toolgate.access.devices import Identity, Who
-from toolgate.core.tools import Level
-from toolgate.tools.approval_records import ASKED, Approvals
-from toolgate.tools.approval_records import COLLECTION as APPROVALS
-from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
-from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
-from toolgate.tools.approval_records import decode as decode_approval
+from toolgate.core.clock import Clock
+from toolgate.core.enums import ApprovalStatus, Decision, Level
+from toolgate.http.bodies import check_id
+from toolgate.journal.journal import Journal
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Journal
-from toolgate.tools.gate import ToolPipeline
-from toolgate.commands.answers import Code, Problem, Result
-from toolgate.http.bodies import check_id
-from toolgate.commands.planners.tool import LevelOf
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
@@ -34,6 +27,13 @@ from toolgate.surfaces.gateway.routes import (
     page_limit,
     whole,
 )
+from toolgate.tools.approval_records import ASKED, Approvals
+from toolgate.tools.approval_records import COLLECTION as APPROVALS
+from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
+from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
+from toolgate.tools.approval_records import decode as decode_approval
+from toolgate.tools.approvals import Approval
+from toolgate.tools.gate import ToolPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class ApprovalRoutes:
         approval_id = check_id("approvalId", call.path["approvalId"])
         approval = await self.approvals.get(approval_id)
         self._check(call.caller, approval)
-        approve = wanted.decision is wire.Decision.APPROVE
+        approve = wanted.decision is Decision.APPROVE
         # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
         if await self.journal.get(records.RUN_APPROVALS, approval_id) is not None:
             # A run waits for it: it is the orchestrator that lets the run go on.

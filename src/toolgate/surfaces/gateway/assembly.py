@@ -6,45 +6,46 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolgate.commands.keys import KEYS, RATES, Keys, RateLimits
 from toolgate.access.audit import Records as Evidence
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.pairing import PAIRINGS, Pairing
-from toolgate.access.registry import Registry
-from toolgate.runs.revocations import REVOCATIONS, Revocations
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.tools.capabilities import PLAYWRIGHT_SCOPE, Capability
-from toolgate.access.devices import Kind
+from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
-from toolgate.core.tools import Level
-from toolgate.evidence.audit import AuditLog
-from toolgate.runs import records
-from toolgate.runs.runs import Runs
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
-from toolgate.journal.journal import Journal, Row
-from toolgate.tools.gate import ToolPipeline
-from toolgate.secrets.seal import Seal
-from toolgate.tools.upstream.catalogue import Upstreams
-from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
+from toolgate.access.registry import Registry
+from toolgate.access.revocations import REVOCATIONS
+from toolgate.commands.commands import Commands
+from toolgate.commands.interruptions import Interruptions
+from toolgate.commands.keys import KEYS, Keys
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.commands.planners.mcp import McpPlanner, OwnServer
-from toolgate.commands.records import Records
-from toolgate.surfaces.gateway.command_routes import CommandRoutes
-from toolgate.commands.states import OPEN, STATES, States
 from toolgate.commands.planners.system import SystemPlanner
 from toolgate.commands.planners.tool import LevelOf, ToolPlanner
-from toolgate.commands.commands import Commands
+from toolgate.commands.records import Records
+from toolgate.commands.states import OPEN, STATES, States
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, Level
+from toolgate.core.ids import NewId
+from toolgate.evidence.audit import AuditLog
+from toolgate.journal.bus import Bus
+from toolgate.journal.journal import Journal, Row
+from toolgate.runs import records
+from toolgate.runs.revocations import Revocations
+from toolgate.runs.runs import Runs
+from toolgate.secrets.seal import Seal
 from toolgate.surfaces.gateway.authentication import Doors
+from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
+from toolgate.surfaces.gateway.command_routes import CommandRoutes
 from toolgate.surfaces.gateway.events import Events, health_event
-from toolgate.commands.interruptions import Interruptions
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.surfaces.gateway.v2 import Verify
+from toolgate.tools.capabilities import PLAYWRIGHT_SCOPE, Capability
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.upstream.catalogue import Upstreams
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Foundations:
 
 
 SYSTEM_CAPABILITIES: Final = tuple(
-    Capability(str(action), "system", Level(level), updated_at=0)
+    Capability(str(action), "system", level, updated_at=0)
     for action, level in wire.ACTION_LEVELS.items()
 )
 
@@ -182,18 +183,20 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
-            Kind.AGENT: AgentPlanner(on.runs, on.bus, registry),
-            Kind.TOOL: ToolPlanner(
+            CommandKind.AGENT: AgentPlanner(on.runs, on.bus, registry),
+            CommandKind.TOOL: ToolPlanner(
                 on.pipeline,
                 on.level_of,
                 on.upstreams.capability_of,
                 registry,
                 lambda tool: own_tools.get(tool, ""),
             ),
-            Kind.SYSTEM: SystemPlanner(
+            CommandKind.SYSTEM: SystemPlanner(
                 on.pipeline, lambda name: on.level_of(name) is not None, on.clock, capabilities
             ),
-            Kind.MCP: McpPlanner(on.pipeline, capabilities, on.upstreams, on.clock, on.own_servers),
+            CommandKind.MCP: McpPlanner(
+                on.pipeline, capabilities, on.upstreams, on.clock, on.own_servers
+            ),
         },
         rate=options.rate,
         wake_at=on.wake_at,

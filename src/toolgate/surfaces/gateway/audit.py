@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from toolgate.commands.answers import Result
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.evidence.audit import AuditLog, AuditQuery
-from toolgate.commands.answers import Result
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from toolgate.access.devices import Contact, Identity, Who
 from toolgate.access.pairing import Pairing
 from toolgate.access.refusals import AuthRequired, Forbidden
 from toolgate.access.registry import Credentials, Registry
-from toolgate.http.asgi import LOCAL_NAMES, host_name
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Contact, Identity, Who
+from toolgate.http.asgi import LOCAL_NAMES, host_name
 from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from msgspec import UnsetType
 
-from toolgate.tools.capability_registry import Capabilities
-from toolgate.access.refusals import Forbidden
-from toolgate.contracts import gateway_v1 as wire
 from toolgate.access.devices import Who
-from toolgate.core.tools import Level
-from toolgate.core.clock import Clock
+from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import Result
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import Level
 from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import capability_in, capability_out
+from toolgate.tools.capability_registry import Capabilities
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from toolgate.access.refusals import InvalidToken
 from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Kind
 from toolgate.commands.answers import Result
-from toolgate.http.bodies import check_id
 from toolgate.commands.states import States
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.enums import CommandKind
+from toolgate.http.bodies import check_id
 from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route, elsewhere, seconds
 
 
@@ -30,7 +30,7 @@ class CommandRoutes:
                 None,
                 v2="command.agent",
                 takes=wire.AgentCommand,
-                command=Kind.AGENT,
+                command=CommandKind.AGENT,
             ),
             Route(
                 "POST",
@@ -41,7 +41,7 @@ class CommandRoutes:
                 None,
                 v2="command.tool",
                 takes=wire.ToolCommand,
-                command=Kind.TOOL,
+                command=CommandKind.TOOL,
             ),
             Route(
                 "POST",
@@ -52,7 +52,7 @@ class CommandRoutes:
                 None,
                 v2="command.system",
                 takes=wire.SystemCommand,
-                command=Kind.SYSTEM,
+                command=CommandKind.SYSTEM,
             ),
             Route(
                 "POST",
@@ -63,7 +63,7 @@ class CommandRoutes:
                 None,
                 v2="command.mcp",
                 takes=wire.McpCommand,
-                command=Kind.MCP,
+                command=CommandKind.MCP,
             ),
             Route(
                 "GET",

@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.http import asgi
+from toolgate.access.devices import Identity
 from toolgate.access.refusals import InvalidToken
 from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.tools.capabilities import Health
-from toolgate.access.devices import Identity
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Append, Event, Journal, NewEvent
-from toolgate.journal.following import follow
 from toolgate.commands.answers import Code, Extra, Problem, Result
-from toolgate.commands.records import STREAM
+from toolgate.commands.records import STREAM, gateway_event
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import HealthStatus
+from toolgate.http import asgi
+from toolgate.journal.bus import Bus
+from toolgate.journal.following import follow
+from toolgate.journal.journal import Append, Event, Journal
 from toolgate.surfaces.gateway.routes import (
     Access,
     Call,
@@ -56,22 +56,6 @@ def event_of(event: Event) -> wire.Event:
     )
 
 
-def gateway_event(
-    kind: wire.EventType,
-    status: wire.EventStatus,
-    message: str,
-    *,
-    source: str = "gateway",
-    duration_ms: int | None = None,
-    metadata: dict[str, Any] | None = None,
-) -> Append:
-    body: dict[str, Any] = {"status": status, "source": source, "message": message}
-    if duration_ms is not None:
-        body["durationMs"] = duration_ms
-    body["metadata"] = metadata or {}
-    return Append(STREAM, [NewEvent(kind, wire.encode(body))])
-
-
 def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None) -> Append:
     """A step of the heartbeat or of a cron entry, as the scheduler tells it."""
     return gateway_event(
@@ -83,9 +67,9 @@ def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None
     )
 
 
-def health_event(capability_id: str, health: Health) -> Append:
+def health_event(capability_id: str, health: HealthStatus) -> Append:
     """That a capability does better or worse than it did."""
-    sound = health is Health.HEALTHY
+    sound = health is HealthStatus.HEALTHY
     return gateway_event(
         wire.EventType.HEALTH,
         wire.EventStatus.SUCCEEDED if sound else wire.EventStatus.FAILED,

@@ -6,13 +6,13 @@ import contextlib
 from starlette.authentication import SimpleUser
 from starlette.responses import Response
 
-from toolgate.http import asgi
-from toolgate.access.refusals import Forbidden, InvalidToken
 from toolgate.access.devices import Identity, Who
+from toolgate.access.refusals import Forbidden, InvalidToken
 from toolgate.commands.answers import EXPECTED, failure, problem_of
+from toolgate.http import asgi
+from toolgate.http.traces import trace_id_of
 from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.routes import Access
-from toolgate.http.traces import trace_id_of
 
 
 class Guarded:

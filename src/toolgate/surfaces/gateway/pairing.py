@@ -7,14 +7,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from toolgate.access.audit import Trail
+from toolgate.access.devices import Scope, Service
 from toolgate.access.pairing import Pairing
 from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Scope, Service
-from toolgate.core.tools import JsonValue
-from toolgate.journal.journal import Operation
 from toolgate.commands.answers import Extra, Result
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.tools import JsonValue
 from toolgate.http.bodies import check_id
+from toolgate.journal.journal import Operation
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import pending_out, scope_in, scope_out
 

@@ -7,12 +7,12 @@ from typing import Protocol
 from msgspec import UnsetType
 
 from toolgate.access.audit import Trail
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.policy.model import Policy
-from toolgate.tools.simulation import Simulation
-from toolgate.journal.journal import Journal
 from toolgate.commands.answers import Result
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.journal.journal import Journal
+from toolgate.policy.model import Policy
 from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
+from toolgate.tools.simulation import Simulation
 
 
 class PolicyInForce(Protocol):

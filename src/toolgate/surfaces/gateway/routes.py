@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Identity, Kind
+from toolgate.access.devices import Identity
 from toolgate.commands.answers import Code, Problem, Result
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.enums import CommandKind
 
 LONGEST_WAIT_S: Final = float(wire.MAX_WAIT_S)
 DEFAULT_PAGE: Final = 50
@@ -68,8 +69,7 @@ class Route:
     query: tuple[Parameter, ...] = ()
     statuses: tuple[int, ...] = (200,)
     bare: bool = False
-    tag: str = ""
-    command: Kind | None = None
+    command: CommandKind | None = None
     stream: bool = False  # its answer is events that go on
 
     @property

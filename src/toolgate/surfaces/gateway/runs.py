@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.runs import records
-from toolgate.journal.journal import Journal
 from toolgate.commands.answers import Result
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.journal.journal import Journal
+from toolgate.runs import records
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,

@@ -17,16 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.http import asgi
 from toolgate.access.audit import Trail
-from toolgate.access.refusals import Forbidden
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.contracts.wire import UNREADABLE
-from toolgate.access.devices import Identity, Kind
-from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Rate, spend
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Journal
+from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import (
     EXPECTED,
     Code,
@@ -36,15 +30,22 @@ from toolgate.commands.answers import (
     problem_of,
     success,
 )
-from toolgate.http.bodies import canonical
-from toolgate.commands.reading import Asked
 from toolgate.commands.commands import Commands
-from toolgate.surfaces.gateway.docs_page import DOCS_PATH, docs_page
+from toolgate.commands.reading import Asked
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import UNREADABLE
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind
+from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.http import asgi
+from toolgate.http.bodies import canonical
+from toolgate.http.traces import trace_id_of
+from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.authentication import Doors, RawHeaders, text
+from toolgate.surfaces.gateway.docs_page import DOCS_PATH, docs_page
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.openapi import OPENAPI_PATH, document
 from toolgate.surfaces.gateway.routes import Access, Call, Route
-from toolgate.http.traces import trace_id_of
 from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ class Gateway:
         return True
 
     async def _command(
-        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
+        self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> Reply:
         try:
             identity = await self._identify(Access.CALLER, headers, scope)
@@ -205,7 +206,7 @@ class Gateway:
         return raw
 
     async def _note_refusal(
-        self, kind: Kind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
+        self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
     ) -> None:
         """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
         ip = _ip(scope)

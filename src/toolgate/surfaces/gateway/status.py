@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import msgspec
 
 from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import Kind
-from toolgate.tools.targets.health import TargetHealth
-from toolgate.core.clock import Clock
 from toolgate.commands.answers import Extra, Result
 from toolgate.commands.states import States
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.clock import Clock
+from toolgate.core.enums import CommandKind, HealthStatus
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import device_out
+from toolgate.tools.targets.health import TargetHealth
 
 OpenRuns = Callable[[], Awaitable[Sequence[wire.InFlight]]]
 LastAt = Callable[[str], int | None]  # of `heartbeat` or `cron`
@@ -70,7 +70,7 @@ class StatusRoutes:
 
     async def _status(self, _: Call) -> Result:
         targets = [_target_out(each) for each in await self.targets()]
-        sound = all(one.status is wire.CapabilityStatus.HEALTHY for one in targets)
+        sound = all(one.status is HealthStatus.HEALTHY for one in targets)
         status = wire.Status(
             version=self.version,
             health="ok" if sound else "degraded",
@@ -88,13 +88,13 @@ class StatusRoutes:
         return Result(status, Extra(bare=True))
 
     async def _running(self) -> wire.Running:
-        of_kind: dict[Kind, list[wire.InFlight]] = {kind: [] for kind in Kind}
+        of_kind: dict[CommandKind, list[wire.InFlight]] = {kind: [] for kind in CommandKind}
         for kind, flight in list(self.states.in_flight.values()):
             of_kind[kind].append(flight)
         return wire.Running(
             agent=list(await self.open_runs()),  # whichever door they came in by
-            tool=[*of_kind[Kind.TOOL], *of_kind[Kind.SYSTEM]],
-            mcp=of_kind[Kind.MCP],
+            tool=[*of_kind[CommandKind.TOOL], *of_kind[CommandKind.SYSTEM]],
+            mcp=of_kind[CommandKind.MCP],
         )
 
 
@@ -102,7 +102,7 @@ def _target_out(health: TargetHealth) -> wire.TargetHealth:
     reason = health.detail.get("reason")
     return wire.TargetHealth(
         target_id=health.target_id,
-        status=wire.CapabilityStatus(health.condition),
+        status=health.condition,
         checked_at=health.checked_at,
         circuit_open=health.circuit_open,
         error=str(reason) if reason else msgspec.UNSET,

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from msgspec import UNSET, UnsetType
 
 from toolgate.access.audit import Trail
+from toolgate.commands.answers import Code, Problem, Result
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.ids import is_path_safe
-from toolgate.tools.targets.targets import Change, Target
-from toolgate.tools.targets.registry import Targets
 from toolgate.journal.journal import Operation
-from toolgate.commands.answers import Code, Problem, Result
 from toolgate.surfaces.gateway.routes import Access, Call, Route
+from toolgate.tools.targets.registry import Targets
+from toolgate.tools.targets.targets import Change, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _target(target: Target) -> wire.ExecutionTarget:
     return wire.ExecutionTarget(
         target_id=target.id,
         tenant_id=target.tenant,
-        kind=wire.TargetKind(target.kind),
+        kind=target.kind,
         has_auth_token=bool(target.auth_token),
         is_default=target.is_default,
         enabled=target.enabled,

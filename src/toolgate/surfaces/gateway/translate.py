@@ -1,19 +1,18 @@
 """Between the wire's words and the domain's."""
 
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
+from toolgate.access.devices import Device, Pending, Scope
+from toolgate.access.ratelimit import Rate
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.tools.capabilities import Capability, Health, Server
-from toolgate.access.devices import Device, Pending, Scope
 from toolgate.core.errors import Invalid
-from toolgate.access.ratelimit import Rate
-from toolgate.core.tools import Level
+from toolgate.tools.capabilities import Capability, Server
 
 
 def scope_in(scope: wire.Scope) -> Scope:
     return Scope(
-        Level(scope.tools),
+        scope.tools,
         system=scope.system,
         mcp=scope.mcp,
         agent=scope.agent,
@@ -23,7 +22,7 @@ def scope_in(scope: wire.Scope) -> Scope:
 
 def scope_out(scope: Scope) -> wire.Scope:
     return wire.Scope(
-        tools=wire.Level(scope.tools),
+        tools=scope.tools,
         system=scope.system,
         mcp=scope.mcp,
         agent=scope.agent,
@@ -55,13 +54,13 @@ def capability_in(wanted: wire.CapabilityRegister, *, now: int) -> Capability:
     return Capability(
         capability_id=wanted.capability_id,
         scope=wanted.scope,
-        level=Level(wanted.level),
+        level=wanted.level,
         updated_at=now,
         rate=_rate(wanted.rate_limit),
         version=wanted.version,
         owner=wanted.owner,
         expires_at=wanted.expires_at,
-        status=Health(wanted.status),
+        status=wanted.status,
         server=None if isinstance(wanted.server, UnsetType) else server_in(wanted.server),
     )
 
@@ -83,14 +82,14 @@ def capability_out(capability: Capability) -> wire.Capability:
     return wire.Capability(
         capability_id=capability.capability_id,
         scope=capability.scope,
-        level=wire.Level(capability.level),
+        level=capability.level,
         rate_limit=None
         if rate is None
         else wire.RateLimit(limit=rate.limit, window_ms=rate.window_ms),
         version=capability.version,
         owner=capability.owner,
         expires_at=capability.expires_at,
-        status=wire.CapabilityStatus(capability.status),
+        status=capability.status,
         updated_at=capability.updated_at,
     )
 
@@ -103,7 +102,3 @@ def _rate(limit: int | wire.RateLimit | None) -> Rate | None:
             return Rate(limit)
         case _:
             return Rate(limit.limit, limit.window_ms)
-
-
-def or_unset(text: str) -> str | UnsetType:
-    return text or UNSET

@@ -14,18 +14,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate.http import asgi
+from toolgate.access.devices import Contact, Identity
 from toolgate.access.refusals import InvalidToken
 from toolgate.access.registry import Credentials, Registry
+from toolgate.commands.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
+from toolgate.commands.commands import Commands
+from toolgate.commands.reading import Asked
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
-from toolgate.access.devices import Contact, Identity
-from toolgate.core.errors import Invalid
 from toolgate.core.clock import Clock
-from toolgate.commands.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
+from toolgate.core.errors import Invalid
+from toolgate.http import asgi
 from toolgate.http.bodies import canonical, check_id
-from toolgate.commands.reading import Asked
-from toolgate.commands.commands import Commands
 from toolgate.surfaces.gateway.authentication import Doors, text
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Call, Route

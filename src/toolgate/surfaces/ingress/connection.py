@@ -24,11 +24,11 @@ from picows import (
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode, ConnectionState, ErrorCode
-from toolgate.runs.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
+from toolgate.core.clock import Clock
 from toolgate.core.errors import NotFound, ToolgateError
 from toolgate.core.tools import Tool
-from toolgate.core.clock import Clock
 from toolgate.journal.journal import Event, Journal
+from toolgate.runs.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
 from toolgate.runs.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.conversation import (
     Close,

@@ -9,6 +9,8 @@ import msgspec
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
 from toolgate.contracts.wire import given
+from toolgate.core.clock import Clock
+from toolgate.core.enums import Decision
 from toolgate.core.errors import (
     Conflict,
     Damaged,
@@ -18,8 +20,7 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.core.tools import Level, Tool
-from toolgate.core.clock import Clock
+from toolgate.core.tools import Tool
 from toolgate.runs.orchestrator import Invocation, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ async def _call(
                 message.approval_id,
                 session_id=session_id,
                 run_id=message.run_id,
-                approve=message.decision is wire.Decision.APPROVE,
+                approve=message.decision is Decision.APPROVE,
                 reason=message.reason,
                 decided_by=user_id,
             )
@@ -123,7 +124,7 @@ def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
         Tool(
             name=tool.name,
             description=tool.description,
-            level=Level(tool.level),
+            level=tool.level,
             schema=given(tool.input_schema, {"type": "object"}),
             repeatable=tool.repeatable,
         )

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.runs.deliveries import DELTA, ENVELOPE, Delivery
 from toolgate.journal.journal import Event
+from toolgate.runs.deliveries import DELTA, ENVELOPE, Delivery
 
 JOINED_BYTES: Final = 256 * 1024  # some clients refuse a message of a megabyte
 

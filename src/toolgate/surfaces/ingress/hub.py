@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Protocol
 
-from toolgate.runs.deliveries import TOOL_REQUEST
-from toolgate.journal.bus import Bus
 from toolgate.core.clock import Clock
+from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event
+from toolgate.runs.deliveries import TOOL_REQUEST
 from toolgate.surfaces.ingress.frames import frame
 from toolgate.surfaces.ingress.sessions import stream_of
 

@@ -22,12 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate.http import asgi
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
-from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
 from toolgate.core.clock import Clock
+from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
+from toolgate.http import asgi
 from toolgate.journal.journal import Event, Journal
 from toolgate.runs.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options

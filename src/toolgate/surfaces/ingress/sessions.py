@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from toolgate.core.errors import Conflict, NotFound
-from toolgate.runs.retention import Sweep
 from toolgate.core.clock import Clock
-from toolgate.ports.ids import NewId
+from toolgate.core.errors import Conflict, NotFound
+from toolgate.core.ids import NewId
 from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.runs.retention import Sweep
 
 SESSIONS: Final = "sessions"
 SEEN_AGAIN_MS: Final = 24 * 3_600_000  # or each hello would be a write

@@ -19,12 +19,13 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import TaskFailed, Trust
-from toolgate.surfaces.mcp.tool_descriptions import INSTRUCTIONS, tool_offers
 from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
+from toolgate.surfaces.mcp.tool_descriptions import INSTRUCTIONS, tool_offers
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.template import error_of
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
 
@@ -40,7 +41,7 @@ Context = ServerRequestContext[Any, Any]
 class BrowserTools:
     """Handlers for one trust level, shared by all its connections."""
 
-    def __init__(self, toolset: Toolset, *, trust: Trust, stdio: bool = False) -> None:
+    def __init__(self, toolset: Toolset, *, trust: TrustLevel, stdio: bool = False) -> None:
         # At its debug level the SDK logs whole messages, and with them what is typed into logins.
         # One that it cannot read it logs in part, as an error: its sender was told so.
         logging.getLogger("mcp").setLevel(logging.WARNING)

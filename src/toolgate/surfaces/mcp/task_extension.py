@@ -13,8 +13,9 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.tasks.state import RUN_TTL_MS, Mode, TaskCode, TaskRun, TaskStatus
+from toolgate.core.enums import TaskCode, TaskMode, TaskStatus
 from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
+from toolgate.tasks.state import RUN_TTL_MS, TaskRun
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
@@ -37,8 +38,8 @@ class TaskExtension:
         if params.name != TOOL or not declared(ctx):
             return False
         options = (params.arguments or {}).get("options")
-        mode = options.get("mode", Mode.AUTO) if isinstance(options, dict) else Mode.AUTO
-        return mode == Mode.AUTO
+        mode = options.get("mode", TaskMode.AUTO) if isinstance(options, dict) else TaskMode.AUTO
+        return mode == TaskMode.AUTO
 
     async def call(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         """Begin a run; raises TaskFailed where there is none to begin."""

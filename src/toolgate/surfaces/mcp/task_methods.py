@@ -15,10 +15,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
+from toolgate.core.enums import TaskStatus
 from toolgate.core.errors import ToolgateError
-from toolgate.tasks.state import RUN_TTL_MS, TaskRun, TaskStatus
 from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
+from toolgate.tasks.state import RUN_TTL_MS, TaskRun
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
 PAGE: Final = 50

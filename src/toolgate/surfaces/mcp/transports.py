@@ -19,9 +19,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.http.asgi import App, Message, Receive, Scope, Send, Streams
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.tasks.state import Trust
+from toolgate.core.enums import TrustLevel
+from toolgate.http.asgi import App, Message, Receive, Scope, Send, Streams
 from toolgate.tasks.toolset import Toolset
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ async def serve_stdio(toolset: Toolset) -> None:
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415 - imports the SDK
 
-    server = BrowserTools(toolset, trust=Trust.LOCAL, stdio=True).server()
+    server = BrowserTools(toolset, trust=TrustLevel.LOCAL, stdio=True).server()
     with _stdin_that_can_end() as end_stdin:
         async with stdio_server() as (incoming, outgoing):
             try:
@@ -329,7 +329,7 @@ def _import_and_build(
         token = AccessToken(token="", client_id=user.display_name, scopes=[])
         return {**scope, "user": AuthenticatedUser(token)}
 
-    server = BrowserTools(toolset, trust=Trust.REMOTE).server()
+    server = BrowserTools(toolset, trust=TrustLevel.REMOTE).server()
     if extend is not None:
         extend(server)
     manager = StreamableHTTPSessionManager(

@@ -15,13 +15,13 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
-from toolgate.core.errors import ToolgateError, Unavailable
-from toolgate.runs import records
-from toolgate.journal.bus import Bus
 from toolgate.core.clock import Clock
-from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
+from toolgate.core.errors import ToolgateError, Unavailable
+from toolgate.journal.bus import Bus
 from toolgate.journal.following import follow
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
+from toolgate.runs import records
+from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from toolgate.http import asgi
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
-from toolgate.runs.deliveries import ENDS
+from toolgate.core.clock import Clock
+from toolgate.core.enums import ApprovalStatus, CallStatus, Decision, RunStatus
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -25,17 +25,18 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.runs.state import RunState
-from toolgate.runs.calls import CallState, CallStatus
-from toolgate.core.tools import Level, Tool
+from toolgate.core.tools import Tool
+from toolgate.http import asgi
+from toolgate.journal.bus import Bus
+from toolgate.journal.following import follow
+from toolgate.journal.journal import Event
 from toolgate.runs.agents.registry import External
+from toolgate.runs.calls import CallState
+from toolgate.runs.deliveries import ENDS
+from toolgate.runs.orchestrator import Invocation
 from toolgate.runs.records import ApprovalLine, session_stream
 from toolgate.runs.runs import PENDING, Runs
-from toolgate.journal.bus import Bus
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Event
-from toolgate.journal.following import follow
-from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class OrchestratorApi:
                 approval_id,
                 session_id="",
                 run_id="",
-                approve=asked.decision is wire.Decision.APPROVE,
+                approve=asked.decision is Decision.APPROVE,
                 reason=asked.reason,
                 decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
             )
@@ -154,7 +155,7 @@ class OrchestratorApi:
             if await self.runs.verdict(approval_id) == PENDING:
                 raise
             log.info("decided_already approval_id=%s", approval_id)
-        verdict = wire.ApprovalStatus(await self.runs.verdict(approval_id))
+        verdict = ApprovalStatus(await self.runs.verdict(approval_id))
         return asgi.Json(_approval_view(approval_id, line, verdict))
 
     async def _cancel(self, request: Request) -> Response:
@@ -162,10 +163,8 @@ class OrchestratorApi:
         run_id = request.path_params["run_id"]
         await self.runs.cancel(run_id, session_id="", reason="cancelled")
         state = await self.runs.state(run_id)
-        status = wire.RunStatus(state.status)
-        return asgi.Json(
-            wire.CancelAnswer(run_id, status, cancelled=status is wire.RunStatus.CANCELLED)
-        )
+        status = state.status
+        return asgi.Json(wire.CancelAnswer(run_id, status, cancelled=status is RunStatus.CANCELLED))
 
     async def _run(self, request: Request) -> Response:
         self._authorize(request)
@@ -246,7 +245,7 @@ class OrchestratorApi:
             Tool(
                 name=tool.name,
                 description=tool.description,
-                level=Level(tool.level),
+                level=tool.level,
                 schema=given(tool.input_schema, {"type": "object"}),
                 repeatable=tool.repeatable,
             )
@@ -306,7 +305,7 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
     return wire.ToolCallView(
         tool_call_id=call.call_id,
         run_id=run.run_id,
-        status=wire.ToolCallStatus(call.status),
+        status=call.status,
         tool_name=call.tool,
         args=call.args,
         deadline_ts=call.deadline,
@@ -316,7 +315,7 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
 
 
 def _approval_view(
-    approval_id: str, line: ApprovalLine, verdict: wire.ApprovalStatus
+    approval_id: str, line: ApprovalLine, verdict: ApprovalStatus
 ) -> wire.ApprovalView:
     return wire.ApprovalView(
         approval_id=approval_id,
@@ -335,7 +334,7 @@ def _run_view(run: RunState) -> wire.RunView:
         run_id=run.run_id,
         session_id=run.session_id,
         agent_id=run.agent_id,
-        status=wire.RunStatus(run.status),
+        status=run.status,
         created_at=run.started_at,
         updated_at=run.ended_at or run.started_at,
         request_id=run.request_id,

@@ -15,11 +15,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolgate.http import asgi
 from toolgate.contracts import runner_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, given, to_iso_ms
-from toolgate.core.tools import Caller, JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome
+from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
+from toolgate.http import asgi
 from toolgate.tools.engine import Engine, Update, no_update
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ async def _stream(running: Running, send: asgi.Send) -> None:
         result = await running.result()
     except Refused as refused:
         error = wire.ToolError(code=refused.code, message=str(refused))
-        result = wire.ToolResult(ok=False, error=error, outcome=wire.Outcome.MAY_HAVE_EXECUTED)
+        result = wire.ToolResult(ok=False, error=error, outcome=Outcome.MAY_HAVE_EXECUTED)
     if result is not None:
         await line(wire.StreamLine(result=result), more=False)
 
@@ -247,7 +248,7 @@ def _result(output: ToolOutput) -> wire.ToolResult:
         stdout=output.stdout if not output.ok else msgspec.UNSET,
         stderr=output.stderr or msgspec.UNSET,
         isolation=output.isolation,
-        outcome=wire.Outcome(output.outcome.value),
+        outcome=output.outcome,
         truncated=output.truncated or msgspec.UNSET,
         timed_out=data.get("timedOut") is True or msgspec.UNSET,
     )

@@ -5,19 +5,12 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import Summary
 from toolgate.tasks.page_batches import PageRead, read_pages
-from toolgate.tasks.template import (
-    NOTICE,
-    Outcome,
-    Template,
-    Work,
-    options_of,
-    summary_of,
-)
+from toolgate.tasks.state import Summary
+from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
 
 
-async def run(inputs: wire.BatchExtractPages, work: Work) -> Outcome:
+async def run(inputs: wire.BatchExtractPages, work: Work) -> TaskOutcome:
     failures: list[dict[str, Any]] = []
 
     def encode(page: PageRead) -> msgspec.Raw:
@@ -37,7 +30,7 @@ async def run(inputs: wire.BatchExtractPages, work: Work) -> Outcome:
     )
     summary = Summary(len(items), len(items) - len(failures))
     result = {"summary": summary_of(summary), "items": items, "notice": NOTICE}
-    return Outcome(msgspec.json.encode(result), summary=summary, failures=failures)
+    return TaskOutcome(msgspec.json.encode(result), summary=summary, failures=failures)
 
 
 TEMPLATE = Template(

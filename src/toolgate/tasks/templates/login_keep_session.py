@@ -5,10 +5,11 @@ from typing import Final
 
 import msgspec
 
+from toolgate.browser.browser import ElementAbsent, Locator, Tab
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
-from toolgate.browser.browser import ElementAbsent, Locator, LocatorMode, Tab
-from toolgate.tasks.template import STEP_TIMEOUT_MS, Outcome, Template, Work, wait_for
+from toolgate.core.enums import LocatorMode, TaskCode, TrustLevel
+from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.template import STEP_TIMEOUT_MS, TaskOutcome, Template, Work, wait_for
 
 FIND_MS: Final = 5_000
 PASSWORD: Final = Locator(LocatorMode.SELECTOR, "input[type=password]")
@@ -23,7 +24,7 @@ USERNAMES: Final = (
 )
 
 
-async def run(inputs: wire.LoginKeepSession, work: Work) -> Outcome:
+async def run(inputs: wire.LoginKeepSession, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     async with work.page() as tab:
         work.step = "open the login page"
@@ -42,7 +43,7 @@ async def run(inputs: wire.LoginKeepSession, work: Work) -> Outcome:
         )
     if success:
         work.keep_session()
-    return Outcome(
+    return TaskOutcome(
         msgspec.json.encode(result),
         success=success,
         message="" if success else "the site did not accept the login",
@@ -69,7 +70,7 @@ async def _fill_in(tab: Tab, inputs: wire.LoginKeepSession, work: Work) -> None:
 
 async def _submit(tab: Tab, fields: wire.LoginFields, last: Locator) -> None:
     if isinstance(fields.submit, str):
-        button = Locator(LocatorMode(fields.mode.value), fields.submit)
+        button = Locator(fields.mode, fields.submit)
         try:
             await tab.click(button, timeout_ms=FIND_MS)
         except ElementAbsent as absent:
@@ -92,7 +93,7 @@ def _named(
 ) -> Sequence[Locator]:
     if isinstance(name, msgspec.UnsetType):
         return guesses
-    return (Locator(LocatorMode(fields.mode.value), name),)
+    return (Locator(fields.mode, name),)
 
 
 def _missing(step: str) -> TaskFailed:
@@ -112,7 +113,7 @@ TEMPLATE = Template(
     inputs=wire.LoginKeepSession,
     output=wire.LoginResult,
     run=run,
-    trust=frozenset({Trust.LOCAL}),
+    trust=frozenset({TrustLevel.LOCAL}),
     secrets=lambda inputs: (inputs.credentials.username, inputs.credentials.password),
     keeps_inputs=False,
 )

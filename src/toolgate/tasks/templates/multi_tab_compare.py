@@ -6,21 +6,14 @@ from typing import Any
 
 import msgspec
 
-from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import Summary
 from toolgate.browser.browser import Extract
+from toolgate.contracts import tasks_v1 as wire
 from toolgate.tasks.page_batches import read_pages
-from toolgate.tasks.template import (
-    NOTICE,
-    Outcome,
-    Template,
-    Work,
-    options_of,
-    summary_of,
-)
+from toolgate.tasks.state import Summary
+from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
 
 
-async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
+async def run(inputs: wire.MultiTabCompare, work: Work) -> TaskOutcome:
     work.step = "read pages"
     pages = await read_pages(
         inputs.urls,
@@ -39,7 +32,7 @@ async def run(inputs: wire.MultiTabCompare, work: Work) -> Outcome:
         "diffs": compare(read, inputs.compare),
         "notice": NOTICE,
     }
-    return Outcome(msgspec.json.encode(result), summary=summary, failures=failures)
+    return TaskOutcome(msgspec.json.encode(result), summary=summary, failures=failures)
 
 
 def compare(pages: Sequence[tuple[str, Extract]], how: wire.Compare) -> list[dict[str, Any]]:

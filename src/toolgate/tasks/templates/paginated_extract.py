@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
+from toolgate.browser.browser import Extract
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.state import Summary
-from toolgate.browser.browser import Extract
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,
-    Outcome,
+    TaskOutcome,
     Template,
     Work,
     item_of,
@@ -23,7 +23,7 @@ from toolgate.tasks.template import (
 )
 
 
-async def run(inputs: wire.PaginatedExtract, work: Work) -> Outcome:
+async def run(inputs: wire.PaginatedExtract, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     pagination = inputs.pagination
     following = locator_of(pagination.next)
@@ -58,7 +58,7 @@ async def run(inputs: wire.PaginatedExtract, work: Work) -> Outcome:
         "stoppedReason": stopped,
         "notice": NOTICE,
     }
-    return Outcome(msgspec.json.encode(result), summary=summary)
+    return TaskOutcome(msgspec.json.encode(result), summary=summary)
 
 
 def _fingerprint(looked: Extract) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import msgspec
 
 from toolgate.contracts.wire import CamelWire
 from toolgate.secrets.addresses import without_password
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.template import TaskOutcome, Template, Work
 
 
 class PdfPage(CamelWire):
@@ -22,7 +22,7 @@ class PdfResult(CamelWire):
     size: int
 
 
-async def run(inputs: PdfPage, work: Work) -> Outcome:
+async def run(inputs: PdfPage, work: Work) -> TaskOutcome:
     work.check(inputs.url)
     async with work.page() as tab:
         work.step = "open the page"
@@ -37,7 +37,7 @@ async def run(inputs: PdfPage, work: Work) -> Outcome:
         }
     artifact_id = await work.keep(document, name="page.pdf", mime_type="application/pdf")
     result |= {"artifactId": artifact_id, "mimeType": "application/pdf", "size": len(document)}
-    return Outcome(msgspec.json.encode(result))
+    return TaskOutcome(msgspec.json.encode(result))
 
 
 TEMPLATE = Template(

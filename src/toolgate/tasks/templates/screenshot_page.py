@@ -6,7 +6,7 @@ import msgspec
 
 from toolgate.contracts.wire import CamelWire
 from toolgate.secrets.addresses import without_password
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.template import TaskOutcome, Template, Work
 
 
 class ScreenshotPage(CamelWire):
@@ -24,7 +24,7 @@ class ScreenshotResult(CamelWire):
     truncated: bool | msgspec.UnsetType = msgspec.UNSET  # where the page is too tall for one
 
 
-async def run(inputs: ScreenshotPage, work: Work) -> Outcome:
+async def run(inputs: ScreenshotPage, work: Work) -> TaskOutcome:
     work.check(inputs.url)
     async with work.page() as tab:
         work.step = "open the page"
@@ -42,7 +42,7 @@ async def run(inputs: ScreenshotPage, work: Work) -> Outcome:
     result |= {"artifactId": artifact_id, "mimeType": "image/png", "size": len(image)}
     if picture.truncated:
         result["truncated"] = True
-    return Outcome(msgspec.json.encode(result))
+    return TaskOutcome(msgspec.json.encode(result))
 
 
 TEMPLATE = Template(

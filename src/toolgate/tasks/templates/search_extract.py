@@ -10,7 +10,7 @@ from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,
-    Outcome,
+    TaskOutcome,
     Template,
     Work,
     item_of,
@@ -20,7 +20,7 @@ from toolgate.tasks.template import (
 )
 
 
-async def run(inputs: wire.SearchExtract, work: Work) -> Outcome:
+async def run(inputs: wire.SearchExtract, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     async with work.page() as tab:
         work.step = "open the start page"
@@ -47,7 +47,7 @@ async def run(inputs: wire.SearchExtract, work: Work) -> Outcome:
         work.step = "read the page"
         looked = await tab.extract(options_of(inputs.extract))
         result["page"] = item_of(without_password(looked.url), looked)
-    return Outcome(msgspec.json.encode({**result, "notice": NOTICE}))
+    return TaskOutcome(msgspec.json.encode({**result, "notice": NOTICE}))
 
 
 class SearchResult(CamelWire):

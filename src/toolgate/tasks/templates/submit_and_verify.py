@@ -13,7 +13,7 @@ from toolgate.secrets.redaction import is_sensitive
 from toolgate.tasks.template import (
     NOTICE,
     STEP_TIMEOUT_MS,
-    Outcome,
+    TaskOutcome,
     Template,
     Work,
     item_of,
@@ -25,7 +25,7 @@ from toolgate.tasks.template import (
 _SECRET: Final = re.compile(r"pass|secret|token|pin|cvv|cvc|card|iban|otp|credential", re.I)
 
 
-async def run(inputs: wire.SubmitAndVerify, work: Work) -> Outcome:
+async def run(inputs: wire.SubmitAndVerify, work: Work) -> TaskOutcome:
     work.check(inputs.start_url)
     total = len(inputs.fields) + 2
     async with work.page() as tab:
@@ -58,7 +58,7 @@ async def run(inputs: wire.SubmitAndVerify, work: Work) -> Outcome:
             "page": item_of(without_password(looked.url), looked),
             "notice": NOTICE,
         }
-    return Outcome(
+    return TaskOutcome(
         msgspec.json.encode(result),
         success=success,
         message=message,

@@ -7,15 +7,15 @@ line they end; what its other stream says in between has to wait for the rest of
 import codecs
 from typing import Final
 
-from toolgate.tools.engine import Update
 from toolgate.sandbox.sandbox import Stream
+from toolgate.tools.engine import Update
 
 BLOCK: Final = 4096  # bytes; what C's library writes to a pipe at once, and others a multiple of it
 MOST_WAITING: Final = 65_536  # characters
 
 
 class Pieces:
-    """ports.sandbox.Piece; `end` is called when there is nothing more to come."""
+    """A `Piece` of `sandbox.sandbox`; `end` is called when there is nothing more to come."""
 
     def __init__(self, update: Update) -> None:
         self._update = update

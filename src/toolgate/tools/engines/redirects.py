@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, ToolgateError
-from toolgate.core.tools import Outcome, ToolRequest
+from toolgate.core.tools import ToolRequest
 from toolgate.core.urls import Url
 
 

@@ -24,11 +24,12 @@ from yarl import URL
 
 from toolgate.contracts import runner_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, to_iso_ms
-from toolgate.core.errors import Unavailable
-from toolgate.tools.targets.targets import Breaker, Target
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
 from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.engine import Update, no_update
+from toolgate.tools.targets.targets import Breaker, Target
 
 log = logging.getLogger(__name__)
 

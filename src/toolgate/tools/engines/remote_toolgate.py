@@ -17,10 +17,11 @@ from msgspec import UNSET
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import UNREADABLE, given
-from toolgate.core.errors import Invalid, NotFound, Refused, Unavailable
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.definitions import failed
 from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome
+from toolgate.core.errors import Invalid, NotFound, Refused, Unavailable
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Update, no_update
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Traces:
 
 
 class ExecutorHttp:
-    """ports.executor.Executor over HTTP. Open it with `async with`."""
+    """An executor over HTTP. Open it with `async with`."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class RemoteEngine:
             data=given(result.data, None),
             says_null=result.data is None,
             truncated=given(result.truncated, False),
-            outcome=Outcome(given(response.outcome, wire.Outcome.EXECUTED)),
+            outcome=given(response.outcome, Outcome.EXECUTED),
             isolation=f"remote:{response.engine_ref}",
         )
 

@@ -14,13 +14,25 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolgate.sandbox.sessions import Sessions
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, Refused, Unavailable
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.core.urls import Url, parse_url
+from toolgate.sandbox.sandbox import (
+    Command,
+    FileRefused,
+    Files,
+    Finished,
+    Interpreter,
+    Lost,
+    NotStarted,
+    Session,
+)
+from toolgate.sandbox.sessions import Sessions
 from toolgate.tools.definitions import in_session
-from toolgate.tools.engines.redirects import Hops
+from toolgate.tools.engine import Update, no_update
 from toolgate.tools.engines.output_decoder import Pieces
+from toolgate.tools.engines.redirects import Hops
 from toolgate.tools.targets.tools import (
     GET,
     PUT,
@@ -33,17 +45,6 @@ from toolgate.tools.targets.tools import (
     FileWrite,
     HttpRequest,
     PythonExec,
-)
-from toolgate.tools.engine import Update, no_update
-from toolgate.sandbox.sandbox import (
-    Command,
-    FileRefused,
-    Files,
-    Finished,
-    Interpreter,
-    Lost,
-    NotStarted,
-    Session,
 )
 from toolgate.web.web import Web, WebRequest, WebResponse
 

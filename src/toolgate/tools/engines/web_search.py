@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid, Unavailable
-from toolgate.core.tools import JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
+from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.tools.engine import Update, no_update
 from toolgate.web.web import Web, WebRequest
 

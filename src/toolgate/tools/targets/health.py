@@ -8,30 +8,24 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-from toolgate.tools.targets.targets import Kind, Target
-from toolgate.core.tools import JsonValue
 from toolgate.core.clock import Clock
+from toolgate.core.enums import HealthStatus, TargetKind
+from toolgate.core.tools import JsonValue
+from toolgate.tools.targets.targets import Target
 
 FRESH_MS: Final = 5_000
 
 Ask = Callable[[Target], Awaitable[Mapping[str, JsonValue]]]  # never raises; has `ok`
 
 
-class Condition(StrEnum):
-    HEALTHY = "healthy"
-    DEGRADED = "degraded"  # it answers, and not as it should; or calls to it are held back
-    OFFLINE = "offline"
-
-
 @dataclass(frozen=True, slots=True)
 class TargetHealth:
     target_id: str
     tenant: str
-    kind: Kind
-    condition: Condition
+    kind: TargetKind
+    condition: HealthStatus
     circuit_open: bool  # calls are refused here, without asking it
     checked_at: int  # Unix ms
     detail: Mapping[str, JsonValue] = field(default_factory=dict)  # backend, usage, reason
@@ -87,16 +81,16 @@ class TargetHealths:
             self._looking = None
 
     async def _ask(self, target: Target) -> Mapping[str, JsonValue]:
-        return await (self._local if target.kind is Kind.LOCAL_HOST else self._remote)(target)
+        return await (self._local if target.kind is TargetKind.LOCAL_HOST else self._remote)(target)
 
     def _health(
         self, target: Target, answer: Mapping[str, JsonValue], checked_at: int
     ) -> TargetHealth:
-        held_back = target.kind is Kind.DOCKER_RUNNER and self._is_held_back(target)
+        held_back = target.kind is TargetKind.DOCKER_RUNNER and self._is_held_back(target)
         if answer.get("ok") is True:
-            condition = Condition.DEGRADED if held_back else Condition.HEALTHY
+            condition = HealthStatus.DEGRADED if held_back else HealthStatus.HEALTHY
         else:
-            condition = Condition.DEGRADED if "backend" in answer else Condition.OFFLINE
+            condition = HealthStatus.DEGRADED if "backend" in answer else HealthStatus.OFFLINE
         detail = {name: answer[name] for name in ("backend", "usage", "reason") if name in answer}
         return TargetHealth(
             target.id, target.tenant, target.kind, condition, held_back, checked_at, detail

@@ -6,23 +6,23 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.core.clock import Clock
+from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.errors import Conflict, NotFound, Refused
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.secrets.seal import Seal
+from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.targets.targets import (
     BUILT_IN,
     LOCAL_DEFAULT,
     Change,
-    Kind,
     Target,
     TargetRefused,
     choose,
     displaced,
     upsert,
 )
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.core.clock import Clock
-from toolgate.tools.engine import Engine, Update, no_update
-from toolgate.journal.journal import Delete, Journal, Operation, Put
-from toolgate.secrets.seal import Seal
 
 COLLECTION: Final = "execution_targets"
 ATTEMPTS: Final = 5
@@ -35,7 +35,7 @@ class _Row(msgspec.Struct, frozen=True):
     id: str
     tenant: str
     workspace: str | None
-    kind: Kind
+    kind: TargetKind
     endpoint: str
     auth_token: str
     is_default: bool
@@ -214,7 +214,7 @@ class TargetEngine:
             return ToolOutput(
                 1, stderr=str(refused), data={"error": error}, outcome=Outcome.NOT_STARTED
             )
-        engine = self._local if target.kind is Kind.LOCAL_HOST else self._remote(target)
+        engine = self._local if target.kind is TargetKind.LOCAL_HOST else self._remote(target)
         return await engine.run(request, update=update)
 
     async def _choose(self, request: ToolRequest) -> Target:

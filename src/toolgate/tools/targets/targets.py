@@ -6,9 +6,9 @@ Pure: time comes in, rows and HTTP are elsewhere.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final
 
+from toolgate.core.enums import TargetKind
 from toolgate.core.errors import Invalid, Refused
 from toolgate.core.tools import JsonValue
 from toolgate.core.urls import parse_url
@@ -20,11 +20,6 @@ DEFAULT_TIMEOUT_MS: Final = 15_000  # seed 000 §7
 MAX_TIMEOUT_MS: Final = 180_000  # seed 000 §7
 
 POLICY_DENIED: Final = "POLICY_DENIED"
-
-
-class Kind(StrEnum):
-    LOCAL_HOST = "local-host"
-    DOCKER_RUNNER = "docker-runner"
 
 
 class TargetRefused(Refused):
@@ -42,7 +37,7 @@ class Target:
     id: str
     tenant: str
     workspace: str | None  # None: the whole tenant's
-    kind: Kind
+    kind: TargetKind
     endpoint: str = ""
     auth_token: str = field(default="", repr=False)
     is_default: bool = False
@@ -67,7 +62,7 @@ class Target:
         return self.tenant == tenant and self.workspace in (None, workspace)
 
 
-BUILT_IN: Final = Target(LOCAL_DEFAULT, EVERYONE, None, Kind.LOCAL_HOST)
+BUILT_IN: Final = Target(LOCAL_DEFAULT, EVERYONE, None, TargetKind.LOCAL_HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +115,7 @@ def upsert(target_id: str, before: Target | None, change: Change, *, now_ms: int
 
 
 def _change_built_in(before: Target, change: Change, *, now_ms: int) -> Target:
-    if change.kind not in (None, Kind.LOCAL_HOST) or change.endpoint or change.auth_token:
+    if change.kind not in (None, TargetKind.LOCAL_HOST) or change.endpoint or change.auth_token:
         raise Refused(f"{LOCAL_DEFAULT} is this machine and nothing else")
     return replace(
         before,
@@ -141,11 +136,11 @@ def _endpoint(text: str) -> str:
     return text
 
 
-def _kind(text: str) -> Kind:
+def _kind(text: str) -> TargetKind:
     try:
-        return Kind(text)
+        return TargetKind(text)
     except ValueError:
-        kinds = ", ".join(Kind)
+        kinds = ", ".join(TargetKind)
         raise Invalid(f"the kind must be one of {kinds}", field="kind") from None
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from toolgate.core.tools import JsonValue, Level, Tool
+from toolgate.core.enums import Level
+from toolgate.core.tools import JsonValue, Tool
 
 LARGEST_LISTING: Final = 10_000
 LARGEST_READ: Final = 256 * 1024  # of one file.read, inline (DESIGN, "The sandbox")

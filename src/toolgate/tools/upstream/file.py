@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from toolgate.core.enums import Level
+from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.tools.capabilities import (
     BROWSER_CAPABILITY,
     PLAYWRIGHT_CAPABILITY,
@@ -11,8 +13,6 @@ from toolgate.tools.capabilities import (
     Capability,
     Server,
 )
-from toolgate.core.errors import Invalid, Misconfigured
-from toolgate.core.tools import Level
 
 PREFIX = "mcp."
 

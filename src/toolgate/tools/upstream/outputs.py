@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput
+from toolgate.core.enums import Outcome
+from toolgate.core.tools import JsonValue, ToolOutput
 
 MAX_TEXT: Final = 256 * 1024  # characters of one text
 MAX_OUTPUT: Final = 512 * 1024  # characters of all that a call brought

@@ -13,16 +13,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from toolgate.access.devices import named_session
+from toolgate.core.clock import Clock
+from toolgate.core.enums import HealthStatus, Level, Outcome
+from toolgate.core.errors import Unavailable
 from toolgate.core.json_schema import MAX_SCHEMA, Unusable, compiled
+from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.tools.capabilities import Server, health_after
+from toolgate.tools.engine import Update, no_update
 from toolgate.tools.upstream.outputs import Result, failed, output_of
 from toolgate.tools.upstream.session import Session
 from toolgate.tools.upstream.stdio import NotBegun, ServerError
-from toolgate.tools.capabilities import Health, Server, health_after
-from toolgate.access.devices import named_session
-from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Caller, JsonValue, Level, Outcome, Tool, ToolOutput, ToolRequest
-from toolgate.core.clock import Clock
-from toolgate.tools.engine import Update, no_update
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
 FindServer = Callable[[str], Server | None]
-Report = Callable[[str, Health], object]
+Report = Callable[[str, HealthStatus], object]
 
 
 class _Key(NamedTuple):
@@ -60,7 +61,7 @@ class _Failed(Exception):
 
 
 class McpUpstreams:
-    """ports.upstreams.Upstreams, and the Engine behind `<capability>.<tool>`."""
+    """The upstream MCP servers, and the engine behind `<capability>.<tool>`."""
 
     ref: Final = "mcp_upstream"
 
@@ -280,7 +281,7 @@ class McpUpstreams:
     def _well(self, session: Session) -> None:
         if self._has(session.name, session.server):
             self._failures.pop(session.name, None)
-            self._report(session.name, Health.HEALTHY)
+            self._report(session.name, HealthStatus.HEALTHY)
 
     def _failed(self, session: Session) -> None:
         """Once for each session, however many were in it: it has failed them all at once.

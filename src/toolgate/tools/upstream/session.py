@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.core.clock import Clock
+from toolgate.core.errors import Unavailable
+from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import Result, decode_result
 from toolgate.tools.upstream.stdio import (
     MAX_MESSAGE,
@@ -24,9 +27,6 @@ from toolgate.tools.upstream.stdio import (
     open_pipe,
     stdio_transport,
 )
-from toolgate.tools.capabilities import Server
-from toolgate.core.errors import Unavailable
-from toolgate.core.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.tools.capabilities import Server
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Outcome
+from toolgate.tools.capabilities import Server
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """`echo`: gives back what it was given."""
 
-from toolgate.core.tools import Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
 from toolgate.tools.definitions import Args, Context, define
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from toolgate.core.tools import Tool, ToolOutput, ToolRequest
-from toolgate.tools.definitions import Context, OpenSession, Permits, failed
-from toolgate.tools.engines.builtin.registry import BUILT_IN
-from toolgate.tools.engine import Update, no_update
 from toolgate.journal.journal import Journal
+from toolgate.tools.definitions import Context, OpenSession, Permits, failed
+from toolgate.tools.engine import Update, no_update
+from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.web.web import Web
 
 _TOOLS: Final = tuple(built_in.tool for built_in in BUILT_IN.values())

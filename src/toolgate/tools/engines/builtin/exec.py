@@ -9,10 +9,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from toolgate.secrets.redaction import is_sensitive
-from toolgate.core.tools import Level, Outcome, ToolOutput
-from toolgate.tools.definitions import Args, Context, define, failed, refused
+from toolgate.core.enums import Level, Outcome
+from toolgate.core.tools import ToolOutput
 from toolgate.sandbox.sandbox import Command, FileRefused, Finished, Lost, NotStarted
+from toolgate.secrets.redaction import is_sensitive
+from toolgate.tools.definitions import Args, Context, define, failed, refused
 
 TIMEOUT_S: Final = 60.0  # gateway contract
 # What a caller may set. Not PATH, LD_* or a pager: they would run another program than was allowed.

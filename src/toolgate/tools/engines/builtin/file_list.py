@@ -4,9 +4,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from toolgate.core.tools import Level, ToolOutput
-from toolgate.tools.definitions import Args, Context, define, failed
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
 from toolgate.sandbox.sandbox import SandboxError
+from toolgate.tools.definitions import Args, Context, define, failed
 
 MAX_ENTRIES: Final = 1000
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import msgspec
 
-from toolgate.core.tools import Level, ToolOutput
-from toolgate.tools.definitions import MAX_OUTPUT_BYTES, Args, Context, define, failed
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
 from toolgate.sandbox.sandbox import SandboxError
+from toolgate.tools.definitions import MAX_OUTPUT_BYTES, Args, Context, define, failed
 
 
 class FileReadArgs(Args, frozen=True):

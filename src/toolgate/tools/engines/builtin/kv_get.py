@@ -2,7 +2,8 @@
 
 import msgspec
 
-from toolgate.core.tools import JsonValue, Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import JsonValue, ToolOutput
 from toolgate.tools.definitions import Args, Context, define
 from toolgate.tools.engines.builtin.kv import COLLECTION, Key, row_key
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import msgspec
 
-from toolgate.core.tools import Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
+from toolgate.journal.journal import Put
 from toolgate.tools.definitions import Args, Context, define, failed, refused
 from toolgate.tools.engines.builtin.kv import COLLECTION, MAX_VALUE_BYTES, Key, row_key
-from toolgate.journal.journal import Put
 
 
 class KvSetArgs(Args, frozen=True):

@@ -2,7 +2,8 @@
 
 import math
 
-from toolgate.core.tools import Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
 from toolgate.tools.definitions import Args, Context, define, failed
 
 

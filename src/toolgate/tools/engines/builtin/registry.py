@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from toolgate.tools.definitions import BuiltIn
-from toolgate.execution.tools import (
+from toolgate.tools.engines.builtin import (
     echo,
     exec,
     file_list,

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import msgspec
 
-from toolgate.core.tools import Level, Outcome, ToolOutput
+from toolgate.core.enums import Level, Outcome
+from toolgate.core.tools import ToolOutput
+from toolgate.sandbox.sandbox import Command, Finished, Lost, NotStarted
 from toolgate.tools.definitions import Args, Context, define, failed, text_of
 from toolgate.tools.engines.output_decoder import Pieces
-from toolgate.sandbox.sandbox import Command, Finished, Lost, NotStarted
 
 MAX_TIMEOUT_MS = 175_000  # the sandbox's own cap (DESIGN, "The sandbox")
 

@@ -1,6 +1,7 @@
 """`text.upper`: a text in capitals."""
 
-from toolgate.core.tools import Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolOutput
 from toolgate.tools.definitions import Args, Context, define
 
 

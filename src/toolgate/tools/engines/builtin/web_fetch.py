@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Invalid, Unavailable
-from toolgate.core.tools import Level, Outcome, ToolOutput
+from toolgate.core.tools import ToolOutput
 from toolgate.tools.definitions import Args, Context, define, failed, refused
 from toolgate.tools.engines.redirects import Hops
 from toolgate.web.web import Blocked, WebRequest, WebResponse
