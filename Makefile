@@ -4,11 +4,15 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.installed-bench
 NPM_STAMP := tests/node/node_modules/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PART ?=
+# Without .pyc files every start of a process takes much longer.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup system packages run test check bench map docs pictures format lock clean
+.PHONY: help setup system packages run test test-fast soak check bench map docs pictures format lock clean
 
 help:  ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: $(STAMP)  ## Install Toolgate and its tools into .venv
 
@@ -35,7 +39,13 @@ run: setup  ## Start Toolgate on its embedded defaults
 	$(BIN)/toolgate up
 
 test: setup system packages  ## Run every test
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-fast: setup  ## Run the short tests that need no system package
+	$(PYTEST) --fast
+
+soak: setup system packages  ## Run kills, faults, hostile and properties in full (PART=kills: one of them)
+	$(BIN)/python tools/soak.py $(PART)
 
 check: setup  ## Types, lint, import rules, drawn pages
 	$(BIN)/ruff check .
@@ -66,9 +76,9 @@ format: setup  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 lock:  ## Pin the dependencies anew (needs uv)
-	uv pip compile pyproject.toml --extra llm --extra browser --extra postgres --extra nats --extra dev \
+	uv pip compile pyproject.toml --extra llm --extra browser --extra dev \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements.lock
-	uv pip compile pyproject.toml --extra llm --extra browser --extra postgres --extra nats -c requirements.lock \
+	uv pip compile pyproject.toml --extra llm --extra browser -c requirements.lock \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-image.lock
 	uv pip compile pyproject.toml --all-extras -c requirements.lock \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock

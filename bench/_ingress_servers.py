@@ -18,13 +18,12 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.measure import run
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
 from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.random_ids import RandomIds
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.runs import deliveries
-from toolgate.runs import records
+from toolgate.runs import deliveries, records
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress

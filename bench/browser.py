@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Result, at_least, at_most, process_cpu, table
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
 from toolgate.browser.chromium import find_chromium, may_sandbox, process_tree
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.random_ids import RandomIds
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.browser.page_extract import EXTRACTOR, WATCH
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.tasks.state import Trust
+from toolgate.core.enums import TrustLevel
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
 from toolgate.tasks.toolset import Asker, Call, Toolset
@@ -37,7 +37,7 @@ ROUNDS: Final = 2
 MEMORY_ROUNDS: Final = 3
 CONCURRENCY: Final = 5
 CALLS: Final = 300
-LOCAL: Final = Call(Asker(Trust.LOCAL, "bench"))
+LOCAL: Final = Call(Asker(TrustLevel.LOCAL, "bench"))
 LOOK: Final = {
     "pageInfo": False,  # text is what is compared
     "content": True,

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import Cost, Result, interleave, interleave_async, run, table, timed, timed_async
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import JsonValue
+from toolgate.evidence import checkpoints
 from toolgate.evidence.check import check_proof
+from toolgate.evidence.checkpoints import ENTRIES, TILE_HEIGHT, Checkpoint, Tile
+from toolgate.evidence.evidence import Scalar
 from toolgate.evidence.log import EvidenceLog
 from toolgate.evidence.records import make_proof
+from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.evidence.tiles import TileFiles
+from toolgate.evidence.tree import HASH_SIZE, Tree, leaf_hash
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.journal import Append, NewEvent
+from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.patterns import SecretPatterns
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.evidence import checkpoints
-from toolgate.evidence.checkpoints import ENTRIES, TILE_HEIGHT, Checkpoint, Tile
-from toolgate.evidence.tree import HASH_SIZE, Tree, leaf_hash
-from toolgate.core.tools import JsonValue
-from toolgate.evidence.evidence import Scalar
-from toolgate.journal.journal import Append, NewEvent
 
 RECORDS: Final = 2_000
 AT_ONCE: Final = 32

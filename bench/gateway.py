@@ -27,9 +27,9 @@ import aiohttp
 
 from bench.measure import process_cpu
 from toolgate import settings as table
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.bootstrap.roles import start_everything
 from toolgate.journal.journal import Append, Delete, Event, Operation, Put
+from toolgate.journal.sqlite.journal import SqliteJournal
 
 CONNECTIONS = 64
 REQUESTS = 1500

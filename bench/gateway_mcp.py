@@ -24,7 +24,7 @@ from bench.gateway import Server, gateway, pair, running
 CALLS = {1: 60, 64: 320}  # by how many are at once
 TURNS = 5
 PATIENCE_S = 60.0  # for a turn of the proxy, which takes five and now and then stalls
-ECHO = Path(__file__).parents[1] / "tests" / "adapters" / "mcp_servers" / "server.py"
+ECHO = Path(__file__).parents[1] / "tests" / "tools" / "upstream" / "servers" / "server.py"
 PROXY = """
 import sys
 from fastmcp.server import create_proxy

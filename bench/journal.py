@@ -22,12 +22,12 @@ from bench.measure import (
     timed,
     timed_async,
 )
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.system_clock import SystemClock
+from toolgate.journal.journal import Append, NewEvent, Put
+from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.schema import migrate
 from toolgate.journal.sqlite.writer import Limits
-from toolgate.journal.journal import Append, NewEvent, Put
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
 WRITERS: Final = 32

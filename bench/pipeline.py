@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import Result, interleave_async, run, table, timed_async
+from tests.support.pipelines import Rig, open_rig
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import ToolRequest
 from toolgate.journal.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put
-from tests.support.pipelines import Rig, open_rig
 
 CALLS: Final = 2_000
 AT_ONCE: Final = 32

@@ -14,12 +14,13 @@ from casbin.persist.adapters.string_adapter import (  # type: ignore[import-unty
 )
 
 from bench.measure import Cost, Result, at_least, at_most, interleave, table, timed
-from toolgate.policy.file import default_policy_text, load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.decide import decide
+from toolgate.policy.file import default_policy_text, load_policy
 from toolgate.policy.model import Effect, Policy
-from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 ROUNDS: Final = 9
 PARSE: Final = TreeSitterShellParser()

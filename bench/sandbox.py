@@ -21,10 +21,10 @@ import aiodocker
 import aiohttp
 
 from bench.measure import Cost, Result, at_least, at_most, interleave_async, run, table, timed_async
+from tests.support import docker_engine
 from toolgate.sandbox.bwrap import BwrapSandbox, BwrapSession
 from toolgate.sandbox.docker import DockerSandbox, host_image_name
 from toolgate.sandbox.sandbox import Command, SessionKey, SessionSpec
-from tests.support import docker_engine
 
 COMMAND: Final = "echo hi"
 AT_ONCE: Final = 8

@@ -16,11 +16,11 @@ sys.path.insert(0, str(ROOT))
 
 from tests.hostile.battery import Row, outer_limit, run_battery  # noqa: E402
 from tests.hostile.places import Place, PlainPlace, SandboxPlace  # noqa: E402
-from toolgate.adapters import cgroups  # noqa: E402
+from tests.support import docker_engine  # noqa: E402
+from toolgate.sandbox import cgroups  # noqa: E402
 from toolgate.sandbox.bwrap import BwrapSandbox  # noqa: E402
 from toolgate.sandbox.docker import DockerSandbox  # noqa: E402
 from toolgate.sandbox.sandbox import Sandbox, SessionKey  # noqa: E402
-from toolgate.testing import docker_engine  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "security" / "isolation.md"
 KEY: Final = SessionKey("hostile", "battery", "session")

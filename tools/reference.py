@@ -25,8 +25,11 @@ from toolgate.contracts import (
     tasks_v1,
 )
 from toolgate.contracts.wire import Code
-from toolgate.domain import approvals, runs, task_runs, toolcalls
 from toolgate.core.tools import Tool
+from toolgate.runs import calls as toolcalls
+from toolgate.runs import state as runs
+from toolgate.tasks import state as task_runs
+from toolgate.tools import approvals
 from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 

@@ -7,7 +7,6 @@ from toolgate.access.devices import (
     MAX_PENDING,
     PENDING_MS,
     Contact,
-    Kind,
     Pending,
     Scope,
     TooManyPending,
@@ -16,8 +15,8 @@ from toolgate.access.devices import (
     named_session,
     session_of,
 )
+from toolgate.core.enums import CommandKind, Level
 from toolgate.core.errors import Refused
-from toolgate.core.tools import Level
 
 
 def waiting(number: int, *, ip: str = "10.0.0.1") -> Pending:
@@ -47,11 +46,11 @@ def test_a_code_is_six_letters_that_no_one_mistakes() -> None:
 
 def test_a_scope_grants_tools_to_a_level_and_kinds_by_name() -> None:
     scope = Scope(Level.WRITE, system=True)
-    assert scope.refusal(Kind.TOOL, Level.WRITE) == ""
-    assert scope.refusal(Kind.TOOL, Level.SIGN)
-    assert scope.refusal(Kind.SYSTEM, Level.WRITE) == ""
-    assert scope.refusal(Kind.MCP, Level.READ)
-    assert scope.refusal(Kind.AGENT, Level.READ)
+    assert scope.refusal(CommandKind.TOOL, Level.WRITE) == ""
+    assert scope.refusal(CommandKind.TOOL, Level.SIGN)
+    assert scope.refusal(CommandKind.SYSTEM, Level.WRITE) == ""
+    assert scope.refusal(CommandKind.MCP, Level.READ)
+    assert scope.refusal(CommandKind.AGENT, Level.READ)
 
 
 def test_no_two_devices_can_name_the_same_session() -> None:

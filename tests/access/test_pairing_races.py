@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
+from tests.support.audit import SilentAudit, SilentEvidence
+from toolgate.access.devices import Contact, Scope
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.registry import Registry
-from toolgate.access.devices import Contact, Scope
 from toolgate.journal.journal import Event, Operation
-from tests.support.audit import SilentAudit, SilentEvidence
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.access.pairing import Pairing
-from toolgate.access.registry import Registry
-from toolgate.access.devices import Contact, Scope
-from toolgate.core.tools import Level
-from toolgate.evidence.evidence import STREAM, record_of
 from tests.support.audit import SilentAudit
 from tests.support.pipelines import Rig, open_rig
+from toolgate.access.devices import Contact, Scope
+from toolgate.access.pairing import Pairing
+from toolgate.access.registry import Registry
+from toolgate.core.enums import Level
+from toolgate.evidence.evidence import STREAM, record_of
 
 LAPTOP = Contact("laptop", "127.0.0.1")
 

@@ -2,22 +2,12 @@
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.commands.keys import (
-    KEYS,
-    RATES,
-    REMEMBERED_BODY,
-    Bucket,
-    Keys,
-    RateLimits,
-    first_use,
-)
-from toolgate.access.refusals import RateLimited
-from toolgate.commands.idempotency import KEPT_MS
+from toolgate.access.rate_limits import RATES, Bucket, RateLimits
 from toolgate.access.ratelimit import Rate
+from toolgate.access.refusals import RateLimited
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
 
 BUCKET = Bucket("device/laptop", Rate(3), "this device")
 
@@ -81,43 +71,3 @@ async def test_giving_back_one_leaves_what_others_took_meanwhile() -> None:
     for known in (limits, after_a_restart):
         with pytest.raises(RateLimited):
             known.take(BUCKET)
-
-
-async def test_a_key_is_forgotten_once_its_time_is_over() -> None:
-    clock = FakeClock()
-    journal = journal_of(clock)
-    keys = Keys(journal, clock, PlainSeal())
-    first = first_use("hash", command_id="cmd_1", request_id="r", now=clock.now_ms())
-    claim = keys.claim("slot", first)
-    known, write = keys.answer(claim, 200, b"{}")
-    await journal.commit(write)
-    keys.release(claim, known)
-    clock.advance(KEPT_MS)
-    (due,) = await journal.due(until=clock.now_ms())
-    await keys.on_due(due)
-    assert not keys.is_used("slot")
-    assert await journal.scan(KEYS) == []
-
-
-async def test_a_key_that_was_used_anew_outlives_the_deadline_of_its_first_use() -> None:
-    clock = FakeClock()
-    journal = journal_of(clock)
-    keys = Keys(journal, clock, PlainSeal())
-
-    async def use(command_id: str) -> None:
-        first = first_use("hash", command_id=command_id, request_id="r", now=clock.now_ms())
-        claim = keys.claim("slot", first)
-        known, write = keys.answer(claim, 200, b"x" * (REMEMBERED_BODY + 1))
-        await journal.commit(write)
-        keys.release(claim, known)
-
-    await use("cmd_1")
-    clock.advance(KEPT_MS)
-    (due,) = await journal.due(until=clock.now_ms())
-    assert await keys.settled("slot", "hash") is None
-    await use("cmd_2")
-    await keys.on_due(due)
-    assert keys.is_used("slot")
-    answer = await keys.settled("slot", "hash")
-    assert answer is not None
-    assert answer.command_id == "cmd_2"

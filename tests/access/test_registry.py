@@ -6,13 +6,13 @@ import inspect
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
 from toolgate.access import registry as module
+from toolgate.access.devices import OPERATOR, Scope, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
 from toolgate.access.registry import Credentials, Registry
-from toolgate.access.devices import OPERATOR, Scope, Who
 from toolgate.core.errors import NotFound, Unavailable
 from toolgate.journal.journal import Event, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

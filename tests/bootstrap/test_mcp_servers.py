@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.runtimes import memory_journal, until
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.capability_registry import Capabilities
-from toolgate.bootstrap.tools import Upstreams
-from toolgate.tools.capabilities import Capability, Server
-from toolgate.core.tools import Caller, Level
-from toolgate.tools.routing import Routing
 from tests.support.audit import SilentAudit
 from tests.support.seal import PlainSeal
+from tests.tasks.runtimes import memory_journal, until
+from toolgate.bootstrap.tools import Upstreams
+from toolgate.core.enums import Level
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller
+from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.routing import Routing
 
-PROGRAM = Path(__file__).parents[1] / "adapters" / "mcp_servers" / "server.py"
+PROGRAM = Path(__file__).parents[1] / "tools" / "upstream" / "servers" / "server.py"
 SERVER = Server(command=sys.executable, args=(str(PROGRAM), "stdio"))
 
 

@@ -6,14 +6,14 @@ import aiohttp
 import pytest
 
 from toolgate import settings as table
-from toolgate.journal.local_bus import LocalBus
-from toolgate.secrets.aesgcm_seal import KEY_BYTES, AesGcmSeal
-from toolgate.commands.keys import KEYS
 from toolgate.bootstrap.roles import start_orchestrator
 from toolgate.bootstrap.sealing import KEY_FILE, LOST, open_seal
+from toolgate.commands.keys import KEYS
 from toolgate.core.errors import Damaged
-from toolgate.runs.agents.registry import AGENTS
 from toolgate.journal.journal import Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.agents.registry import AGENTS
+from toolgate.secrets.aesgcm_seal import KEY_BYTES, AesGcmSeal
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

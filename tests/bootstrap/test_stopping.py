@@ -9,10 +9,10 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 import pytest
 
-from toolgate.http import asgi
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything
+from toolgate.http import asgi
 
 Answer = aiohttp.ClientResponse
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from toolgate.browser.page_extract import LONGEST, decode_looked
 from toolgate.browser.browser import PageError
+from toolgate.browser.page_extract import LONGEST, decode_looked
 
 
 def said(title: str) -> str:

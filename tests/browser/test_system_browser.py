@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.browser import FakeSession
+from toolgate.browser.browser import Extract, ExtractOptions
 from toolgate.browser.cdp.tab import WaitsForFrames
 from toolgate.browser.system_browser import ReadingSession
-from toolgate.browser.browser import Extract, ExtractOptions
-from tests.support.browser import FakeSession
 
 PAGE = Extract("http://a.test/", "A", "article", 0, (), None, None)
 

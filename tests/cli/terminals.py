@@ -4,31 +4,26 @@ import fcntl
 import os
 import pty
 import struct
-import subprocess
 import termios
 
-from tests.e2e.harness import PATIENCE, PROGRAM, environment
+from tests.e2e.forked import start
+from tests.e2e.harness import PATIENCE, environment
 
 
 def in_a_terminal(*arguments: str, columns: int = 100) -> str:
     """What a command writes where all its outputs are a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(
-        [PROGRAM, *arguments],
-        env=environment({"TERM": "xterm"}),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        written = b""
-        try:
-            while chunk := os.read(ours, 65536):
-                written += chunk
-        except OSError:  # how Linux says that the other side is closed
-            pass
-        finally:
-            os.close(ours)
-        process.wait(timeout=PATIENCE)
+    process = start(arguments, environment({"TERM": "xterm"}), None, (theirs, theirs, theirs))
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    finally:
+        os.close(ours)
+    process.join(PATIENCE)
+    assert process.exitcode is not None
     return written.decode()

@@ -7,25 +7,33 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from tests.e2e.forked import Forked, fork
 from tests.e2e.harness import PROGRAM, environment
 from toolgate.http.asgi import HEAD_LIMIT
 
 PATIENCE = 30
 
 
-async def started(home: Path, port: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        PROGRAM,
+async def started(home: Path, port: int) -> Forked:
+    return await fork(
         "browser",
         "--http",
         f"--port={port}",
         env=environment({"TOOLGATE_HOME": str(home)}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def installed(home: Path) -> asyncio.subprocess.Process:
+    given = environment({"TOOLGATE_HOME": str(home)})
+    return await asyncio.create_subprocess_exec(
+        PROGRAM, "browser", "--http", "--port=0", env=given, stdout=PIPE, stderr=PIPE
     )
 
 
@@ -41,8 +49,10 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_signal_ends_it_after_its_work_is_put_away(tmp_path: Path) -> None:
-    for name in (signal.SIGTERM, signal.SIGINT):
-        process = await started(tmp_path, 0)
+    for name, process in (
+        (signal.SIGTERM, await installed(tmp_path)),
+        (signal.SIGINT, await started(tmp_path / "other", 0)),
+    ):
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.readline(), PATIENCE)
         process.send_signal(name)
@@ -83,14 +93,13 @@ async def test_a_head_without_an_end_is_refused_and_its_connection_closed(tmp_pa
 
 
 async def test_a_signal_ends_it_on_stdio_too_while_its_client_says_nothing(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
+    process = await fork(
         "browser",
         "--stdio",
         env=environment({"TOOLGATE_HOME": str(tmp_path)}),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -109,13 +118,11 @@ async def test_a_signal_ends_it_on_stdio_too_while_its_client_says_nothing(tmp_p
 async def test_a_home_that_cannot_be_made_is_not_said_to_be_in_use(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
+    process = await fork(
         "browser",
         "--stdio",
         env=environment({"TOOLGATE_HOME": str(file / "home")}),
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=PIPE,
     )
     _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 2
@@ -139,8 +146,8 @@ async def test_without_its_extra_it_says_what_it_needs(tmp_path: Path) -> None:
         WITHOUT_THE_EXTRA,
         env=environment({"TOOLGATE_HOME": str(tmp_path)}),
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
     )
     told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert (process.returncode, told) == (2, b"")

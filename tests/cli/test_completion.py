@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.e2e.harness import PATIENCE, PROGRAM, environment
+from tests.e2e.forked import toolgate
+from tests.e2e.harness import PATIENCE, environment
 
 ASK = """
 import sys
@@ -34,12 +35,6 @@ def test_the_names_of_commands_are_completed_without_importing_one() -> None:
 )
 def test_commands_options_and_their_values_are_completed(words: str, completed: list[str]) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    ended = subprocess.run(
-        [PROGRAM],
-        env=environment(asked | {"_TOOLGATE_COMPLETE": "bash_complete"}),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
+    ended = toolgate(env=environment(asked | {"_TOOLGATE_COMPLETE": "bash_complete"}))
+    assert ended.returncode == 0, ended.stderr
     assert [line.removeprefix("plain,") for line in ended.stdout.split()] == completed

@@ -9,11 +9,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.e2e import forked
 from tests.e2e.harness import PROGRAM, Program, environment, running
 from tests.support.engines import need
 
 
 def toolgate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return forked.toolgate(*arguments, env=environment({}), cwd=cwd)
+
+
+def installed(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *arguments],
         cwd=cwd,
@@ -34,7 +39,7 @@ def test_the_demo_plays_on_a_toolgate_of_its_own_and_goes_on_without_a_browser(
 ) -> None:
     need("bwrap")
     no_browser = "--set=CHROMIUM=/nowhere/chromium"
-    played = toolgate("demo", "--private", "--json", no_browser, cwd=tmp_path)
+    played = installed("demo", "--private", "--json", no_browser, cwd=tmp_path)
     assert played.returncode == 0, played.stderr
     told = dict(facts(played.stdout))
     assert "approved" in told
@@ -57,10 +62,8 @@ def test_the_demo_that_shall_play_on_one_that_runs_says_how_to_start_one(tmp_pat
 async def test_ctrl_c_while_the_demo_starts_leaves_nothing_behind(
     tmp_path: Path, begun: str
 ) -> None:
-    demo = await asyncio.create_subprocess_exec(
-        PROGRAM, "demo", "--private", cwd=tmp_path, env=environment({"TMPDIR": str(tmp_path)}),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    given = environment({"TMPDIR": str(tmp_path)})
+    demo = await forked.fork("demo", "--private", cwd=tmp_path, env=given, stderr=subprocess.PIPE)
     async with asyncio.timeout(30):
         while not list(tmp_path.glob(f"toolgate-demo-*/{begun}")):
             await asyncio.sleep(0.001)

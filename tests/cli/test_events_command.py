@@ -7,8 +7,8 @@ from click.testing import CliRunner, Result
 
 from tests.surfaces.gateway.conftest import OPERATOR, Door, open_door
 from toolgate.cli.main import main
+from toolgate.commands.records import gateway_event
 from toolgate.contracts.gateway_v1 import EVENTS_KEPT_S, MAX_EVENTS, EventStatus, EventType
-from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.testing.clock import FakeClock
 
 

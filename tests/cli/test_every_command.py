@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 import pytest
+import pytest_asyncio
 from click.testing import CliRunner
 
 from tests.cli.terminals import in_a_terminal
+from tests.e2e import forked
 from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment, running
 from toolgate.cli.doctor import check_disk, check_policy
 from toolgate.cli.main import COMMANDS, EXIT_CODES, main
@@ -59,14 +61,7 @@ def test_the_help_names_every_command_and_every_exit_code() -> None:
 
 
 def toolgate(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, *arguments],
-        env=environment(given),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked.toolgate(*arguments, env=environment(given))
 
 
 @pytest.mark.parametrize(
@@ -140,17 +135,17 @@ def test_the_doctor_sees_that_a_home_cannot_be_made() -> None:
     assert not found["disk"]["ok"]
 
 
-@pytest.fixture
-async def program(tmp_path: Path) -> AsyncIterator[Program]:
-    async with running(tmp_path / "home", HEARTBEAT="@every 1s") as started:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
+    home = tmp_path_factory.mktemp("commands") / "home"
+    async with running(home, HEARTBEAT="@every 1s") as started:
         yield started
 
 
 async def test_chat_tells_a_program_each_event_as_json_and_reads_messages_from_stdin(
     program: Program,
 ) -> None:
-    chat = await asyncio.create_subprocess_exec(
-        PROGRAM,
+    chat = await forked.fork(
         "chat",
         "--json",
         "--agent=script",
@@ -158,7 +153,6 @@ async def test_chat_tells_a_program_each_event_as_json_and_reads_messages_from_s
         env=environment({}),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
     )
     said = b'sum [[tool:math.add {"a": 2, "b": 40}]]\n\nbroken [[tool:math.add {oops}]]\n'
     told, _ = await asyncio.wait_for(chat.communicate(said), PATIENCE)
@@ -271,8 +265,7 @@ def test_help_says_what_each_right_is_for_and_not_its_name_again(command: tuple[
 
 
 async def test_ctrl_d_leaves_the_shell_a_line_of_its_own(program: Program) -> None:
-    chat = await asyncio.create_subprocess_exec(
-        PROGRAM,
+    chat = await forked.fork(
         "chat",
         f"--url={program.urls['ingress_ws']}",
         env=environment({}),

@@ -11,23 +11,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.evidence.evidence_home import record_call
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
-from toolgate.evidence.log import EvidenceLog
-from toolgate.evidence.records import PROOF_FORMAT
-from toolgate.evidence.tiles import TileFiles
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.evidence.signer import Commitments, Ed25519Signer
+from tests.support.pipelines import open_rig
 from toolgate.cli.main import main
-from toolgate.evidence.checkpoints import Checkpoint, sign_note
-from toolgate.evidence.tree import leaf_hash
 from toolgate.core.tools import ToolRequest
 from toolgate.evidence.audit import AuditEntry, AuditLog
+from toolgate.evidence.checkpoints import Checkpoint, sign_note
 from toolgate.evidence.evidence import STREAM
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.records import PROOF_FORMAT
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.evidence.tiles import TileFiles
+from toolgate.evidence.tree import leaf_hash
+from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Append, NewEvent
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.testing.clock import FakeClock
-from tests.support.pipelines import open_rig
 
 REF = "requests/r7/tool_result.json"
 

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from tests.e2e.harness import PROGRAM, environment, running
+from tests.e2e.forked import fork
+from tests.e2e.harness import environment, running
 from toolgate.cli.main import main
 
 PATIENCE = 30
@@ -38,8 +39,7 @@ async def test_commands_find_a_toolgate_that_listens_on_ipv6(
             assert "//[::1]:" in ask("console")
 
         await asyncio.to_thread(all_of_them)
-        chat = await asyncio.create_subprocess_exec(
-            PROGRAM,
+        chat = await fork(
             "chat",
             "hello there",
             env=environment(given),

@@ -258,26 +258,17 @@ def test_half_a_character_in_a_call_is_shown_and_not_stumbled_over(
     assert (simulated.exit_code, shown in simulated.stdout) == (1, True), simulated.exception
 
 
-def test_the_installed_program_does_all_of_it(good: str, bad: str, tmp_path: Path) -> None:
-    calls = tmp_path / "calls.jsonl"
-    calls.write_text(lines(CALLS))
+def test_the_installed_program_says_by_its_code_whether_a_file_is_well(good: str, bad: str) -> None:
+    for file, code in ((good, 0), (bad, 1)):
+        command = [str(PROGRAM), "policy", "check", file]
+        ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        assert ended.returncode == code, ended.stderr
 
-    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(PROGRAM), "policy", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
 
-    assert ran("check", good).returncode == 0
-    assert ran("check", bad).returncode == 1
-    assert json.loads(ran("test", good, "--json").stdout)["passed"] == 2
-    explained = ran("explain", "--tool", "shell", "--args", '{"command": "rm -rf /"}', "--json")
-    assert json.loads(explained.stdout)["rule_id"] == "never-destroy"
-    assert ran("simulate", good, "--calls", str(calls)).returncode == 1
-    assert ran("explain", good).returncode == 2
+def test_the_shipped_policy_is_explained_where_no_file_is_named(good: str) -> None:
+    asked = ("explain", "--tool", "shell", "--args", '{"command": "rm -rf /"}', "--json")
+    assert answered(run(*asked))["rule_id"] == "never-destroy"
+    assert run("explain", good).exit_code == 2  # of which tool?
 
 
 def test_a_file_is_named_as_it_is_called(tmp_path: Path) -> None:

@@ -4,18 +4,19 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from tests.e2e.forked import start
 from tests.support.engines import need
 from toolgate.cli.doctor import check_disk, check_policy, hint_for
 from toolgate.settings import Settings
@@ -23,18 +24,53 @@ from toolgate.settings import Settings
 TOKEN = "token-of-the-test"
 
 
-def toolgate(*words: str, **env: str) -> "subprocess.Popen[bytes]":
+class Command:
+    """A forked command, with the methods of subprocess.Popen; it says less than a pipe holds."""
+
+    def __init__(self, *words: str, **env: str) -> None:
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        self.stdout, self.stderr = os.fdopen(out, "rb"), os.fdopen(err, "rb")
+        with Path(os.devnull).open("rb") as nothing:
+            self._process = start(words, given(env), None, (nothing, to_out, to_err))
+        os.close(to_out)
+        os.close(to_err)
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self, timeout: float) -> tuple[bytes, bytes]:
+        self._process.join(timeout)
+        assert self.returncode is not None, "it goes on"
+        with self.stdout, self.stderr:
+            return self.stdout.read(), self.stderr.read()
+
+
+def given(env: dict[str, str]) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "RUNNER_PORT": "0", "LOG_LEVEL": "error", **env}
+
+
+def installed(*words: str, **env: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "toolgate", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "RUNNER_PORT": "0", "LOG_LEVEL": "error", **env},
+        env=given(env),
     )
 
 
+Process = TypeVar("Process", Command, "subprocess.Popen[bytes]")
+
+
 @contextlib.contextmanager
-def running(*words: str, **env: str) -> Iterator[tuple[dict[str, Any], "subprocess.Popen[bytes]"]]:
-    process = toolgate("runner", *words, **env)
+def until_ready(process: Process) -> Iterator[tuple[dict[str, Any], Process]]:
     assert process.stdout is not None
     assert process.stderr is not None
     try:
@@ -43,8 +79,14 @@ def running(*words: str, **env: str) -> Iterator[tuple[dict[str, Any], "subproce
         yield json.loads(line), process
     finally:
         process.terminate()
-        _, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors.decode()
+        if not process.stderr.closed:
+            _, errors = process.communicate(timeout=20)
+            assert process.returncode == 0, errors.decode()
+    assert process.returncode == 0
+
+
+def running(*words: str, **env: str) -> AbstractContextManager[tuple[dict[str, Any], Command]]:
+    return until_ready(Command("runner", *words, **env))
 
 
 def execute(url: str, tool: str, token: str = TOKEN, **args: Any) -> dict[str, Any]:
@@ -64,7 +106,8 @@ def execute(url: str, tool: str, token: str = TOKEN, **args: Any) -> dict[str, A
 
 def test_a_real_runner_isolates_serves_and_leaves_nothing(tmp_path: Path) -> None:
     need("bwrap")
-    with running(RUNNER_AUTH_TOKEN=TOKEN, TOOLGATE_HOME=str(tmp_path)) as (ready, process):
+    runner = installed("runner", RUNNER_AUTH_TOKEN=TOKEN, TOOLGATE_HOME=str(tmp_path))
+    with until_ready(runner) as (ready, process):
         url = ready["urls"]["runner"]
         assert ready["isolation"] == "bwrap"
         groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/toolgate-{process.pid}")]
@@ -81,13 +124,12 @@ def test_a_real_runner_isolates_serves_and_leaves_nothing(tmp_path: Path) -> Non
 
 def test_a_runner_that_is_killed_takes_its_sandboxes_with_it(tmp_path: Path) -> None:
     need("bwrap")
-    process = toolgate("runner", TOOLGATE_HOME=str(tmp_path))
-    assert process.stdout is not None
+    process = Command("runner", TOOLGATE_HOME=str(tmp_path))
     ready = json.loads(process.stdout.readline())
     execute(ready["urls"]["runner"], "bash.exec", cmd="echo open")
     entrances = list(Path("/sys/fs/cgroup/").glob(f"**/toolgate-{process.pid}/*/cgroup.procs"))
     assert any(path.read_text() for path in entrances)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.communicate(timeout=20)
     for _ in range(200):
         if not any(path.read_text() for path in entrances):
@@ -122,7 +164,7 @@ def test_the_mock_runs_nothing_and_listens_where_it_is_told(tmp_path: Path) -> N
 def test_a_runner_that_would_not_be_safe_does_not_start(
     words: list[str], env: dict[str, str], said: str
 ) -> None:
-    process = toolgate("runner", *words, **env)
+    process = Command("runner", *words, **env)
     out, errors = process.communicate(timeout=30)
     assert process.returncode != 0
     assert said in errors.decode()
@@ -134,7 +176,7 @@ def test_a_runner_that_still_starts_heeds_the_signal_to_stop(tmp_path: Path) -> 
         engine.settimeout(20)
         url = f"http://127.0.0.1:{engine.getsockname()[1]}"
         words = ("--backend", "docker", "--docker-url", url, "--image", "large")
-        process = toolgate("runner", *words, TOOLGATE_HOME=str(tmp_path))
+        process = Command("runner", *words, TOOLGATE_HOME=str(tmp_path))
         try:
             asked, _ = engine.accept()
             with asked:
@@ -143,7 +185,6 @@ def test_a_runner_that_still_starts_heeds_the_signal_to_stop(tmp_path: Path) -> 
                 out, errors = process.communicate(timeout=20)
         finally:
             process.kill()
-            process.wait()
     assert (process.returncode, out, errors) == (0, b"", b"")
 
 
@@ -163,7 +204,7 @@ def test_a_runner_without_a_token_is_not_silent_about_it(token: str, *, is_told:
 
 def test_doctor_says_which_sandboxes_work_and_how_to_get_the_others() -> None:
     need("bwrap")
-    process = toolgate("doctor", "--json", "--docker-url", "unix:///nowhere.sock")
+    process = Command("doctor", "--json", "--docker-url", "unix:///nowhere.sock")
     out, _ = process.communicate(timeout=30)
     found = {each["name"]: each for each in json.loads(out)}
     assert process.returncode == 0

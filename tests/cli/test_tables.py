@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.terminals import in_a_terminal
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.secrets.patterns import SecretPatterns
 from toolgate.cli.events import _print as print_event
 from toolgate.cli.main import main
 from toolgate.cli.operator import show
 from toolgate.evidence.audit import AuditEntry, AuditLog
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import table
 from toolgate.testing.clock import FakeClock
 

@@ -5,13 +5,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tests.e2e.forked import toolgate
 from tests.e2e.harness import PATIENCE, PROGRAM, environment, running
+from toolgate.cli.main import main
 
 NO_TEXT = b"hi\xff"
+CHINESE = ("policy", "explain", "--tool", "\u6c49\u5b57")
 
 
-def toolgate(
+def installed(
     *arguments: str | bytes, given: dict[str, str], said: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
@@ -26,8 +30,16 @@ def toolgate(
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437"])
 def test_what_a_terminal_cannot_spell_is_spelled_out(encoding: str, tmp_path: Path) -> None:
-    asked = ("policy", "explain", "--tool", "\u6c49\u5b57")
-    ended = toolgate(*asked, given={"PYTHONIOENCODING": encoding, "TOOLGATE_HOME": str(tmp_path)})
+    home = {"TOOLGATE_HOME": str(tmp_path)}
+    ended = CliRunner(charset=encoding, env=home).invoke(main, CHINESE)
+    assert ended.exit_code == 0, ended.output
+    assert "\\u6c49\\u5b57" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_what_a_terminal_cannot_spell_the_installed_program_spells_out(tmp_path: Path) -> None:
+    given = {"PYTHONIOENCODING": "ascii", "TOOLGATE_HOME": str(tmp_path)}
+    ended = installed(*CHINESE, given=given)
     assert ended.returncode == 0, ended.stderr
     assert b"\\u6c49\\u5b57" in ended.stdout
     assert ended.stderr == b""
@@ -48,12 +60,12 @@ async def test_what_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
             ("audit", "query", "--action"),
             ("evidence", "show"),
         ):
-            ended = await asyncio.to_thread(toolgate, *arguments, NO_TEXT, given=given)
-            assert ended.returncode == 2, ended.stderr
-            assert ended.stderr == b"toolgate: 'hi\\udcff' is no text that can be sent\n"
+            refused = await asyncio.to_thread(toolgate, *arguments, NO_TEXT, env=environment(given))
+            assert refused.returncode == 2, refused.stderr
+            assert refused.stderr == "toolgate: 'hi\\udcff' is no text that can be sent\n"
         for locale in ("C", "C.UTF-8"):
             ended = await asyncio.to_thread(
-                toolgate, "chat", said=NO_TEXT, given=given | {"LC_ALL": locale}
+                installed, "chat", said=NO_TEXT, given=given | {"LC_ALL": locale}
             )
             assert ended.returncode == 1
             assert b"toolgate: stdin cannot be read" in ended.stderr

@@ -5,22 +5,23 @@ import asyncio
 import msgspec
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.contracts.gateway_v1 import CommandStatus
-from toolgate.access.devices import Identity, Kind, Who
-from toolgate.core.errors import NotFound
-from toolgate.journal.journal import Row
+from tests.support.seal import PlainSeal
+from toolgate.access.devices import Identity, Who
+from toolgate.commands.plans import Waiting
 from toolgate.commands.reading import Entered
 from toolgate.commands.states import OPEN, STATE_KEPT_MS, STATES, States
-from toolgate.commands.plans import Waiting
+from toolgate.contracts.gateway_v1 import CommandStatus
+from toolgate.core.enums import CommandKind
+from toolgate.core.errors import NotFound
+from toolgate.journal.journal import Row
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
 
 LAPTOP = Identity(Who.DEVICE, "laptop")
 ANSWER = b'{"ok":true,"data":"done","traceId":"t"}'
 ENTERED = Entered(
-    kind=Kind.TOOL,
+    kind=CommandKind.TOOL,
     identity=LAPTOP,
     raw=b"{}",
     command=None,

@@ -20,6 +20,8 @@ from toolgate.contracts import (
     tasks_v1,
     wire,
 )
+from toolgate.core import enums
+from toolgate.core.enums import CommandKind, HealthStatus, Level, TaskCode, TaskMode, TaskStatus
 
 ROOT: Final = Path(__file__).parents[2]
 SEEDS: Final = {
@@ -141,8 +143,8 @@ def test_the_gateways_events_are_of_the_seeds_types() -> None:
 def test_the_gateways_levels_and_states_are_the_seeds() -> None:
     part = section("002", "POST /capabilities/register", "Playwright capability")
     levels, states = re.findall(r"// (\w+ \| \w+ \| \w+)", part)
-    assert levels.split(" | ") == list(gateway_v1.Level)
-    assert states.split(" | ") == list(gateway_v1.CapabilityStatus)
+    assert levels.split(" | ") == list(Level)
+    assert states.split(" | ") == list(HealthStatus)
 
 
 def test_the_gateways_actions_have_the_seeds_levels() -> None:
@@ -154,7 +156,7 @@ def test_the_gateway_has_a_route_for_each_of_the_seeds() -> None:
     named = set(re.findall(r"^(GET|POST) (/[\w/]+)", SEEDS["002"], re.MULTILINE))
     routes = {tuple(route.split(" ")) for route in gateway_v1.V2_METHODS.values()}
     assert named - {("POST", "/command/")} <= routes
-    assert {f"command.{kind}" for kind in gateway_v1.CommandType} <= set(gateway_v1.V2_METHODS)
+    assert {f"command.{kind}" for kind in CommandKind} <= set(gateway_v1.V2_METHODS)
 
 
 def test_the_gateways_audit_has_the_seeds_fields() -> None:
@@ -193,7 +195,7 @@ def test_the_executors_default_policy_is_the_seeds() -> None:
 def test_browser_tasks_have_exactly_the_seeds_codes() -> None:
     named = first_column(section("004", "## 5.", "## 6."))
     assert len(named) == 16
-    assert named == list(tasks_v1.ErrorCode)
+    assert named == list(TaskCode)
 
 
 def test_browser_tasks_have_exactly_the_seeds_seven_tools() -> None:
@@ -203,13 +205,13 @@ def test_browser_tasks_have_exactly_the_seeds_seven_tools() -> None:
 
 def test_browser_runs_have_exactly_the_seeds_states() -> None:
     part = section("004", "```ts", "\n```")
-    assert re.findall(r"'(\w+)'", part) == list(tasks_v1.RunStatus)
-    assert set(tasks_v1.RunStatus) == tasks_v1.OPEN | tasks_v1.WITH_RESULT | tasks_v1.WITH_ERROR
+    assert re.findall(r"'(\w+)'", part) == list(TaskStatus)
+    assert set(TaskStatus) == tasks_v1.OPEN | tasks_v1.WITH_RESULT | tasks_v1.WITH_ERROR
 
 
 def test_browser_tasks_have_the_seeds_modes() -> None:
     (modes,) = re.findall(r"^- `mode`：保留 `([^`]+)`", SEEDS["004"], re.MULTILINE)
-    assert modes.split("/") == list(tasks_v1.Mode)
+    assert modes.split("/") == list(TaskMode)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +306,9 @@ def test_every_limit_is_a_number_of_its_module_with_an_origin(module: ModuleType
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_contract_knows_only_msgspec_and_the_standard_library(module: ModuleType) -> None:
+def test_a_contract_knows_only_msgspec_the_shared_enums_and_the_standard_library(
+    module: ModuleType,
+) -> None:
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -315,4 +319,5 @@ def test_a_contract_knows_only_msgspec_and_the_standard_library(module: ModuleTy
             continue
         for name in names:
             root = name.split(".")[0]
-            assert name == wire.__name__ or root == "msgspec" or root in sys.stdlib_module_names
+            ours = name in {wire.__name__, enums.__name__}
+            assert ours or root == "msgspec" or root in sys.stdlib_module_names

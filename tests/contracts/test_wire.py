@@ -20,6 +20,7 @@ from toolgate.contracts import (
     tasks_v1,
     wire,
 )
+from toolgate.core.enums import Decision, Level, LocatorMode
 
 MODULES: Final = [runner_v1, ingress_v1, orchestrator_v1, gateway_v1, executor_v0, tasks_v1]
 INVOKE: Final = {
@@ -154,13 +155,10 @@ def test_a_decision_is_read_in_any_case(spelt: str) -> None:
     raw = json.dumps(message | {"decision": spelt}).encode()
     decided = ingress_v1.decode_client(raw)
     assert isinstance(decided, ingress_v1.ApprovalDecision)
-    assert decided.decision is ingress_v1.Decision.APPROVE
+    assert decided.decision is Decision.APPROVE
     body = json.dumps({"decision": spelt}).encode()
-    assert orchestrator_v1.decode_decide(body).decision is orchestrator_v1.Decision.APPROVE
-    assert (
-        msgspec.json.decode(body, type=gateway_v1.ApprovalDecide).decision
-        is gateway_v1.Decision.APPROVE
-    )
+    assert orchestrator_v1.decode_decide(body).decision is Decision.APPROVE
+    assert msgspec.json.decode(body, type=gateway_v1.ApprovalDecide).decision is Decision.APPROVE
 
 
 @pytest.mark.parametrize("spelt", ["approved", "", "yes", " approve"])
@@ -215,7 +213,7 @@ def test_a_hello_may_resume_and_its_answer_says_how() -> None:
     assert (hello.session_id, hello.last_seq, hello.epoch) == ("s", 0, "e")
     assert hello.tools == [
         ingress_v1.ClientTool("camera"),
-        ingress_v1.ClientTool("disk", level=ingress_v1.Level.READ),
+        ingress_v1.ClientTool("disk", level=Level.READ),
     ]
     ack = ingress_v1.HelloAck(ts=2, session_id="s", resumed=False, seq=0, epoch="e")
     assert json.loads(ingress_v1.encode(ack)) == {
@@ -364,7 +362,7 @@ def test_a_password_is_not_in_a_repr() -> None:
     login = tasks_v1.LoginKeepSession(
         start_url="http://x",
         credentials=tasks_v1.Credentials("ann", "s3cret"),
-        fields=tasks_v1.LoginFields(tasks_v1.LocatorMode.SEMANTIC),
+        fields=tasks_v1.LoginFields(LocatorMode.SEMANTIC),
     )
     assert "s3cret" not in repr(login)
 

@@ -1,14 +1,15 @@
 """Every model of every contract, drawn from its own types: it survives the wire, and refuses what it is not."""
 
+import functools
 import json
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Annotated, Any, Final
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -41,13 +42,9 @@ def models_of(module: ModuleType) -> Iterator[Any]:
         yield from USES
 
 
-MODELS: Final = [
-    pytest.param(
-        model, id=f"{module.__name__.rpartition('.')[2]}.{getattr(model, '__name__', model)}"
-    )
-    for module in MODULES
-    for model in models_of(module)
-]
+MODELS: Final = [model for module in MODULES for model in models_of(module)]
+EXAMPLES: Final = pytest.mark.soak("properties", rounds=40, short=5)  # of every model
+FEW_EXAMPLES: Final = pytest.mark.soak("properties", rounds=5, short=2)
 
 # What a pattern lets through, by the pattern: text drawn from a pattern would be slow.
 TIMES: Final = st.integers(0, 4_102_444_800_000).map(wire.to_iso_ms)
@@ -164,24 +161,40 @@ def kinds(of: inspect.Type) -> set[str]:
             raise AssertionError(f"no kinds for {of}")
 
 
-def unhurried(*, max_examples: int) -> settings:
-    """A slow machine is no failure."""
-    return settings(
-        max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-
-
+@functools.cache
 def info(model: Any) -> inspect.StructType:
     found = inspect.type_info(model)
     assert isinstance(found, inspect.StructType)
     return found
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_message_survives_the_wire(model: Any) -> None:
-    @unhurried(max_examples=20)
-    @given(struct(info(model)))
-    def survives(value: dict[str, Any]) -> None:
+@functools.cache
+def messages(model: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return struct(info(model))
+
+
+def for_each_model(rounds: int, check: Callable[[Any, dict[str, Any]], None]) -> None:
+    """Check so many messages of every model; a failure names the model."""
+    for model in MODELS:
+        try:
+            check_model(model, rounds, check)
+        except BaseException as error:
+            error.add_note(f"model: {model}")
+            raise
+
+
+def check_model(model: Any, rounds: int, check: Callable[[Any, dict[str, Any]], None]) -> None:
+    @settings(max_examples=rounds)
+    @given(messages(model))
+    def holds(value: dict[str, Any]) -> None:
+        check(model, value)
+
+    holds()
+
+
+@EXAMPLES
+def test_a_message_survives_the_wire(rounds: int) -> None:
+    def survives(model: Any, value: dict[str, Any]) -> None:
         message = msgspec.convert(value, model)
         raw = msgspec.json.encode(message)
         again = msgspec.json.decode(raw, type=model)
@@ -189,7 +202,7 @@ def test_a_message_survives_the_wire(model: Any) -> None:
         assert msgspec.json.encode(again) == raw
         assert json.loads(raw).items() >= required_part(value, info(model)).items()
 
-    survives()
+    for_each_model(rounds, survives)
 
 
 def required_part(value: dict[str, Any], of: inspect.StructType) -> dict[str, Any]:
@@ -202,41 +215,35 @@ def required_part(value: dict[str, Any], of: inspect.StructType) -> dict[str, An
     }
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_member_it_does_not_know_changes_nothing(model: Any) -> None:
-    @unhurried(max_examples=3)
-    @given(struct(info(model)))
-    def ignored(value: dict[str, Any]) -> None:
+@FEW_EXAMPLES
+def test_a_member_it_does_not_know_changes_nothing(rounds: int) -> None:
+    def ignored(model: Any, value: dict[str, Any]) -> None:
         more = value | {"x-unknown": [1, {"y": None}]}
         assert msgspec.convert(more, model) == msgspec.convert(value, model)
 
-    ignored()
+    for_each_model(rounds, ignored)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_missing_member_is_named(model: Any) -> None:
-    @unhurried(max_examples=2)
-    @given(struct(info(model)))
-    def named(value: dict[str, Any]) -> None:
+@FEW_EXAMPLES
+def test_a_missing_member_is_named(rounds: int) -> None:
+    def named(model: Any, value: dict[str, Any]) -> None:
         for field in info(model).fields:
             if field.required:
                 less = {key: item for key, item in value.items() if key != field.encode_name}
                 assert refused(less, model) == f"$.{field.encode_name}"
 
-    named()
+    for_each_model(rounds, named)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_member_of_the_wrong_type_is_named(model: Any) -> None:
-    @unhurried(max_examples=2)
-    @given(struct(info(model)))
-    def named(value: dict[str, Any]) -> None:
+@FEW_EXAMPLES
+def test_a_member_of_the_wrong_type_is_named(rounds: int) -> None:
+    def named(model: Any, value: dict[str, Any]) -> None:
         for field in info(model).fields:
             for kind in sorted(set(KINDS) - kinds(field.type)):
                 wrong = value | {field.encode_name: KINDS[kind]}
                 assert refused(wrong, model) == f"$.{field.encode_name}"
 
-    named()
+    for_each_model(rounds, named)
 
 
 def refused(value: Any, model: Any) -> str:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from toolgate.core.system_clock import SystemClock
 from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
 from toolgate.testing.clock import FakeClock
 
 

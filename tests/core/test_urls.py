@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.core.errors import Invalid
-from toolgate.policy import urls as policy_urls
 from toolgate.core.urls import MAX_URL, join, parse_url, split_authority
+from toolgate.policy import urls as policy_urls
 
 
 @pytest.mark.parametrize(

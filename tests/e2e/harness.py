@@ -1,4 +1,4 @@
-"""The installed program, run as a user runs it, and a client that speaks the contract by hand."""
+"""The program, run as a user runs it, and a client that speaks the contract by hand."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,13 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Self
 
 import websockets
 from websockets.asyncio.client import ClientConnection
+
+from tests.e2e.forked import Forked, fork
 
 PROGRAM = Path(sys.executable).with_name("toolgate")
 ANY_PORT = {
@@ -27,25 +30,27 @@ PATIENCE = 20.0  # seconds; a bound, not an expectation
 
 @dataclass
 class Program:
-    """`toolgate up` with a home of its own and any free ports."""
+    """`toolgate up` with a home of its own and any free ports: forked, or the installed program."""
 
     home: Path
     settings: dict[str, str] = field(default_factory=dict)
+    installed: bool = False
     urls: dict[str, str] = field(default_factory=dict)
-    process: asyncio.subprocess.Process | None = None
+    process: Forked | asyncio.subprocess.Process | None = None
     log: Path = Path(os.devnull)
 
     async def start(self) -> Self:
         self.log = self.home.with_suffix(".log")
+        given = environment({**ANY_PORT, "TOOLGATE_HOME": str(self.home), **self.settings})
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                PROGRAM,
-                "up",
-                env=environment({**ANY_PORT, "TOOLGATE_HOME": str(self.home), **self.settings}),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                cwd=self.home.parent,
-            )
+            if self.installed:
+                self.process = await asyncio.create_subprocess_exec(
+                    PROGRAM, "up", env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                )
+            else:
+                self.process = await fork(
+                    "up", env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                )
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 3 * PATIENCE)
         assert line, f"it did not start: {self.log.read_text()[-2000:]}"
@@ -74,13 +79,17 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def running(home: Path, **settings: str) -> AsyncIterator[Program]:
-    program = await Program(home, settings).start()
+async def started(program: Program) -> AsyncIterator[Program]:
+    await program.start()
     try:
         yield program
     finally:
         await program.kill()
         await hang_up()
+
+
+def running(home: Path, **settings: str) -> contextlib.AbstractAsyncContextManager[Program]:
+    return started(Program(home, settings))
 
 
 async def hang_up() -> None:

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from picows import WSMsgType, WSUpgradeRequest
 
+from tests.support.ids import CountingIds
+from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
 from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions
-from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 WSTEST = shutil.which("wstest")

@@ -10,13 +10,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.harness import ANY_PORT, PROGRAM, Client, environment, running
+from tests.e2e.forked import fork
+from tests.e2e.harness import ANY_PORT, PATIENCE, Client, environment, running
 
 
 async def refused(home: Path, *arguments: str, **settings: str) -> tuple[int, str]:
     """Start it where it must not start; its exit code and what it says."""
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
+    process = await fork(
         "up",
         *arguments,
         env=environment({**ANY_PORT, "TOOLGATE_HOME": str(home), **settings}),
@@ -24,7 +24,7 @@ async def refused(home: Path, *arguments: str, **settings: str) -> tuple[int, st
         stderr=asyncio.subprocess.PIPE,
         cwd=home.parent if home.parent.is_dir() else home.parent.parent,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 20)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert out == b"", "nothing is ready"
     lines = [line for line in err.decode().splitlines() if line.startswith("toolgate: ")]
     assert len(lines) == 1, err.decode()

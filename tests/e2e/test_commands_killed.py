@@ -11,12 +11,13 @@ import pytest
 
 from tests.e2e.harness import Program, running
 from toolgate import settings as table
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.bootstrap.tools import open_execution
 from toolgate.bootstrap.installation import Installation, open_core
-from toolgate.contracts.gateway_v1 import CommandStatus, EventStatus, Outcome
+from toolgate.bootstrap.tools import open_execution
+from toolgate.contracts.gateway_v1 import CommandStatus, EventStatus
+from toolgate.core.enums import Outcome
+from toolgate.secrets.patterns import SecretPatterns
 
-PLAIN = Path(__file__).parents[1] / "adapters" / "mcp_servers" / "plain.py"
+PLAIN = Path(__file__).parents[1] / "tools" / "upstream" / "servers" / "plain.py"
 POLICY = """
 version: 1
 name: kills
@@ -83,6 +84,7 @@ async def start_cut_short(program: Program) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.soak("kills")
 @pytest.mark.parametrize("cut_short", [0, 2])
 @pytest.mark.requirement("002/events/ends-survive-kill")
 async def test_commands_that_only_read_have_their_ends_told_once_after_sigkill(

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.harness import PROGRAM, Program, environment, running
+from tests.e2e.forked import fork
+from tests.e2e.harness import Program, environment, running
 from tests.e2e.test_runner_check import RUNNER_TOKEN, runner
 from tests.support.engines import need
 
@@ -25,9 +26,7 @@ rules:
 
 
 async def toolgate(*words: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, *words, env=environment({}), stdout=asyncio.subprocess.PIPE
-    )
+    process = await fork(*words, env=environment({}), stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()
     assert process.returncode == 0, words
     return said.decode()

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.harness import Client, Program, running
+from tests.e2e.harness import Client, Program, running, started
 
 
 @pytest.mark.requirement("001/m0/hello-ack", "001/m1/run-started", "001/m1/deltas", "001/m1/done")
@@ -75,7 +75,7 @@ async def test_an_interrupted_run_goes_on_after_kill_9_and_says_nothing_twice(
 
 
 async def test_sigterm_says_goodbye_and_exits_with_0(tmp_path: Path) -> None:
-    async with running(tmp_path / "home") as program:
+    async with started(Program(tmp_path / "home", installed=True)) as program:
         client = await Client.connect(program.urls["ingress_ws"])
         assert await program.stop() == 0
         await asyncio.wait_for(client.socket.wait_closed(), 5)
@@ -100,7 +100,7 @@ async def test_every_listener_answers_health_and_metrics(tmp_path: Path) -> None
 
 
 async def test_the_ready_line_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
-    async with running(tmp_path / "home") as program:
+    async with started(Program(tmp_path / "home", installed=True)) as program:
         client = await Client.connect(program.urls["ingress_ws"])
         await client.say("nonsense")
         await client.hear()

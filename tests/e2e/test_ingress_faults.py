@@ -96,7 +96,7 @@ async def test_a_client_that_never_says_hello_is_closed(tmp_path: Path) -> None:
 )
 async def test_who_answers_pings_stays_and_who_does_not_goes(tmp_path: Path) -> None:
     async with installed(
-        TOGETHER, tmp_path, WS_PING_INTERVAL_MS="50", WS_PONG_WAIT_MS="400"
+        TOGETHER, tmp_path, WS_PING_INTERVAL_MS="50", WS_PONG_WAIT_MS="3000"
     ) as running:
         alive = await running.connect(user="alive")
         async with raw_client(running.ws) as silent:

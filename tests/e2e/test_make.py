@@ -63,6 +63,6 @@ async def test_make_run_serves_and_stops_on_ctrl_c(clone: Path) -> None:
         await asyncio.wait_for(process.wait(), PATIENCE)
 
 
-def test_ci_calls_the_readme_s_test_command_first() -> None:
+def test_ci_runs_the_checks_and_then_the_readme_s_test_command() -> None:
     commands = re.findall(r"^make \w+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert commands == ["make test", "make check"]
+    assert commands == ["make check", "make test"]

@@ -15,7 +15,8 @@ from tests.e2e.harness import Program, running
 from tests.support.npm import node, npm_file
 from tests.tasks.site import Site
 from toolgate.browser.chromium import find_chromium
-from toolgate.contracts.gateway_v1 import CapabilityStatus, ErrorCode
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.core.enums import HealthStatus
 from toolgate.tools.capabilities import PLAYWRIGHT_CAPABILITY
 
 OPERATOR = {"Authorization": "Bearer operator-token-of-the-tests"}
@@ -102,6 +103,6 @@ async def test_a_device_browses_with_playwrights_server_under_the_policy(program
             ) as answer:
                 listed = (await answer.json())["data"]["items"]
             states = {one["capabilityId"]: one["status"] for one in listed}
-            assert states[PLAYWRIGHT_CAPABILITY] == CapabilityStatus.HEALTHY
+            assert states[PLAYWRIGHT_CAPABILITY] == HealthStatus.HEALTHY
     finally:
         site.close()

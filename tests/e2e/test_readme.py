@@ -132,30 +132,32 @@ def test_examples_are_short(name: str) -> None:
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 40
 
 
-async def test_an_mcp_client_lists_and_calls_the_tools(tmp_path: Path) -> None:
-    async with running(tmp_path / ".toolgate") as program:
-        line = 'python examples/mcp_client.py http://127.0.0.1:8787/mcp "$(cat .toolgate/operator.token)"'
-        code, output = await run(line, program)
-        assert code == 0, output
-        assert "run_task_template" in output
-        assert "http://pages.toolgate.example/ The gate" in output
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_mcp_client_lists_and_calls_the_tools(program: Program) -> None:
+    line = (
+        'python examples/mcp_client.py http://127.0.0.1:8787/mcp "$(cat .toolgate/operator.token)"'
+    )
+    code, output = await run(line, program)
+    assert code == 0, output
+    assert "run_task_template" in output
+    assert "http://pages.toolgate.example/ The gate" in output
 
 
-async def test_an_agent_of_ones_own_is_talked_to(tmp_path: Path) -> None:
-    async with running(tmp_path / ".toolgate") as program:
-        agent = await asyncio.create_subprocess_exec(
-            sys.executable,
-            ROOT / "examples" / "own_agent.py",
-            program.urls["orchestrator"],
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        assert agent.stdout is not None
-        try:
-            registered = await asyncio.wait_for(agent.stdout.readline(), PATIENCE)
-            assert b"parrot" in registered
-            code, output = await run("toolgate chat --agent parrot hello there", program)
-        finally:
-            agent.terminate()
-            await agent.wait()
-        assert (code, output.strip()) == (0, "hello! there!")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_agent_of_ones_own_is_talked_to(program: Program) -> None:
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        ROOT / "examples" / "own_agent.py",
+        program.urls["orchestrator"],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert agent.stdout is not None
+    try:
+        registered = await asyncio.wait_for(agent.stdout.readline(), PATIENCE)
+        assert b"parrot" in registered
+        code, output = await run("toolgate chat --agent parrot hello there", program)
+    finally:
+        agent.terminate()
+        await agent.wait()
+    assert (code, output.strip()) == (0, "hello! there!")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tests.e2e.ways import APART, TOGETHER, eventually, installed
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.system_clock import SystemClock
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.journal import Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 
 LONG_AGO = 1
 RUN = {"session_id": "s", "ended": True, "ended_at": LONG_AGO}

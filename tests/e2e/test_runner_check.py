@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, Client, Program, environment, running
+from tests.e2e.forked import fork
+from tests.e2e.harness import ANY_PORT, PATIENCE, Client, Program, environment, running
 from tests.support.engines import need
 
 RUNNER_TOKEN = "token-of-the-runner"
@@ -29,8 +30,8 @@ rules:
 @contextlib.asynccontextmanager
 async def runner(*words: str, home: Path) -> AsyncIterator[str]:
     settings = {**ANY_PORT, "RUNNER_AUTH_TOKEN": RUNNER_TOKEN, "TOOLGATE_HOME": str(home)}
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, "runner", *words, env=environment(settings), stdout=asyncio.subprocess.PIPE
+    process = await fork(
+        "runner", *words, env=environment(settings), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:

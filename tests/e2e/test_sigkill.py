@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from tests.e2e.forked import ForkedProgram
 from tests.e2e.harness import Client, Program
 
 LANES = 2  # homes that are worked on side by side
-KILLS = 100  # in each lane
 DEVICES = 4  # in each lane
 GONE = (ConnectionClosed, InvalidHandshake, OSError, asyncio.TimeoutError, EOFError)
 
@@ -91,12 +89,12 @@ class Device:
             assert self.said[run_id] == self.asked[request_id]
 
 
-async def lane(home: Path, seed: int) -> int:
+async def lane(home: Path, *, seed: int, kills: int) -> int:
     chance = random.Random(seed)
     settings = {"RESUME_WINDOW_MS": "60000", "LOG_LEVEL": "warning"}
-    program = ForkedProgram(home, settings)
+    program = Program(home, settings)
     devices = [Device(f"{home.name}-u{number}") for number in range(DEVICES)]
-    for _ in range(KILLS):
+    for _ in range(kills):
         await program.start()
         url = program.urls["ingress_ws"]
         lives = [asyncio.create_task(one.live(url)) for one in devices]
@@ -104,7 +102,7 @@ async def lane(home: Path, seed: int) -> int:
         await program.kill()
         for outcome in await asyncio.gather(*lives, return_exceptions=True):
             assert isinstance(outcome, GONE), outcome
-    installed = await Program(home, settings).start()
+    installed = await Program(home, settings, installed=True).start()
     try:
         for device in devices:
             await device.settle(installed.urls["ingress_ws"])
@@ -115,7 +113,12 @@ async def lane(home: Path, seed: int) -> int:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.soak("kills", rounds=LANES * 100, short=LANES * 10)
 @pytest.mark.requirement("001/durability/invoke-survives", "001/durability/seq-survives")
-async def test_200_kills_under_load_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    runs = await asyncio.gather(*(lane(tmp_path / f"home{n}", seed=n) for n in range(LANES)))
-    assert all(count >= KILLS / 2 for count in runs), f"too little load to mean much: {runs}"
+async def test_kills_under_load_lose_nothing_that_was_acknowledged(
+    tmp_path: Path, rounds: int
+) -> None:
+    kills = rounds // LANES
+    lanes = (lane(tmp_path / f"home{n}", seed=n, kills=kills) for n in range(LANES))
+    runs = await asyncio.gather(*lanes)
+    assert all(count >= kills / 2 for count in runs), f"too little load to mean much: {runs}"

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
+from toolgate.core.tools import JsonValue
+from toolgate.evidence import checkpoints
 from toolgate.evidence.check import ClosedHome, check_log
+from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
+from toolgate.evidence.evidence import Scalar
 from toolgate.evidence.log import EvidenceLog, Options
 from toolgate.evidence.records import index_in
+from toolgate.evidence.signer import Commitments, Ed25519Signer, check_signature
 from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.journal import Journal, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.patterns import SecretPatterns
-from toolgate.evidence.signer import Commitments, Ed25519Signer, check_signature
-from toolgate.evidence import checkpoints
-from toolgate.evidence.checkpoints import Checkpoint, VerifierKey
-from toolgate.core.tools import JsonValue
-from toolgate.evidence.evidence import Scalar
-from toolgate.journal.journal import Journal, Operation
 from toolgate.testing.clock import FakeClock
 
 SECRET = "swordfish-9000"

@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 from tests.evidence.evidence_home import record_call
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import JsonValue
+from toolgate.evidence.log import EvidenceLog, Options
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.evidence.log import EvidenceLog, Options
-from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.patterns import SecretPatterns
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.core.tools import JsonValue
 
 
 async def main(home: Path) -> None:

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.secrets.patterns import SecretPatterns
 from toolgate.core.errors import Conflict, Invalid
-from toolgate.secrets.redaction import MASK
 from toolgate.evidence.audit import (
     CLOCK_SLACK_MS,
     AuditEntry,
@@ -24,6 +20,10 @@ from toolgate.evidence.audit import (
     parse_time,
 )
 from toolgate.journal.journal import Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.secrets.redaction import MASK
 from toolgate.testing.clock import START_MS, FakeClock
 
 SECRET = "swordfish-9000"

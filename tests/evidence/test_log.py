@@ -19,20 +19,20 @@ from tests.evidence.evidence_home import (
     running,
     until,
 )
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
+from toolgate.core.errors import Conflict, Damaged, Invalid, NotFound
+from toolgate.core.tools import JsonValue
+from toolgate.evidence import tree as evidence
 from toolgate.evidence.check import ClosedHome, check_proof
+from toolgate.evidence.evidence import STREAM, Scalar
 from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.journal import Append, NewEvent, Put
+from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.patterns import SecretPatterns
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.evidence import tree as evidence
-from toolgate.core.errors import Conflict, Damaged, Invalid, NotFound
 from toolgate.secrets.redaction import MASK
-from toolgate.core.tools import JsonValue
-from toolgate.evidence.evidence import STREAM, Scalar
-from toolgate.journal.journal import Append, NewEvent, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

@@ -1,8 +1,11 @@
 """kill -9 at any moment: what was acknowledged is in the log, and the log verifies."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from toolgate.evidence.check import ClosedHome, LogReport, check_log
 from toolgate.evidence.signer import Ed25519Signer
@@ -37,9 +40,10 @@ def record_until_killed(home: Path, *, count: int) -> int:
     return max(acknowledged)
 
 
-def test_a_killed_log_verifies_as_it_is_and_goes_on_from_there(tmp_path: Path) -> None:
+@pytest.mark.soak("kills", rounds=24, short=4)  # each checks the whole log again
+def test_a_killed_log_verifies_as_it_is_and_goes_on_from_there(tmp_path: Path, rounds: int) -> None:
     sizes = []
-    for count in (1, 90, 300, 150):
+    for count in itertools.islice(itertools.cycle((1, 90, 300, 150)), rounds):
         highest = record_until_killed(tmp_path, count=count)
         report = check(tmp_path)
         assert report.problems == []

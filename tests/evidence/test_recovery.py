@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.evidence.evidence_home import check_home, checkpoint_of, fill, key_of, running, until
+from toolgate.core.errors import Damaged
 from toolgate.evidence.check import ClosedHome, check_log
 from toolgate.evidence.log import Options
 from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
-from toolgate.core.errors import Damaged
 
 
 async def test_the_log_goes_on_after_a_restart_from_its_right_edge_alone(tmp_path: Path) -> None:

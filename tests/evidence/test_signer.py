@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.evidence.checkpoints import VerifierKey
 from toolgate.evidence.signer import (
     Commitments,
     Ed25519Signer,
     check_signature,
     keep_secret,
 )
-from toolgate.evidence.checkpoints import VerifierKey
-from toolgate.core.errors import Damaged, Misconfigured
 
 
 def test_the_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.evidence.tiles import CHECKPOINT, TiledLog, TileFiles
 from toolgate.evidence.checkpoints import TILE_WIDTH
+from toolgate.evidence.tiles import CHECKPOINT, TiledLog, TileFiles
 
 
 def test_each_tile_has_its_name_on_disk_before_the_next_file_is_put_in_its_place(

@@ -4,7 +4,7 @@ import hashlib
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.evidence import tree as evidence
@@ -102,7 +102,6 @@ def test_a_tree_does_not_take_an_edge_that_does_not_fit_its_size() -> None:
         Tree(size=3, edge=[b"\x00" * 32])
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.integers(1, LIMIT), st.data())
 def test_inclusion_proofs_of_all_sizes_are_the_rfcs_and_verify(
     size: int, data: st.DataObject
@@ -138,7 +137,6 @@ def test_every_older_tree_is_shown_to_be_the_beginning_of_every_newer() -> None:
             )
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.integers(1, LIMIT), st.data())
 def test_consistency_proofs_are_the_rfcs(size: int, data: st.DataObject) -> None:
     old = data.draw(st.integers(1, size))
@@ -146,7 +144,6 @@ def test_consistency_proofs_are_the_rfcs(size: int, data: st.DataObject) -> None
     assert proof == naive_consistency(old, RECORDS[:size])
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.integers(2, LIMIT), st.randoms(use_true_random=False))
 def test_an_inclusion_proof_with_anything_changed_is_refused(
     size: int, chance: random.Random
@@ -175,7 +172,6 @@ def test_an_inclusion_proof_with_anything_changed_is_refused(
     assert not evidence.includes(flip(root, chance), size=size, leaf=leaf, index=index, proof=proof)
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.integers(2, LIMIT), st.randoms(use_true_random=False))
 def test_a_consistency_proof_with_anything_changed_is_refused(
     size: int, chance: random.Random

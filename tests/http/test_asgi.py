@@ -10,9 +10,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from toolgate.http import asgi
 from toolgate.bootstrap.installation import bind
 from toolgate.core.errors import Misconfigured
+from toolgate.http import asgi
 
 
 def test_of_two_that_start_at_the_same_time_one_is_told_that_the_port_is_in_use() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.core.errors import Damaged, Invalid, NotFound, Unavailable
+from toolgate.journal.disk_blobs import DiskBlobs
 
 MISSING = f"sha256:{'0' * 64}"
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from toolgate.journal import dispatcher as dispatcher_local
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.dispatcher import LocalDispatcher
+from toolgate.journal import dispatcher as dispatching
+from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Put, Row
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -31,7 +31,7 @@ async def test_a_deadline_that_is_written_while_the_timer_looks_for_the_next_is_
     clock = FakeClock()
     now = clock.now_ms()
     journal = Looking(clock)
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     met: asyncio.Queue[str] = asyncio.Queue()
 
     async def nothing(_: str) -> None: ...
@@ -60,7 +60,7 @@ async def test_a_deadline_that_is_written_while_the_timer_looks_for_the_next_is_
 async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others() -> None:
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     other, both = asyncio.Event(), asyncio.Event()
 
     async def nothing(_: str) -> None: ...
@@ -82,11 +82,11 @@ async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others(
 async def test_a_deadline_whose_handling_hangs_does_not_hold_up_those_that_come_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatcher_local, "HANDLING_S", 0.01, raising=False)
-    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    monkeypatch.setattr(dispatching, "HANDLING_S", 0.01, raising=False)
+    monkeypatch.setattr(dispatching, "RETRY_S", 0.001)
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     begun: asyncio.Queue[str] = asyncio.Queue()
     ended: list[str] = []
 
@@ -115,10 +115,10 @@ async def test_a_deadline_whose_handling_hangs_does_not_hold_up_those_that_come_
 async def test_a_handler_whose_own_work_was_cancelled_does_not_stop_the_timer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    monkeypatch.setattr(dispatching, "RETRY_S", 0.001)
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     met: asyncio.Queue[str] = asyncio.Queue()
 
     async def nothing(_: str) -> None: ...
@@ -142,7 +142,7 @@ async def test_a_run_that_is_interrupted_before_its_work_began_is_let_go_and_can
     None
 ):
     clock = FakeClock()
-    dispatcher = LocalDispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
+    dispatcher = Dispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
     advanced: asyncio.Queue[str] = asyncio.Queue()
     dispatcher.start(advanced.put, {})
     dispatcher.dispatch("run")
@@ -157,7 +157,7 @@ async def test_a_run_that_is_interrupted_before_its_work_began_is_let_go_and_can
 
 async def test_work_that_is_asked_for_while_a_run_is_interrupted_is_done() -> None:
     clock = FakeClock()
-    dispatcher = LocalDispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
+    dispatcher = Dispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
     advanced: asyncio.Queue[str] = asyncio.Queue()
     dispatcher.start(advanced.put, {})
     for _ in range(2):
@@ -170,10 +170,10 @@ async def test_work_that_is_asked_for_while_a_run_is_interrupted_is_done() -> No
 async def test_deadlines_that_nobody_handles_are_told_once_and_hold_up_no_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.001)
+    monkeypatch.setattr(dispatching, "RETRY_S", 0.001)
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     handled: asyncio.Queue[str] = asyncio.Queue()
 
     async def nothing(_: str) -> None: ...
@@ -195,7 +195,7 @@ async def test_deadlines_that_nobody_handles_are_told_once_and_hold_up_no_others
 async def test_a_deadline_comes_though_very_many_before_it_cannot_be_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatcher_local, "RETRY_S", 0.01)
+    monkeypatch.setattr(dispatching, "RETRY_S", 0.01)
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
     stuck = [Put("of_another_role", str(number), b"", due=clock.now_ms()) for number in range(1500)]
@@ -209,7 +209,7 @@ async def test_a_deadline_comes_though_very_many_before_it_cannot_be_handled(
         await journal.commit(Delete(row.collection, row.key))
         handled.set()
 
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     dispatcher.start(nothing, {"calls": on_due})
     await asyncio.wait_for(handled.wait(), 5)
     await dispatcher.drain(seconds=0)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.journal.bus import Bus, Listener
+from toolgate.journal.following import PAGE, follow
+from toolgate.journal.journal import Append, Event, Journal
 from toolgate.journal.local_bus import LocalBus, LocalSubscription
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.journal.bus import Bus, Listener
-from toolgate.journal.journal import Append, Event, Journal
-from toolgate.journal.following import PAGE, follow
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.journal_suite import said

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus, LocalSubscription
 from toolgate.journal.journal import Event
+from toolgate.journal.local_bus import LocalBus, LocalSubscription
 
 
 def event(position: int, stream: str) -> Event:

@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.policy.compile import compile_policy
@@ -161,7 +161,6 @@ VALUES = st.recursive(
 
 
 @given(rules=st.lists(st.dictionaries(KEYS, VALUES, max_size=6), max_size=3), rest=VALUES)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_a_document_says_it_is_a_policy_or_refused_and_nothing_breaks(
     rules: Any, rest: Any
 ) -> None:

@@ -1,21 +1,21 @@
 """What a policy decides, rule by rule."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.compile import (
-    allowlist_policy,
     compile_policy,
     default_allow_policy,
 )
 from toolgate.policy.decide import decide, decide_by_ref, may_pass
 from toolgate.policy.explain import explain
 from toolgate.policy.model import Decision, Effect, Policy
+from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.policy.simulate import RecordedCall, simulate
-from toolgate.core.tools import Caller, JsonValue, Level, ToolRequest
 
 PARSE = TreeSitterShellParser()
 ALLOW, ASK, DENY = Effect.ALLOW, Effect.ASK, Effect.DENY
@@ -26,6 +26,11 @@ def policy(*rules: Mapping[str, JsonValue], **document: JsonValue) -> Policy:
         {"id": f"r{number}", "reason": "why", **rule} for number, rule in enumerate(rules)
     ]
     return compile_policy({"version": 1, "rules": numbered, **document}, name="policy.default")
+
+
+def allow_only(tools: Sequence[str], hosts: Sequence[str] = ()) -> Policy:
+    given: Any = {"tools": list(tools), "http_fetch_hosts": list(hosts)}
+    return compile_policy({"version": 1, "allowlist": given}, name="p")
 
 
 def decided(
@@ -54,7 +59,7 @@ def test_a_tool_that_no_rule_names_is_denied_by_default() -> None:
 
 @pytest.mark.requirement("003/policy/allowlist-match")
 def test_a_tool_on_the_allow_list_is_allowed_with_the_contracts_text() -> None:
-    decision = decided(allowlist_policy(["kv.get"], name="p"), "kv.get")
+    decision = decided(allow_only(["kv.get"]), "kv.get")
     assert (decision.effect, decision.rule_id) == (ALLOW, "tool_allowlist_match")
     assert decision.reason == "Tool kv.get is in allowlist"
     assert decision.policy_ref == "p"
@@ -73,7 +78,7 @@ def test_the_allow_list_can_be_written_in_a_file_beside_rules() -> None:
 
 @pytest.mark.requirement("003/policy/hostname")
 def test_a_host_that_is_not_listed_is_denied_with_the_contracts_text() -> None:
-    by = allowlist_policy(["http.fetch"], ["a.test", "*.b.test"], name="p")
+    by = allow_only(["http.fetch"], ["a.test", "*.b.test"])
     decision = decided(by, "http.fetch", {"url": "https://evil.test/a.test"})
     assert (decision.effect, decision.rule_id) == (DENY, "http_fetch_hostname_check")
     assert decision.reason == "Hostname evil.test not in allowlist"
@@ -85,19 +90,19 @@ def test_a_host_that_is_not_listed_is_denied_with_the_contracts_text() -> None:
     "url", ["", "a.test", "https://a.test\\@evil.test", 5, None, "http://[", []]
 )
 def test_a_url_that_cannot_be_read_is_denied(url: JsonValue) -> None:
-    by = allowlist_policy(["http.fetch"], ["a.test"], name="p")
+    by = allow_only(["http.fetch"], ["a.test"])
     assert effect(by, "http.fetch", {"url": url}) == (DENY, "http_fetch_url_validation")
 
 
 def test_only_http_is_fetched_from_a_listed_host() -> None:
-    by = allowlist_policy(["http.fetch"], ["a.test"], name="p")
+    by = allow_only(["http.fetch"], ["a.test"])
     assert effect(by, "http.fetch", {"url": "file://a.test/etc/passwd"})[0] is DENY
     assert effect(by, "http.fetch", {"url": "http://user:pass@a.test/"})[0] is DENY
 
 
 @pytest.mark.requirement("003/policy/empty-hosts")
 def test_an_empty_host_list_means_no_host() -> None:
-    by = allowlist_policy(["http.fetch"], [], name="p")
+    by = allow_only(["http.fetch"], [])
     decision = effect(by, "http.fetch", {"url": "https://a.test/"})
     assert decision == (DENY, "http_fetch_hostname_check")
 
@@ -336,7 +341,7 @@ def test_a_glob_on_the_allow_list_does_not_free_http_fetch_of_its_hosts(tools: J
     assert (fetch.effect, fetch.rule_id) == (ALLOW, "tool_allowlist_match")
     elsewhere = decided(by, "http.fetch", {"url": "https://b.test/"})
     assert (elsewhere.effect, elsewhere.rule_id) == (DENY, "http_fetch_hostname_check")
-    none = allowlist_policy(["http.*"], name="p")
+    none = allow_only(["http.*"])
     assert effect(none, "http.fetch", {"url": "https://a.test/"})[0] is DENY
     assert effect(none, "http.other", {"url": "https://a.test/"})[0] is ALLOW
 

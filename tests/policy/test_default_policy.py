@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from toolgate.policy.file import default_policy_text, load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.decide import decide
+from toolgate.policy.file import default_policy_text, load_policy
 from toolgate.policy.model import Effect
-from toolgate.core.tools import Level, ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 PARSE = TreeSitterShellParser()
 POLICY = load_policy(default_policy_text(), parse_shell=PARSE)

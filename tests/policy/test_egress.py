@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from toolgate.core.tools import Caller
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.egress import decide_connection, granting, may_reach_any
 from toolgate.policy.model import Effect, InvalidPolicy, Policy
-from toolgate.core.tools import Caller
 
 BUILD = Caller("t_1", "build", session="s_1")
 PACKAGES = {"id": "packages", "hosts": ["pypi.org", "*.pythonhosted.org"], "reason": "Packages"}

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.core.enums import Level
+from toolgate.core.errors import Conflict, Refused
+from toolgate.core.tools import ToolRequest
+from toolgate.policy.compile import default_allow_policy
+from toolgate.policy.decide import decide
 from toolgate.policy.file import (
     MAX_BYTES,
     PolicyChange,
@@ -15,12 +20,8 @@ from toolgate.policy.file import (
     load_policy,
     parse_document,
 )
-from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.core.errors import Conflict, Refused
-from toolgate.policy.compile import default_allow_policy
-from toolgate.policy.decide import decide
 from toolgate.policy.model import Effect, InvalidPolicy, Policy
-from toolgate.core.tools import Level, ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 PARSE = TreeSitterShellParser()
 GOOD = """

@@ -6,23 +6,24 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
+from toolgate.cli.main import main
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.check import ClosedHome
 from toolgate.evidence.log import EvidenceLog
-from toolgate.evidence.tiles import TileFiles
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.policy.history import recorded_calls
 from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.cli.main import main
+from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.policy.history import recorded_calls
 from toolgate.policy.model import Decision, Effect
 from toolgate.policy.simulate import RecordedCall
-from toolgate.core.tools import Caller, Level, ToolRequest
-from toolgate.evidence.audit import AuditLog
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.testing.clock import FakeClock
 from toolgate.tools.calls import Call, described
 from toolgate.tools.ledger import Ledger
-from toolgate.testing.clock import FakeClock
 
 CALLER = Caller(role="dev", device="d1", agent="script", level=Level.SIGN, session="s1")
 CALLS = [

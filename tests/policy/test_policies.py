@@ -1,9 +1,10 @@
 """The policy as the pipeline asks it."""
 
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool
 from toolgate.policy.compile import compile_policy
-from toolgate.core.tools import Caller, Level, Tool
 from toolgate.policy.policies import Policies
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 POLICY = compile_policy(
     {

@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.decide import decide
 from toolgate.policy.explain import explain
 from toolgate.policy.model import Decision, Effect, Policy
-from toolgate.core.tools import Caller, Level, ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 PARSE = TreeSitterShellParser()
 TOOLS = ["shell", "web.fetch", "file.read"]
@@ -78,7 +79,6 @@ def decided(given_rules: list[dict[str, Any]], call: ToolRequest) -> Decision:
 
 
 @given(given_rules=rule_lists, call=calls(), random=st.randoms())
-@settings(max_examples=300, deadline=None)
 def test_the_order_of_the_rules_does_not_matter(
     given_rules: list[dict[str, Any]], call: ToolRequest, random: Any
 ) -> None:
@@ -89,7 +89,6 @@ def test_the_order_of_the_rules_does_not_matter(
 
 
 @given(given_rules=rule_lists, call=calls(), extra=rules())
-@settings(max_examples=300, deadline=None)
 def test_another_allow_never_turns_a_deny_of_a_rule_into_anything_else(
     given_rules: list[dict[str, Any]], call: ToolRequest, extra: dict[str, Any]
 ) -> None:
@@ -99,7 +98,6 @@ def test_another_allow_never_turns_a_deny_of_a_rule_into_anything_else(
 
 
 @given(given_rules=rule_lists, call=calls(), extra=rules())
-@settings(max_examples=300, deadline=None)
 def test_another_deny_never_lets_more_through(
     given_rules: list[dict[str, Any]], call: ToolRequest, extra: dict[str, Any]
 ) -> None:
@@ -109,7 +107,6 @@ def test_another_deny_never_lets_more_through(
 
 
 @given(given_rules=rule_lists, call=calls())
-@settings(max_examples=300, deadline=None)
 def test_nothing_is_allowed_but_by_an_allow(
     given_rules: list[dict[str, Any]], call: ToolRequest
 ) -> None:
@@ -121,7 +118,6 @@ def test_nothing_is_allowed_but_by_an_allow(
 
 
 @given(given_rules=rule_lists, call=calls())
-@settings(max_examples=300, deadline=None)
 def test_an_explanation_agrees_with_the_decision(
     given_rules: list[dict[str, Any]], call: ToolRequest
 ) -> None:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.policy.file import load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.policy.model import ACTIVE_POLICY
-from toolgate.policy import records as policy_records
+from tests.support.pipelines import Rig, open_rig
 from toolgate.evidence.audit import AuditQuery
-from toolgate.policy.records import ACTION, PolicyRecords
 from toolgate.evidence.evidence import STREAM
 from toolgate.journal.journal import Event, Operation, Row
-from tests.support.pipelines import Rig, open_rig
+from toolgate.policy import records as policy_records
+from toolgate.policy.file import load_policy
+from toolgate.policy.model import ACTIVE_POLICY
+from toolgate.policy.records import ACTION, PolicyRecords
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
 STRICTER = load_policy("version: 1\nrules: []\n", parse_shell=TreeSitterShellParser())
 

@@ -1,7 +1,7 @@
 """Hosts in one spelling, or none."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolgate.core import urls as client_urls
@@ -93,6 +93,7 @@ def test_any_text_after_a_scheme_is_a_url_or_bad(text: str) -> None:
     assert url.host == host_name(url.host)
 
 
+@example("[a]")
 @given(st.text(alphabet="aB1.-:@[]/?#%\\_éßx0 \u3002", max_size=20))
 def test_the_host_that_the_policy_sees_is_the_one_that_is_asked(text: str) -> None:
     try:

@@ -14,14 +14,15 @@ import pytest
 import yaml
 
 from tests.support.engines import need
-from toolgate import asgi, settings
-from toolgate.sandbox.agent import OPENAT2
-from toolgate.sandbox.seccomp import MACHINES, REFUSED
+from toolgate import settings
 from toolgate.bootstrap import runs
 from toolgate.cli.main import COMMANDS
+from toolgate.http import asgi
+from toolgate.sandbox.agent import OPENAT2
+from toolgate.sandbox.seccomp import MACHINES, REFUSED
 from toolgate.surfaces.ingress.server import STOP_S
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SANDBOX = "deploy/compose.sandbox.yaml"
 
 

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.policy.file import load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.cli.policy import command
+from toolgate.core.enums import Level
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.conditions import OPERATORS
 from toolgate.policy.decide import decide
+from toolgate.policy.file import load_policy
 from toolgate.policy.model import Effect
-from toolgate.core.tools import Level, ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 
-PAGE = (Path(__file__).parents[1] / "docs" / "policy.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text("utf-8")
 PARSE = TreeSitterShellParser()
 
 

@@ -4,10 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.engines import EVERY, ISOLATING, engine, sandbox_of
+from tests.support.engines import EVERY, ISOLATING, sandbox_of
 from toolgate.sandbox.sandbox import Sandbox, Session, SessionKey, SessionSpec
-
-__all__ = ["engine"]
 
 KEY = SessionKey("t_default", "w_default", "s_1")
 

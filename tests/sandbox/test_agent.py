@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.sandbox import agent as agent
+from toolgate.sandbox import agent
 
 BOUND = 10.0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import need
-from toolgate.sandbox import cgroups
 from toolgate.core.errors import Unavailable
+from toolgate.sandbox import cgroups
 
 CEILING = cgroups.Ceiling(memory_bytes=64 << 20, pids=8, cpus=0.5)
 

@@ -12,11 +12,11 @@ from typing import Any
 import aiodocker
 import pytest
 
+from tests.support import docker_engine
+from toolgate.core.errors import Unavailable
 from toolgate.sandbox import docker as sandbox_docker
 from toolgate.sandbox.docker import LABEL, DockerSandbox, host_image_name
-from toolgate.core.errors import Unavailable
 from toolgate.sandbox.sandbox import Command, NotStarted, SessionKey, SessionSpec
-from tests.support import docker_engine
 
 SPEC = SessionSpec(SessionKey("t", "w", "s"))
 

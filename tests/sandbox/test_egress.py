@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.core.system_clock import SystemClock
-from toolgate.web.egress_proxy import EgressDecision
-from toolgate.sandbox.egress import SandboxEgress, allows, same_for_all
-from toolgate.sandbox.sessions import Sessions
-from toolgate.web.guard import Guard
-from toolgate.core.errors import Misconfigured
-from toolgate.sandbox.sandbox import Command, Interpreter, Sandbox, SessionKey
 from tests.support.runner import FakeRunner, whole
+from toolgate.core.errors import Misconfigured
+from toolgate.core.system_clock import SystemClock
+from toolgate.sandbox.egress import SandboxEgress, allows, same_for_all
+from toolgate.sandbox.sandbox import Command, Interpreter, Sandbox, SessionKey
+from toolgate.sandbox.sessions import Sessions
+from toolgate.web.egress_proxy import EgressDecision
+from toolgate.web.guard import Guard
 
 ALLOWED, REFUSED = SessionKey("t", "w", "granted"), SessionKey("t", "w", "not granted")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.sandbox import sessions as sandbox_sessions
-from toolgate.sandbox.sessions import Sessions
+from tests.support.sandbox import FakeSandbox
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import Caller, ToolRequest
+from toolgate.sandbox import sessions as sandbox_sessions
 from toolgate.sandbox.sandbox import Command, Limits, NotStarted, SessionKey
+from toolgate.sandbox.sessions import Sessions
 from toolgate.testing.clock import FakeClock
-from tests.support.sandbox import FakeSandbox
 
 LIMITS = Limits(idle_seconds=60, life_seconds=600)
 

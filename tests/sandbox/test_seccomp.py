@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from toolgate.sandbox import seccomp as seccomp
+from toolgate.sandbox import seccomp
 
 MACHINES: Final = ("x86_64", "aarch64")
 READ: Final = {"x86_64": 0, "aarch64": 63}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.sandbox import agent as agent
-from toolgate.sandbox.session import AgentSession
+from toolgate.sandbox import agent
 from toolgate.sandbox.sandbox import (
     Command,
     FileRefused,
@@ -18,6 +17,7 @@ from toolgate.sandbox.sandbox import (
     SessionSpec,
     Stream,
 )
+from toolgate.sandbox.session import AgentSession
 
 SPEC = SessionSpec(SessionKey("t", "w", "s"))
 QUICK = Limits(wall_seconds=0.05, drain_seconds=0.05)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.schedules.file import read_schedules
 from toolgate.core.errors import Misconfigured
+from toolgate.schedules.file import read_schedules
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
+from toolgate.core.errors import Invalid, Unavailable
+from toolgate.journal.journal import Append, Event, NewEvent, Operation
 from toolgate.journal.local_bus import LocalBus
 from toolgate.schedules import scheduler as scheduler_module
 from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler
-from toolgate.core.errors import Invalid, Unavailable
-from toolgate.journal.journal import Append, Event, NewEvent, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

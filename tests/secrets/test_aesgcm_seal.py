@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.core.errors import Damaged
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
 
 
 def test_what_was_closed_is_opened_after_a_restart(tmp_path: Path) -> None:

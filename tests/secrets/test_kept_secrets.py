@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.secrets.aesgcm_seal import AesGcmSeal
-from toolgate.evidence.signer import keep_secret
 from toolgate.bootstrap.installation import token
+from toolgate.evidence.signer import keep_secret
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 
 MAKERS: dict[str, Callable[[Path], object]] = {

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolgate.core.tools import JsonValue
 from toolgate.secrets import redaction
 from toolgate.secrets.redaction import MASK, STREAM_LIMIT, UNCHECKED, Redactor, Span
-from toolgate.core.tools import JsonValue
 
 SECRET = "hunter2hunter2"
 

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import AbstractAsyncContextManager
 
-from toolgate.tasks.state import Trust
 from toolgate.browser.browser import Reader, Tab
+from toolgate.core.enums import TrustLevel
 
 
 class FakeSession:
@@ -32,7 +32,7 @@ class FakeBrowser:
         self.gate.set()
 
     async def open(
-        self, *, trust: Trust, media: bool = False, only_reads: bool = False
+        self, *, trust: TrustLevel, media: bool = False, only_reads: bool = False
     ) -> FakeSession:
         session = FakeSession()
         self.sessions.append(session)

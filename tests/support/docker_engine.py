@@ -43,7 +43,7 @@ def _engine() -> Iterator[Engine]:
     folder = Path(tempfile.mkdtemp(prefix="toolgate-engine-"))
     engine = Engine(f"unix://{folder}/engine.sock", f"/toolgate-engine-{os.getpid()}")
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - fixed words
+        process = subprocess.Popen(
             _command(folder, engine), stdout=log, stderr=log, start_new_session=True
         )
     try:

@@ -10,13 +10,13 @@ from functools import cache
 
 import pytest
 
+from tests.support import docker_engine
+from toolgate.core.errors import Unavailable
 from toolgate.sandbox import cgroups
 from toolgate.sandbox.bwrap import BwrapSandbox, find_programs
 from toolgate.sandbox.docker import DockerSandbox
 from toolgate.sandbox.process import ProcessSandbox
-from toolgate.core.errors import Unavailable
 from toolgate.sandbox.sandbox import Limits, Sandbox
-from tests.support import docker_engine
 
 ISOLATING = ("bwrap", "docker")
 EVERY = (*ISOLATING, "process")

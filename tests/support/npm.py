@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = Path(__file__).parent / "node" / "node_modules"
+PACKAGES = Path(__file__).parents[1] / "node" / "node_modules"
 
 
 def node() -> str:

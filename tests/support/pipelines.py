@@ -12,34 +12,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.engines.builtin.engine import BuiltInEngine
-from toolgate.evidence.log import EvidenceLog
-from toolgate.evidence.tiles import TileFiles
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.secrets.patterns import SecretPatterns
-from toolgate.policy.file import load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.policy.model import ACTIVE_POLICY, Policy
-from toolgate.secrets.redaction import Redactor
-from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
-from toolgate.tools.approval_records import Approvals
+from tests.support.sessions import FakeSession
+from tests.support.web import FakeWeb
+from toolgate.core.clock import Clock
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditLog
+from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.signer import Commitments, Ed25519Signer
+from toolgate.evidence.tiles import TileFiles
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.journal import Journal
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.policy.file import load_policy
+from toolgate.policy.model import ACTIVE_POLICY, Policy
+from toolgate.policy.policies import Policies
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.sandbox.sandbox import Session
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.executor.local import LocalExecutor
+from toolgate.testing.clock import FakeClock
+from toolgate.tools.approval_records import Approvals
+from toolgate.tools.engine import Update, no_update
+from toolgate.tools.engines.builtin.engine import BuiltInEngine
 from toolgate.tools.files import FileArtifacts
 from toolgate.tools.ledger import Ledger
 from toolgate.tools.pipeline import Pipeline
-from toolgate.policy.policies import Policies
 from toolgate.tools.routing import Routing, named_tools
-from toolgate.core.clock import Clock
-from toolgate.tools.engine import Update, no_update
-from toolgate.journal.journal import Journal
-from toolgate.sandbox.sandbox import Session
-from toolgate.testing.clock import FakeClock
-from tests.support.sessions import FakeSession
-from tests.support.web import FakeWeb
 
 POLICY: Final = """
 version: 1

@@ -100,7 +100,7 @@ class FakeRunner:
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
         """Ends when the caller hangs up; a caller waits for its answer before it says more."""
-        while not reader.at_eof():  # noqa: ASYNC110 - a StreamReader has no event for it
+        while not reader.at_eof():
             await asyncio.sleep(0.005)
         self.gone.set()
 

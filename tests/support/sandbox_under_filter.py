@@ -8,7 +8,7 @@ import ctypes
 import struct
 import sys
 
-from toolgate.sandbox import seccomp as seccomp
+from toolgate.sandbox import seccomp
 from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.sandbox import Command, SessionKey, SessionSpec
 

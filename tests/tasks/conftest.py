@@ -9,15 +9,15 @@ import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
-from toolgate.browser.options import BrowserOptions
 from toolgate.browser.chromium import KNOWN
+from toolgate.browser.options import BrowserOptions
 from toolgate.browser.system_browser import SystemBrowser
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
 # Short budgets, so that a page that hangs costs a test little.
 QUICK = BrowserOptions(
-    soft_ms=1_500, navigation_ms=2_000, quiet_ms=1_000, download_limit=1_000_000, slots=8
+    soft_ms=1_500, navigation_ms=2_000, quiet_ms=1_000, download_limit=1_000_000, slots=8, spares=0
 )
 
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import msgspec
 
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.random_ids import RandomIds
-from toolgate.core.errors import Unavailable
-from toolgate.tasks.state import Trust
+from tests.support.browser import FakeBrowser
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
+from toolgate.core.enums import TrustLevel
+from toolgate.core.errors import Unavailable
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Append, Event, Journal, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.runtime import TaskRuntime
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.template import TaskOutcome, Template, Work
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
-from tests.support.browser import FakeBrowser
 from toolgate.testing.journal import MemoryJournal
 
-LOCAL = Call(Asker(Trust.LOCAL, "tests"))
-REMOTE = Call(Asker(Trust.REMOTE, "tests"))
+LOCAL = Call(Asker(TrustLevel.LOCAL, "tests"))
+REMOTE = Call(Asker(TrustLevel.REMOTE, "tests"))
 
 
 class Inputs(msgspec.Struct):
@@ -51,18 +51,18 @@ class Gate:
     def let(self, name: str) -> None:
         self.opened.setdefault(name, asyncio.Event()).set()
 
-    async def _run(self, inputs: Inputs, work: Work) -> Outcome:
+    async def _run(self, inputs: Inputs, work: Work) -> TaskOutcome:
         self.started.append(inputs.name)
         try:
             await self.opened.setdefault(inputs.name, asyncio.Event()).wait()
         finally:
             self.stopped.append(inputs.name)
-        return Outcome(msgspec.json.encode({"name": inputs.name}))
+        return TaskOutcome(msgspec.json.encode({"name": inputs.name}))
 
 
-def instant(template_id: str = "instant", outcome: Outcome | None = None) -> Template:
-    async def run(inputs: Inputs, work: Work) -> Outcome:
-        return outcome or Outcome(msgspec.json.encode({"name": inputs.name}))
+def instant(template_id: str = "instant", outcome: TaskOutcome | None = None) -> Template:
+    async def run(inputs: Inputs, work: Work) -> TaskOutcome:
+        return outcome or TaskOutcome(msgspec.json.encode({"name": inputs.name}))
 
     return Template(
         id=template_id, description="Ends at once.", inputs=Inputs, output=None, run=run

@@ -80,7 +80,7 @@ PAGES = {
     "'<p>Within the shadow'}})</script>",
     "/frames": "<title>Frames</title><p id=a><p id=b><p id=c>...<script>requestAnimationFrame(()=>"
     "requestAnimationFrame(()=>{a.textContent='by frame'}));requestIdleCallback(()=>"
-    "{b.textContent='when idle'});new IntersectionObserver(seen=>{if(seen[0].isIntersecting)"
+    "{b.textContent='when idle'},{timeout:50});new IntersectionObserver(seen=>{if(seen[0].isIntersecting)"
     "c.textContent='when seen'}).observe(c)</script>",
     "/prototype": "<title>Old</title><script>Array.prototype.toJSON=function(){return "
     "'['+this.length+']'}</script><p>Its arrays say themselves <a href=/>Home</a>",

@@ -7,8 +7,8 @@ import pytest
 
 from tests.tasks.runtimes import a_toolset, memory_journal, run
 from tests.tasks.site import Site
-from toolgate.core.system_clock import SystemClock
 from toolgate.browser.system_browser import SystemBrowser
+from toolgate.core.system_clock import SystemClock
 from toolgate.tasks.catalog import load_templates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,14 +9,15 @@ import pytest
 
 from tests.tasks.runtimes import memory_journal, until
 from toolgate import settings as table
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.random_ids import RandomIds
 from toolgate.bootstrap.browser import browser_tasks
+from toolgate.core.enums import TaskCode
 from toolgate.core.errors import Damaged, Unavailable
-from toolgate.tasks.state import ARTIFACT_TTL_MS, TaskCode, TaskFailed
+from toolgate.core.random_ids import RandomIds
+from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Event, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks.artifacts import Artifacts
+from toolgate.tasks.state import ARTIFACT_TTL_MS, TaskFailed
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 

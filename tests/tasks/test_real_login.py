@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,12 +11,15 @@ import pytest
 import pytest_asyncio
 
 from tests.tasks.runtimes import a_toolset, run
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.browser.browser import Locator
+from toolgate.browser.playwright.elements import PlaywrightElements
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.tasks.state import TaskCode, TaskFailed
+from toolgate.core.enums import TaskCode
+from toolgate.core.system_clock import SystemClock
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -113,8 +116,17 @@ async def test_a_wrong_password_is_rejected_and_written_nowhere(
 
 
 async def test_wrong_fields_are_said_to_be_missing_and_nothing_is_kept(
-    kept: Toolset, admin: str, tmp_path: Path
+    kept: Toolset, admin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_any = PlaywrightElements.wait_any
+
+    async def wait_less(
+        self: PlaywrightElements, locators: Sequence[Locator], *, timeout_ms: int
+    ) -> bool:
+        absent = any("#no-such" in str(each) for each in locators)
+        return await wait_any(self, locators, timeout_ms=300 if absent else timeout_ms)
+
+    monkeypatch.setattr(PlaywrightElements, "wait_any", wait_less)
     for username, password in (("#no-such", "#id_password"), ("#id_username", "#no-such")):
         fields = {"mode": "selector", "username": username, "password": password}
         with pytest.raises(TaskFailed) as failed:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.browser import FakeBrowser
 from tests.tasks.runtimes import (
     LOCAL,
     REMOTE,
@@ -22,25 +23,16 @@ from tests.tasks.runtimes import (
     run,
     until,
 )
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.errors import Conflict, ToolgateError
-from toolgate.tasks.state import (
-    ARTIFACT_TTL_MS,
-    RUN_TTL_MS,
-    Ended,
-    Summary,
-    TaskCode,
-    TaskFailed,
-    TaskStatus,
-    Trust,
-)
 from toolgate.browser.browser import PageCrashed
+from toolgate.core.enums import TaskCode, TaskStatus, TrustLevel
+from toolgate.core.errors import Conflict, ToolgateError
+from toolgate.core.system_clock import SystemClock
 from toolgate.journal.journal import Put
+from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks import records, runtime
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.state import ARTIFACT_TTL_MS, RUN_TTL_MS, Ended, Summary, TaskFailed
+from toolgate.tasks.template import TaskOutcome, Template, Work
 from toolgate.tasks.toolset import Asker, Call
-from tests.support.browser import FakeBrowser
 from toolgate.testing.clock import FakeClock
 
 
@@ -189,7 +181,7 @@ async def test_nobody_enters_the_session_that_a_run_has_for_itself(tmp_path: Pat
         first = await run(toolset, "gated", {"name": "a"}, mode="async", call=REMOTE)
         await until(lambda: gate.started == ["a"])
         (listed,) = (await toolset.call("list_task_runs", {}, REMOTE))["runs"]
-        other = Call(Asker(Trust.REMOTE, "somebody else"))
+        other = Call(Asker(TrustLevel.REMOTE, "somebody else"))
         with pytest.raises(TaskFailed) as failed:
             await run(toolset, "instant", session=listed["sessionId"], call=other)
         assert failed.value.code is TaskCode.SESSION_NOT_FOUND
@@ -197,9 +189,9 @@ async def test_nobody_enters_the_session_that_a_run_has_for_itself(tmp_path: Pat
         assert (await toolset.runtime.wait(first["runId"])).status == "succeeded"
 
 
-async def _keep(inputs: Inputs, work: Work) -> Outcome:
+async def _keep(inputs: Inputs, work: Work) -> TaskOutcome:
     work.keep_session()
-    return Outcome(b"{}")
+    return TaskOutcome(b"{}")
 
 
 KEEPING = Template(id="keeping", description="", inputs=Inputs, output=None, run=_keep)
@@ -211,7 +203,7 @@ async def test_a_run_that_is_canceled_when_it_has_kept_its_session_leaves_none_b
 ) -> None:
     kept = asyncio.Event()
 
-    async def keep_and_wait(inputs: Inputs, work: Work) -> Outcome:
+    async def keep_and_wait(inputs: Inputs, work: Work) -> TaskOutcome:
         work.keep_session()
         kept.set()
         await asyncio.Event().wait()
@@ -255,7 +247,7 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
 async def test_a_kept_session_goes_with_the_client_that_uses_it_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
-    browser, again = FakeBrowser(), Call(Asker(Trust.LOCAL, "again"))
+    browser, again = FakeBrowser(), Call(Asker(TrustLevel.LOCAL, "again"))
     async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.0) as toolset:
         sessions = toolset.runtime.sessions
         kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]
@@ -458,7 +450,7 @@ async def test_a_runtime_that_closes_records_what_it_interrupts(tmp_path: Path) 
 async def test_an_exception_of_a_template_is_an_error_answer_and_a_failed_run(
     tmp_path: Path, raised: Exception, code: TaskCode
 ) -> None:
-    async def break_(inputs: Inputs, work: Work) -> Outcome:
+    async def break_(inputs: Inputs, work: Work) -> TaskOutcome:
         work.step = "the second step"
         raise raised
 
@@ -480,7 +472,7 @@ async def test_an_exception_of_a_template_is_an_error_answer_and_a_failed_run(
 async def test_a_result_that_says_failed_is_a_failed_run_and_no_error_answer(
     tmp_path: Path,
 ) -> None:
-    outcome = Outcome(b'{"success":false}', success=False, message="it was not accepted")
+    outcome = TaskOutcome(b'{"success":false}', success=False, message="it was not accepted")
     async with a_toolset(tmp_path, instant(outcome=outcome)) as toolset:
         answer = await run(toolset, "instant", mode="sync")
         assert answer["status"] == "failed"
@@ -491,7 +483,7 @@ async def test_a_result_that_says_failed_is_a_failed_run_and_no_error_answer(
 @pytest.mark.requirement("004/errors/step-execution-failed")
 async def test_too_many_failed_items_fail_the_run_and_are_named(tmp_path: Path) -> None:
     failing = [{"url": "http://a", "errorCode": "PAGE_CRASHED"}]
-    outcome = Outcome(b'{"items":[]}', summary=Summary(3, 1), failures=failing)
+    outcome = TaskOutcome(b'{"items":[]}', summary=Summary(3, 1), failures=failing)
     async with a_toolset(tmp_path, instant(outcome=outcome)) as toolset:
         answer = await run(toolset, "instant", mode="sync")
         assert answer["error"]["errorCode"] == "STEP_EXECUTION_FAILED"
@@ -513,7 +505,7 @@ async def test_a_hundred_runs_submitted_at_once_all_end(tmp_path: Path) -> None:
 
 async def test_a_large_result_of_one_page_is_answered_in_outline_too(tmp_path: Path) -> None:
     page = {"url": "http://h/", "pageInfo": {"elements": ["x" * 200] * 6_000}, "success": True}
-    large = instant("large", Outcome(msgspec.json.encode({"success": True, "page": page})))
+    large = instant("large", TaskOutcome(msgspec.json.encode({"success": True, "page": page})))
     async with a_toolset(tmp_path, large) as toolset:
         answer = await run(toolset, "large", mode="sync")
     assert answer["result"]["page"] == {"url": "http://h/", "success": True}
@@ -525,7 +517,7 @@ async def test_a_large_result_is_answered_in_outline_and_read_whole_as_its_artif
 ) -> None:
     items = [{"url": f"http://h/{n}", "content": "x" * 20_000, "success": True} for n in range(80)]
     whole = msgspec.json.encode({"summary": {"total": 80}, "items": items})
-    async with a_toolset(tmp_path, instant(outcome=Outcome(whole))) as toolset:
+    async with a_toolset(tmp_path, instant(outcome=TaskOutcome(whole))) as toolset:
         answer = await run(toolset, "instant", mode="sync")
         assert answer["result"]["items"][7] == {"url": "http://h/7", "success": True}
         artifact_id = answer["result"]["contentArtifactId"]

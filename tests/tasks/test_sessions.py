@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from tests.tasks.runtimes import until
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
-from toolgate.tasks.sessions import MAX_KEPT, Sessions
 from tests.support.browser import FakeBrowser
+from tests.tasks.runtimes import until
+from toolgate.core.enums import TaskCode, TrustLevel
+from toolgate.tasks.sessions import MAX_KEPT, Sessions
+from toolgate.tasks.state import TaskFailed
 from toolgate.testing.clock import FakeClock
 
 
@@ -18,7 +19,7 @@ class Opened:
 
     async def reopening(self) -> "asyncio.Task[object]":
         """The session's browser has died, and a new one is being opened for it."""
-        await self.sessions.open("s", trust=Trust.LOCAL, client="c")
+        await self.sessions.open("s", trust=TrustLevel.LOCAL, client="c")
         self.browser.sessions[0].is_alive = False
         self.browser.gate.clear()
         task: asyncio.Task[object] = asyncio.create_task(self.sessions.reopen("s"))
@@ -49,7 +50,7 @@ async def test_a_session_that_is_closed_while_it_reopens_stays_closed() -> None:
 async def test_a_session_that_is_kept_can_be_kept_again_when_there_is_room_for_no_other() -> None:
     sessions = Opened().sessions
     for number in range(MAX_KEPT + 1):
-        await sessions.open(f"s{number}", trust=Trust.LOCAL, client="c")
+        await sessions.open(f"s{number}", trust=TrustLevel.LOCAL, client="c")
     for number in range(MAX_KEPT):
         sessions.keep(f"s{number}")
     with pytest.raises(TaskFailed):
@@ -59,7 +60,7 @@ async def test_a_session_that_is_kept_can_be_kept_again_when_there_is_room_for_n
 
 async def test_a_session_that_was_closed_meanwhile_cannot_be_kept() -> None:
     sessions = Opened().sessions
-    await sessions.open("s", trust=Trust.LOCAL, client="c")
+    await sessions.open("s", trust=TrustLevel.LOCAL, client="c")
     await sessions.close("s")
     with pytest.raises(TaskFailed) as failed:
         sessions.keep("s")

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks import state as tasks
+from toolgate.core.enums import TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict
+from toolgate.tasks import state as tasks
 from toolgate.tasks.state import (
     NEXT_ACTIONS,
     TERMINAL,
@@ -17,17 +18,13 @@ from toolgate.tasks.state import (
     Fail,
     Finish,
     Interrupt,
-    Mode,
     Requeued,
     Start,
     Started,
     Summary,
-    TaskCode,
     TaskCommand,
     TaskError,
     TaskRun,
-    TaskStatus,
-    Trust,
     cut_chunk,
     decide,
     reduce,
@@ -46,8 +43,8 @@ def a_run(status: TaskStatus = TaskStatus.QUEUED, **facts: object) -> TaskRun:
         template_version="1.0.0",
         session_id="sess_1",
         owns_session=True,
-        trust=Trust.LOCAL,
-        mode=Mode.ASYNC,
+        trust=TrustLevel.LOCAL,
+        mode=TaskMode.ASYNC,
         timeout_ms=1000,
         inputs={"urls": []},
         created_at=100,
@@ -70,7 +67,14 @@ COMMANDS: list[tuple[TaskCommand, TaskStatus]] = [
 
 @pytest.mark.requirement("004/status/values")
 def test_the_states_are_those_of_the_contract() -> None:
-    assert [status.value for status in TaskStatus] == [status.value for status in wire.RunStatus]
+    assert list(TaskStatus) == [
+        "queued",
+        "running",
+        "succeeded",
+        "failed",
+        "partial_success",
+        "canceled",
+    ]
 
 
 @pytest.mark.requirement("004/status/illegal-moves")
@@ -148,15 +152,15 @@ def test_the_status_follows_from_how_many_items_succeeded(
 @pytest.mark.parametrize(
     ("template", "urls", "mode", "sync"),
     [
-        ("batch_extract_pages", 10, Mode.AUTO, True),
-        ("batch_extract_pages", 11, Mode.AUTO, False),
-        ("multi_tab_compare", 11, Mode.AUTO, True),
-        ("batch_extract_pages", 1000, Mode.SYNC, True),
-        ("batch_extract_pages", 1, Mode.ASYNC, False),
+        ("batch_extract_pages", 10, TaskMode.AUTO, True),
+        ("batch_extract_pages", 11, TaskMode.AUTO, False),
+        ("multi_tab_compare", 11, TaskMode.AUTO, True),
+        ("batch_extract_pages", 1000, TaskMode.SYNC, True),
+        ("batch_extract_pages", 1, TaskMode.ASYNC, False),
     ],
 )
 def test_auto_waits_unless_a_batch_is_large(
-    template: str, urls: int, mode: Mode, sync: bool
+    template: str, urls: int, mode: TaskMode, sync: bool
 ) -> None:
     assert starts_sync(template, url_count=urls, mode=mode) is sync
 
@@ -211,11 +215,10 @@ def _cut(content: bytes, offset: int, limit: int, *, text: bool) -> tasks.Cut:
 
 @pytest.mark.requirement("004/errors/every-code-has-hint")
 def test_every_code_of_ours_is_a_code_of_the_contract_with_its_hint_and_next_actions() -> None:
-    assert {code.value for code in TaskCode} == {code.value for code in wire.ErrorCode}
     assert len(TaskCode) == 16
     assert set(NEXT_ACTIONS) == set(TaskCode)
     assert all(NEXT_ACTIONS.values())
-    assert all(wire.ERROR_CODES[wire.ErrorCode(code.value)].action for code in TaskCode)
+    assert all(wire.ERROR_CODES[code].action for code in TaskCode)
 
 
 def test_the_limits_here_are_those_of_the_contract() -> None:
@@ -223,5 +226,4 @@ def test_the_limits_here_are_those_of_the_contract() -> None:
     assert tasks.RUN_TTL_MS == wire.RUN_TTL_MS
     assert tasks.ARTIFACT_TTL_MS == wire.ARTIFACT_TTL_MS
     assert tasks.TIMEOUT_DEFAULT_MS == wire.DEFAULT_TIMEOUT_MS
-    assert tasks.TIMEOUT_LIMIT_MS == wire.MAX_TIMEOUT_MS
     assert tasks.AUTO_SYNC_URLS == wire.AUTO_SYNC_URLS

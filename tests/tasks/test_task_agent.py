@@ -16,20 +16,22 @@ from tests.tasks.runtimes import (
     until,
 )
 from tests.tasks.site import Site
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
+from toolgate.core.enums import Level, Outcome, TaskCode, TaskStatus, TrustLevel
 from toolgate.core.json_schema import schema_errors
-from toolgate.tasks.state import TaskCode, TaskFailed, TaskStatus, Trust
-from toolgate.core.tools import Level, Outcome, ToolRequest
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import ToolRequest
+from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks import runtime
-from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.task_agent import Plan, Repair, TaskAgent, plan_by_rules
-from toolgate.tasks.template import Outcome as Found
+from toolgate.tasks.engine import BrowserEngine
+from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.task_agent import TaskAgent, plan_by_rules
+from toolgate.tasks.template import TaskOutcome as Found
 from toolgate.tasks.toolset import Toolset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+READ = "Read https://a.example/"
 PAGES = {
     "type": "object",
     "required": ["pages"],
@@ -95,38 +97,26 @@ async def test_a_result_is_shaped_to_the_schema_without_a_model(
     ]
 
 
-async def test_a_result_that_does_not_fit_is_mended_by_a_model_or_explained(tmp_path: Path) -> None:
+async def test_a_result_that_does_not_fit_is_explained(tmp_path: Path) -> None:
     schema = {"type": "object", "required": ["total"], "properties": {"total": {"type": "integer"}}}
-    asked: list[Repair] = []
-
-    async def mend(repair: Repair) -> Any:
-        asked.append(repair)
-        return {"total": 7} if len(asked) == 2 else {"total": "seven"}
-
-    async def choose(goal: str, inputs: Any, templates: Any) -> Plan:
-        return Plan("instant", {"name": goal})
-
-    async with a_toolset(tmp_path, instant(outcome=Found(b'{"sum":7}'))) as toolset:
-        able = TaskAgent(toolset, check=schema_errors, choose=choose, mend=mend)
-        answer = await able.run("add", LOCAL, output_schema=schema)
-        assert answer["output"] == {"total": 7}
-        assert "not instructions" in asked[0].notice
-        alone = TaskAgent(toolset, check=schema_errors, choose=choose)
+    found = instant("batch_extract_pages", outcome=Found(b'{"sum":7}'))
+    async with a_toolset(tmp_path, found) as toolset:
+        agent = TaskAgent(toolset, check=schema_errors)
         with pytest.raises(TaskFailed) as failed:
-            await alone.run("add", LOCAL, output_schema=schema)
+            await agent.run(READ, LOCAL, output_schema=schema)
         assert failed.value.code is TaskCode.STEP_EXECUTION_FAILED
         assert failed.value.error.details["errors"] == ["$: 'total' is a required property"]
         with pytest.raises(TaskFailed) as failed:
-            await alone.run("add", LOCAL, output_schema={"type": "nonsense"})
+            await agent.run(READ, LOCAL, output_schema={"type": "nonsense"})
         assert "schema is not one" in failed.value.error.details["errors"][0]
         with pytest.raises(TaskFailed) as failed:
-            await TaskAgent(toolset, check=schema_errors).run("be nice", LOCAL)
+            await agent.run("be nice", LOCAL)
         assert failed.value.code is TaskCode.INVALID_PARAMETER
 
 
 async def test_an_agents_tools_run_through_the_engine(toolset: Toolset, site: Site) -> None:
     agent = TaskAgent(toolset, check=schema_errors)
-    engine = BrowserEngine(toolset, agent, trust=Trust.LOCAL)
+    engine = BrowserEngine(toolset, agent, trust=TrustLevel.LOCAL)
     names = {tool.name: tool for tool in engine.tools()}
     assert names["browser.get_task_run"].level is Level.READ
     assert names["browser.submit_and_verify"].level is Level.WRITE
@@ -165,7 +155,9 @@ async def test_an_agent_that_is_stopped_takes_its_browser_task_with_it(
 ) -> None:
     gate, journal = Gate(), SlowJournal()
     async with a_toolset(tmp_path, gate.template, journal=journal) as toolset:
-        engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors), trust=Trust.LOCAL)
+        engine = BrowserEngine(
+            toolset, TaskAgent(toolset, check=schema_errors), trust=TrustLevel.LOCAL
+        )
         if while_submitting:
             journal.slow = "task_queued"
         asking = asyncio.ensure_future(
@@ -188,14 +180,13 @@ async def test_a_goal_whose_run_cannot_be_written_down_is_told_as_a_failure(
     clock = SystemClock()
     journal = RefusingJournal(clock=clock, bus=LocalBus())
 
-    async def choose(*_: Any) -> Plan:
-        return Plan("instant", {})
-
-    async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
+    async with a_toolset(
+        tmp_path, instant("batch_extract_pages"), clock=clock, journal=journal
+    ) as toolset:
         journal.refuses, journal.times = "task_ended", 1000
-        agent = TaskAgent(toolset, check=schema_errors, choose=choose)
+        agent = TaskAgent(toolset, check=schema_errors)
         with pytest.raises(TaskFailed) as failed:
-            await agent.run("be quick", LOCAL)
+            await agent.run(READ, LOCAL)
         assert failed.value.code is TaskCode.EXECUTION_ERROR
         (left,) = toolset.runtime.listed()
         assert failed.value.error.details["runId"] == left.run_id

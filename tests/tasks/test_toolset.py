@@ -20,9 +20,10 @@ from tests.tasks.runtimes import (
     until,
 )
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import TaskCode, TaskFailed, TaskStatus, Trust
+from toolgate.core.enums import TaskCode, TaskStatus, TrustLevel
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.template import TaskOutcome, Template, Work
 from toolgate.tasks.toolset import Toolset, error_answer
 from toolgate.testing.clock import FakeClock
 
@@ -37,7 +38,7 @@ LOCAL_ONLY = Template(
     inputs=Strict,
     output=None,
     run=instant().run,
-    trust=frozenset({Trust.LOCAL}),
+    trust=frozenset({TrustLevel.LOCAL}),
 )
 
 
@@ -220,11 +221,11 @@ async def test_a_run_is_shown_live_until_it_ends(tmp_path: Path) -> None:
     clock = FakeClock()
     stepped, done = asyncio.Event(), asyncio.Event()
 
-    async def steps(inputs: Inputs, work: Work) -> Outcome:
+    async def steps(inputs: Inputs, work: Work) -> TaskOutcome:
         work.report(2, 10)
         stepped.set()
         await done.wait()
-        return Outcome(b"{}")
+        return TaskOutcome(b"{}")
 
     stepping = Template(
         id="stepping", description="", inputs=Inputs, output=None, run=steps, steps=lambda _: 10
@@ -347,7 +348,7 @@ async def test_a_list_out_of_its_ranges_is_refused(
 @pytest.mark.requirement("004/artifacts/past-end")
 async def test_a_text_artifact_is_read_in_chunks_that_split_no_character(tmp_path: Path) -> None:
     whole = msgspec.json.encode({"text": "aé漢😀" * 60_000})
-    async with a_toolset(tmp_path, instant(outcome=Outcome(whole))) as toolset:
+    async with a_toolset(tmp_path, instant(outcome=TaskOutcome(whole))) as toolset:
         answer = await run(toolset, "instant", mode="sync")
         asked = {"artifactId": answer["artifactIds"][0], "offset": 0, "length": 10**9}
         got = b""
@@ -374,9 +375,9 @@ async def test_a_text_artifact_is_read_in_chunks_that_split_no_character(tmp_pat
 async def test_a_binary_artifact_is_base64(tmp_path: Path) -> None:
     content = bytes(range(256)) * 4
 
-    async def picture(inputs: Inputs, work: Work) -> Outcome:
+    async def picture(inputs: Inputs, work: Work) -> TaskOutcome:
         await work.keep(content, name="x.png", mime_type="image/png")
-        return Outcome(b"{}")
+        return TaskOutcome(b"{}")
 
     drawing = Template(id="drawing", description="", inputs=Inputs, output=None, run=picture)
     async with a_toolset(tmp_path, drawing) as toolset:

@@ -11,14 +11,15 @@ from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import REMOTE, a_toolset, run
 from tests.tasks.site import Site
 from toolgate.browser.options import BrowserOptions
-from toolgate.web.egress_proxy import EgressProxy
 from toolgate.browser.proxy_verdicts import ProxyVerdicts
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.web.guard import Guard
-from toolgate.tasks.state import TaskCode, TaskFailed, Trust
-from toolgate.tasks.catalog import load_templates
+from toolgate.core.enums import TaskCode, TrustLevel
 from toolgate.tasks.addresses import check_target
+from toolgate.tasks.catalog import load_templates
+from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.toolset import Toolset
+from toolgate.web.egress_proxy import EgressProxy
+from toolgate.web.guard import Guard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -99,15 +100,15 @@ async def items(toolset: Toolset, *urls: str) -> list[dict[str, Any]]:
 )
 async def test_a_remote_caller_may_not_open_what_is_inside(url: str) -> None:
     with pytest.raises(TaskFailed) as failed:
-        check_target(url, trust=Trust.REMOTE)
+        check_target(url, trust=TrustLevel.REMOTE)
     assert failed.value.code is TaskCode.TRUST_LEVEL_NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
     "url", ["", "x", "http://", "javascript:alert(1)", "http://a b/", "ftp://h/"]
 )
-@pytest.mark.parametrize("trust", list(Trust))
-async def test_what_is_no_address_is_invalid_for_everyone(url: str, trust: Trust) -> None:
+@pytest.mark.parametrize("trust", list(TrustLevel))
+async def test_what_is_no_address_is_invalid_for_everyone(url: str, trust: TrustLevel) -> None:
     with pytest.raises(TaskFailed) as failed:
         check_target(url, trust=trust)
     assert failed.value.code is TaskCode.INVALID_PARAMETER
@@ -115,7 +116,7 @@ async def test_what_is_no_address_is_invalid_for_everyone(url: str, trust: Trust
 
 async def test_public_addresses_are_open_to_everyone() -> None:
     for url in ("https://example.org/x?y=1", "http://93.184.215.14/", "http://[2606:4700::1111]/"):
-        for trust in Trust:
+        for trust in TrustLevel:
             check_target(url, trust=trust)
 
 
@@ -128,15 +129,14 @@ async def test_a_refused_target_fails_its_item_and_the_others_are_read(
     assert fine["title"] == "Page 2"
 
 
-@pytest.mark.parametrize("url", ["http://nobody.example/", "https://nobody.example/"])
-async def test_a_name_that_leads_nowhere_is_a_failure_and_no_page(
-    remote: Toolset, url: str
-) -> None:
-    (item,) = await items(remote, url)
-    assert item["error"]["errorCode"] == "EXECUTION_ERROR"
-    assert item["error"]["message"] == "the server cannot be reached"
-    with pytest.raises(TaskFailed, match="the server cannot be reached"):
-        await run(remote, "screenshot_page", {"url": url}, call=REMOTE, mode="sync")
+async def test_a_name_that_leads_nowhere_is_a_failure_and_no_page(remote: Toolset) -> None:
+    plain, secure = "http://nobody.example/", "https://nobody.example/"
+    for item in await items(remote, plain, secure):
+        assert item["error"]["errorCode"] == "EXECUTION_ERROR"
+        assert item["error"]["message"] == "the server cannot be reached"
+    for url in (plain, secure):
+        with pytest.raises(TaskFailed, match="the server cannot be reached"):
+            await run(remote, "screenshot_page", {"url": url}, call=REMOTE, mode="sync")
 
 
 @pytest.mark.requirement("004/trust/remote-dns-pinned")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.journal import Journal
-from toolgate.testing.clock import FakeClock
 from tests.support.ids import CountingIds
+from toolgate.journal.journal import Journal
+from toolgate.journal.local_bus import LocalBus
+from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.journal_suite import JournalSuite
 

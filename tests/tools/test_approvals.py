@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.tools.approvals import (
-    TRANSITIONS,
-    USE_WINDOW_MS,
-    Approval,
-    ApprovalStatus,
-    askers,
-    binding_of,
-)
+from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller
+from toolgate.tools.approvals import TRANSITIONS, USE_WINDOW_MS, Approval, askers, binding_of
 
 ASKED = Approval(
     approval_id="apr_r1",

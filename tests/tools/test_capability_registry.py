@@ -2,15 +2,15 @@
 
 import asyncio
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.capability_registry import CAPABILITIES, Capabilities
-from toolgate.tools.capabilities import Capability, Health, Server
-from toolgate.core.tools import Level
-from toolgate.journal.journal import Event, Operation
 from tests.support.audit import SilentAudit
+from tests.support.seal import PlainSeal
+from toolgate.core.enums import HealthStatus, Level
+from toolgate.journal.journal import Event, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
+from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capability_registry import CAPABILITIES, Capabilities
 
 
 class Held(MemoryJournal):
@@ -48,7 +48,7 @@ async def test_terms_that_come_while_a_server_is_registered_leave_it_there() -> 
     journal = Held()
     capabilities = Capabilities(journal, FakeClock(), PlainSeal(), SilentAudit())
     with_server = Capability("weather", "Weather", Level.READ, 1, server=Server(url="http://w/"))
-    terms = Capability("weather", "Weather", Level.READ, 2, status=Health.DEGRADED)
+    terms = Capability("weather", "Weather", Level.READ, 2, status=HealthStatus.DEGRADED)
     both = [
         asyncio.create_task(capabilities.register(one, by="operator"))
         for one in (with_server, terms)
@@ -62,4 +62,4 @@ async def test_terms_that_come_while_a_server_is_registered_leave_it_there() -> 
     await again.load()
     for known in (capabilities.get("weather"), again.get("weather")):
         assert known is not None
-        assert (known.server, known.status) == (with_server.server, Health.DEGRADED)
+        assert (known.server, known.status) == (with_server.server, HealthStatus.DEGRADED)

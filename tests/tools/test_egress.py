@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 
 from tests.support.engines import ISOLATING, sandbox_of
-from tests.support.engines import engine as docker_engine_fixture
-from toolgate.core.system_clock import SystemClock
-from toolgate.policy.file import load_policy
-from toolgate.sandbox.sessions import Sessions
-from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.web.guard import Guard
-from toolgate.bootstrap.tools import policed_egress
-from toolgate.core.errors import Unavailable
-from toolgate.policy.model import Policy
-from toolgate.evidence.audit import AuditQuery
-from toolgate.tools.egress import MOST_KEPT, MOST_REFUSED, EgressRecords, PolicyEgress
-from toolgate.sandbox.sandbox import Command, Interpreter, Sandbox, Session, SessionKey
 from tests.support.pipelines import Rig, open_rig
 from tests.support.runner import FakeRunner, whole
+from toolgate.bootstrap.tools import policed_egress
+from toolgate.core.errors import Unavailable
+from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.audit import AuditQuery
+from toolgate.policy.file import load_policy
+from toolgate.policy.model import Policy
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.sandbox.sandbox import Command, Interpreter, Sandbox, Session, SessionKey
+from toolgate.sandbox.sessions import Sessions
+from toolgate.tools.egress import MOST_KEPT, MOST_REFUSED, EgressRecords, PolicyEgress
+from toolgate.web.guard import Guard
 
-engine = docker_engine_fixture
 GRANTED, OTHER = SessionKey("t", "build", "s"), SessionKey("t", "other", "s")
 POLICY = """\
 version: 1
@@ -140,14 +138,14 @@ async def test_a_granted_host_is_reached_and_no_other_even_by_its_address(
     assert outside.names.asked == ["granted.test", "a.sub.test"]  # no other name was looked up
 
 
-async def test_a_granted_name_that_leads_inside_is_refused(outside: Outside) -> None:
+async def test_a_granted_name_that_leads_inside_is_refused(bwrapped: Outside) -> None:
     for name in ("metadata.test", "inside.test"):
-        said = await outside.fetch(f"http://{name}:{outside.port}/")
+        said = await bwrapped.fetch(f"http://{name}:{bwrapped.port}/")
         assert "403" in said, said
-    rows = await outside.rows()
+    rows = await bwrapped.rows()
     assert rows == [
-        (f"metadata.test:{outside.port}", "deny"),
-        (f"inside.test:{outside.port}", "deny"),
+        (f"metadata.test:{bwrapped.port}", "deny"),
+        (f"inside.test:{bwrapped.port}", "deny"),
     ]
 
 

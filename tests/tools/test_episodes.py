@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
 from toolgate.contracts.executor_v0 import EpisodeSearch, Order
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.tools import episodes
 from toolgate.evidence.audit import STREAM, TOOL_RUN, StoredRow
 from toolgate.journal.journal import Append, NewEvent
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools import episodes
 
 
 async def test_a_time_is_found_however_much_happened_before_and_after_it(

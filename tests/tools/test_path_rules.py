@@ -1,4 +1,4 @@
-"""File tools under rules about paths, in real sandboxes: here, in a container and behind a runner."""
+"""File tools under rules about paths, in a real sandbox; once also in a container and over HTTP."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.engines import engine as docker_engine_fixture
 from tests.support.engines import sandbox_of
 from tests.tools.test_transfers import behind_http
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.sandbox import SandboxEngine
-from toolgate.sandbox.sessions import Sessions
-from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.policy.compile import compile_policy
-from toolgate.core.tools import Caller, Level, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.path_rules import PathRules
 from toolgate.policy.policies import Policies
+from toolgate.policy.shell_parser import TreeSitterShellParser
+from toolgate.sandbox.sessions import Sessions
 from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engines.sandbox import SandboxEngine
+from toolgate.tools.path_rules import PathRules
 
-engine = docker_engine_fixture
 PARSE = TreeSitterShellParser()
 ANY = {"allow": "file.*", "match": "any"}
 PREPARE = (
@@ -59,14 +58,15 @@ def names(output: ToolOutput) -> set[str]:
     return {each["path"] for each in json.loads(output.stdout)}
 
 
-@pytest.fixture(params=["bwrap", "docker", "runner"])
+@pytest.fixture
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    backend = "bwrap" if request.param == "runner" else request.param
+    where = getattr(request, "param", "bwrap")
+    backend = "bwrap" if where == "runner" else where
     async with sandbox_of(backend, request) as sandbox, AsyncExitStack() as stack:
         sessions = Sessions(sandbox, clock=SystemClock())
         stack.push_async_callback(sessions.close)
         target: Engine = SandboxEngine(sessions)
-        if request.param == "runner":
+        if where == "runner":
             target = await stack.enter_async_context(behind_http(target))
         await target.run(call("bash.exec", cmd=PREPARE))
         yield target
@@ -121,6 +121,7 @@ async def test_a_listing_of_one_directory_leaves_out_what_a_rule_denies(place: E
     assert listed == {"public/sub", "public/way"}
 
 
+@pytest.mark.parametrize("place", ["bwrap", "docker", "runner"], indirect=True)
 async def test_a_link_is_refused_by_a_rule_of_any_effect_and_followed_without_one(
     place: Engine,
 ) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pipelines import Rig, open_rig
+from toolgate.core.enums import Level
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Caller, Level, ToolRequest
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.journal.journal import Event, Operation, Put
 from toolgate.tools.gate import Answer, Denied, Pending, Ran, Rider
-from tests.support.pipelines import Rig, open_rig
 
 
 @pytest.fixture

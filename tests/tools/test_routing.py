@@ -2,9 +2,10 @@
 
 import pytest
 
-from toolgate.core.tools import Caller, Level, Tool, ToolOutput, ToolRequest
-from toolgate.tools.routing import Routing, named_tools, on_target, under_prefix
+from toolgate.core.enums import Level
+from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.routing import Route, Routing, named_tools, on_target
 
 
 class Named:
@@ -23,12 +24,16 @@ TARGETS: dict[str, Engine] = {"": Named("local"), "docker-1": Named("docker")}
 BUILT_IN = [tool("echo"), tool("file.read"), tool("shell", Level.WRITE)]
 
 
+def find_upstream(request: ToolRequest) -> Engine | None:
+    return Named("upstream") if request.tool.startswith("mcp.search.") else None
+
+
 @pytest.fixture
 def routing() -> Routing:
     return Routing(
         [
             on_target(lambda target: TARGETS.get(target) if target else None),
-            under_prefix("mcp.search", Named("upstream")),
+            Route(find_upstream),
             named_tools(Named("builtin"), BUILT_IN),
         ]
     )

@@ -4,13 +4,13 @@ import asyncio
 import threading
 from pathlib import Path
 
+from tests.support.pipelines import open_rig
+from toolgate.core.tools import ToolRequest
 from toolgate.policy.file import load_policy
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.policy.model import Policy
 from toolgate.policy.shell import Script
-from toolgate.core.tools import ToolRequest
+from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.tools.simulation import Simulation
-from tests.support.pipelines import open_rig
 
 PARSE = TreeSitterShellParser()
 CANDIDATE = """

@@ -1,4 +1,7 @@
-"""Files to and from artifacts: on this machine, in a container, and behind a runner over HTTP."""
+"""Files to and from artifacts, in a sandbox of this machine; once also in a container and over HTTP.
+
+`tests/sandbox/test_every_backend.py` proves that the sandboxes behave alike.
+"""
 
 import base64
 import contextlib
@@ -10,28 +13,27 @@ from typing import Any
 
 import pytest
 
-from tests.support.engines import engine as docker_engine_fixture
 from tests.support.engines import sandbox_of
+from tests.support.sandbox import FakeSandbox
+from toolgate.core.enums import Outcome, TargetKind
+from toolgate.core.errors import Invalid, NotFound
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.http import asgi
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.remote_runner import DockerRunners
-from toolgate.tools.engines.sandbox import SandboxEngine
 from toolgate.sandbox.sessions import Sessions
-from toolgate.core.errors import Invalid, NotFound
-from toolgate.tools.targets.targets import Kind, Target
-from toolgate.core.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.files import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
-from toolgate.tools.targets.tools import GET, PIECE_BYTES, PUT
-from toolgate.tools.transfers import Transfers
-from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.surfaces.runner.app import MockEngine, Options, RunnerApp, usage_of
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.sandbox import FakeSandbox
+from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.tools.engines.sandbox import SandboxEngine
+from toolgate.tools.files import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
+from toolgate.tools.targets.targets import Target
+from toolgate.tools.targets.tools import GET, PIECE_BYTES, PUT
+from toolgate.tools.transfers import Transfers
 
-engine = docker_engine_fixture
 OWNER = Caller("t_1", "w_1", session="s_1")
 SECRET = "known-secret-of-the-operator"
 
@@ -52,7 +54,7 @@ async def behind_http(engine: Engine) -> AsyncIterator[Engine]:
     url = f"http://127.0.0.1:{bound.getsockname()[1]}/execute"
     runners = DockerRunners(clock=SystemClock())
     yield runners.engine(
-        Target("target_1", "t_1", "w_1", Kind.DOCKER_RUNNER, url, "token-of-the-runner")
+        Target("target_1", "t_1", "w_1", TargetKind.DOCKER_RUNNER, url, "token-of-the-runner")
     )
     await runners.close()
     await listener.stop()
@@ -76,15 +78,15 @@ class Place:
         return await self.engine.run(call(tool, caller, **args))
 
 
-@pytest.fixture(params=["bwrap", "docker", "runner"])
+@pytest.fixture
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    backend = "bwrap" if request.param == "runner" else request.param
-    async with sandbox_of(backend, request) as sandbox:
+    where = getattr(request, "param", "bwrap")
+    async with sandbox_of("bwrap" if where == "runner" else where, request) as sandbox:
         sessions = Sessions(sandbox, clock=SystemClock())
         local = SandboxEngine(sessions)
         async with contextlib.AsyncExitStack() as stack:
             target: Engine = local
-            if request.param == "runner":
+            if where == "runner":
                 target = await stack.enter_async_context(behind_http(local))
             yield Place(target, tmp_path)
         await sessions.close()
@@ -96,6 +98,7 @@ def told(output: ToolOutput) -> dict[str, Any]:
     return output.data
 
 
+@pytest.mark.parametrize("place", ["bwrap", "docker", "runner"], indirect=True)
 async def test_bytes_go_out_and_in_again_as_they_are(place: Place) -> None:
     large = os.urandom(2 * PIECE_BYTES + 17)
     for name, content in (
@@ -112,6 +115,8 @@ async def test_bytes_go_out_and_in_again_as_they_are(place: Place) -> None:
         read = told(await place.run("file.read", path=f"out-{name}", artifact=True))
         assert (read["artifact"], read["sha256"]) == (kept.ref, kept.sha256)
         assert await place.files.fetch(read["artifact"]) == content
+    missing = await place.run("file.read", path="missing", artifact=True)
+    assert (missing.ok, missing.outcome) == (False, Outcome.EXECUTED)
 
 
 async def test_a_file_that_a_command_left_can_be_had_and_given_to_another_session(
@@ -137,24 +142,21 @@ async def test_another_tenant_or_workspace_cannot_have_it_by_its_ref(place: Plac
 PREPARE = "ln -s /etc/passwd link; ln -s / root; mkdir d; mkfifo fifo; ln -s ../../etc up"
 
 
-@pytest.mark.parametrize(
-    "path", ["link", "root/etc/passwd", "../etc/passwd", "/etc/passwd", "up/x"]
-)
-async def test_no_path_leads_out_of_the_workspace(place: Place, path: str) -> None:
+async def test_no_path_leads_out_of_the_workspace(place: Place) -> None:
     await place.run("bash.exec", cmd=PREPARE)
     kept = await place.files.keep(b"attack", owner=OWNER)
-    read = await place.run("file.read", path=path, artifact=True)
-    assert not read.ok
-    assert "root:" not in read.stdout + read.stderr
-    assert not (await place.run("file.write", path=path, artifact=kept.ref)).ok
+    for path in ("link", "root/etc/passwd", "../etc/passwd", "/etc/passwd", "up/x"):
+        read = await place.run("file.read", path=path, artifact=True)
+        assert not read.ok, path
+        assert "root:" not in read.stdout + read.stderr, path
+        assert not (await place.run("file.write", path=path, artifact=kept.ref)).ok, path
 
 
-@pytest.mark.parametrize("path", ["d", "fifo", "missing", "", "a\0b"])
-async def test_what_is_no_file_is_refused_and_the_session_goes_on(place: Place, path: str) -> None:
+async def test_what_is_no_file_is_refused_and_the_session_goes_on(place: Place) -> None:
     await place.run("bash.exec", cmd=PREPARE)
-    refused = await place.run("file.read", path=path, artifact=True)
-    assert not refused.ok
-    assert (await place.run("bash.exec", cmd="echo on")).stdout == "on\n"
+    for path in ("d", "fifo", "missing", "", "a\0b"):
+        assert not (await place.run("file.read", path=path, artifact=True)).ok, path
+        assert (await place.run("bash.exec", cmd="echo on")).stdout == "on\n", path
 
 
 async def test_a_file_larger_than_what_is_kept_is_refused(place: Place) -> None:

@@ -12,14 +12,14 @@ from typing import Never
 
 import pytest
 
+from tests.tasks.runtimes import until
 from tests.web.inside import Inside, Liar
 from tests.web.ssrf_payloads import payloads
-from tests.tasks.runtimes import until
-from toolgate.journal.disk_blobs import DiskBlobs
-from toolgate.web.guard import Guard, GuardedWeb, WebLimits, connect
 from toolgate.core.addresses import Host, parse_host
 from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.urls import Url
+from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.web.guard import Guard, GuardedWeb, WebLimits, connect
 from toolgate.web.web import Blocked, WebRequest
 
 FAST = WebLimits(total_s=5, body_bytes=1000, redirects=3)

@@ -14,19 +14,20 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.support.batteries import chosen
 from tests.tasks.runtimes import a_toolset, is_running, read_one, run, until
 from tests.tasks.site import Site
+from toolgate.browser.browser import BrowserGone, ExtractOptions
 from toolgate.browser.cdp import browser as cdp_browser
-from toolgate.browser.options import BrowserOptions
 from toolgate.browser.cdp.browser import CdpBrowser
 from toolgate.browser.cdp.connection import CdpConnection
 from toolgate.browser.chromium import KNOWN
+from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.browser import PlaywrightBrowser
 from toolgate.browser.proxy_verdicts import no_complaint
 from toolgate.browser.system_browser import SystemBrowser
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import Unavailable
-from toolgate.tasks.state import Trust
-from toolgate.browser.browser import BrowserGone, ExtractOptions
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -68,19 +69,26 @@ COMMANDS = {
     "Target.closeTarget": 1,
     "Target.disposeBrowserContext": 1,
 }
+DEATHS = [(method, when) for method in COMMANDS for when in ("just-before", "while-it-waits")]
+SHORT = (
+    ("Target.createTarget", "while-it-waits"),
+    ("Page.navigate", "just-before"),
+    ("Runtime.evaluate", "while-it-waits"),
+    ("Target.disposeBrowserContext", "just-before"),
+)
+HANGS = ("Page.navigate", "Target.createTarget", "Target.createBrowserContext")
 
 
-@pytest.mark.parametrize("waiting", [False, True], ids=["just-before", "while-it-waits"])
-@pytest.mark.parametrize("method", COMMANDS)
+@pytest.mark.parametrize(("method", "when"), chosen(DEATHS, SHORT))
 async def test_a_reading_browser_that_dies_in_any_command_costs_no_run_its_end(
     method: str,
-    waiting: bool,
+    when: str,
     tools: Toolset,
     mortal: SystemBrowser,
     a_site: Site,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await (await mortal.reading.open(trust=Trust.LOCAL)).close()  # so that one lives
+    await (await mortal.reading.open(trust=TrustLevel.LOCAL)).close()  # so that one lives
     before, left, came = mortal.reading.launches, COMMANDS[method], False
     send = CdpConnection.send
 
@@ -94,7 +102,7 @@ async def test_a_reading_browser_that_dies_in_any_command_costs_no_run_its_end(
         came = True
         browser = mortal.reading.processes()[0]
         # Frozen, it can take the command and never answers: so the call is surely under way.
-        os.kill(browser, signal.SIGSTOP if waiting else signal.SIGKILL)
+        os.kill(browser, signal.SIGSTOP if when == "while-it-waits" else signal.SIGKILL)
         calling = asyncio.ensure_future(send(self, asked, session_id, **params))
         await asyncio.sleep(0)  # the command is written in this turn
         with contextlib.suppress(ProcessLookupError):
@@ -112,9 +120,7 @@ async def test_a_reading_browser_that_dies_in_any_command_costs_no_run_its_end(
     assert tools.runtime.running == 0
 
 
-@pytest.mark.parametrize(
-    "method", ["Target.createBrowserContext", "Target.createTarget", "Page.navigate"]
-)
+@pytest.mark.parametrize("method", chosen(HANGS, HANGS[:1]))
 async def test_a_reading_browser_that_hangs_is_ended_and_costs_no_run_its_end(
     method: str, tmp_path: Path, a_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +150,7 @@ async def test_a_reading_browser_that_hangs_is_ended_and_costs_no_run_its_end(
 async def test_all_that_wait_are_told_when_the_browser_dies(
     path: str, mortal: SystemBrowser, a_site: Site
 ) -> None:
-    session = await mortal.reading.open(trust=Trust.LOCAL)
+    session = await mortal.reading.open(trust=TrustLevel.LOCAL)
     a_site.hits.clear()
 
     async def read(number: int) -> None:
@@ -167,7 +173,7 @@ async def test_all_that_wait_are_told_when_the_browser_dies(
 
 async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
     browser = CdpBrowser(complaint=no_complaint)
-    session = await browser.open(trust=Trust.LOCAL)
+    session = await browser.open(trust=TrustLevel.LOCAL)
     async with session.reader(run_id="run_1") as reader:
         assert (await reader.read(a_site.url("/n/1"), ExtractOptions())).title == "Page 1"
     processes, place = browser.processes(), browser.downloads
@@ -177,7 +183,7 @@ async def test_nothing_is_left_of_a_closed_browser(a_site: Site) -> None:
     await until(lambda: not any(Path(f"/proc/{one}").exists() for one in processes), within_s=20)
     assert not place.exists()
     with pytest.raises(Unavailable):
-        await browser.open(trust=Trust.LOCAL)
+        await browser.open(trust=TrustLevel.LOCAL)
 
 
 @pytest.mark.parametrize("kind", [CdpBrowser, PlaywrightBrowser])
@@ -185,7 +191,7 @@ async def test_a_browser_that_is_closed_while_it_starts_does_not_stay(
     kind: type[CdpBrowser | PlaywrightBrowser],
 ) -> None:
     browser = kind(complaint=no_complaint)
-    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    opening = asyncio.create_task(browser.open(trust=TrustLevel.LOCAL))
     await until(browser._starting.locked)
     await browser.close()
     with pytest.raises(Unavailable):
@@ -196,14 +202,14 @@ async def test_a_browser_that_is_closed_while_it_starts_does_not_stay(
 async def test_a_program_that_is_no_browser_is_said_to_be_none() -> None:
     browser = CdpBrowser(BrowserOptions(executable="true"), complaint=no_complaint)
     with pytest.raises(Unavailable):
-        await browser.open(trust=Trust.LOCAL)
+        await browser.open(trust=TrustLevel.LOCAL)
     await browser.close()
 
 
 async def test_two_sessions_share_no_cookies(mortal: SystemBrowser, a_site: Site) -> None:
     shown = []
     for _ in range(2):
-        session = await mortal.reading.open(trust=Trust.LOCAL)
+        session = await mortal.reading.open(trust=TrustLevel.LOCAL)
         async with session.reader(run_id="run_1") as reader:
             looked = await reader.read(a_site.url("/private"), ExtractOptions())
             shown.append(looked.top_sections)
@@ -232,7 +238,7 @@ async def test_a_long_run_lets_go_of_the_pages_before(
 
     monkeypatch.setattr(CdpConnection, "send", counted)
     browser = CdpBrowser(complaint=no_complaint)
-    session = await browser.open(trust=Trust.LOCAL)
+    session = await browser.open(trust=TrustLevel.LOCAL)
     for number in range(8):
         async with session.reader(run_id="run_1") as reader:
             looked = await reader.read(a_site.url(f"/n/{number}"), ExtractOptions())
@@ -277,7 +283,7 @@ async def test_a_browser_that_nobody_waits_for_any_more_while_it_starts_is_ended
     program.chmod(0o755)
     browser = CdpBrowser(BrowserOptions(executable=str(program)), complaint=no_complaint)
     before = open_files()
-    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    opening = asyncio.create_task(browser.open(trust=TrustLevel.LOCAL))
     await until(told.exists)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -327,7 +333,7 @@ async def test_a_browser_that_nobody_waits_for_once_it_has_answered_is_ended_too
 
     monkeypatch.setattr(CdpConnection, "send", held)
     browser = CdpBrowser(complaint=no_complaint)
-    opening = asyncio.create_task(browser.open(trust=Trust.LOCAL))
+    opening = asyncio.create_task(browser.open(trust=TrustLevel.LOCAL))
     await until(lambda: bool(asked))
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -16,15 +16,17 @@ import pytest
 import pytest_asyncio
 from playwright import async_api
 
+from tests.support.batteries import chosen
+from tests.support.soak import soaking
 from tests.tasks.runtimes import a_toolset, get, is_running, read_one, run, until
 from tests.tasks.site import Site
-from toolgate.browser.playwright import browser as playwright_browser
-from toolgate.browser.options import BrowserOptions
+from toolgate.browser.browser import BrowserGone, ExtractOptions
 from toolgate.browser.chromium import KNOWN, process_tree
+from toolgate.browser.options import BrowserOptions
+from toolgate.browser.playwright import browser as playwright_browser
 from toolgate.browser.playwright.browser import PlaywrightBrowser
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.tasks.state import Trust
-from toolgate.browser.browser import BrowserGone, ExtractOptions
+from toolgate.core.enums import TrustLevel
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
 
@@ -114,13 +116,20 @@ CALLS = {
     "close_page": (async_api.Page, "close", 1),
     "close_context": (async_api.BrowserContext, "close", 1),
 }
+DEATHS = [(name, when) for name in CALLS for when in ("just-before", "while-it-waits")]
+SHORT = (
+    ("new_page", "while-it-waits"),
+    ("goto", "just-before"),
+    ("evaluate", "while-it-waits"),
+    ("close_context", "just-before"),
+)
+HANGS = ("new_page", "goto")
 
 
-@pytest.mark.parametrize("waiting", [False, True], ids=["just-before", "while-it-waits"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "when"), chosen(DEATHS, SHORT))
 async def test_a_browser_that_dies_in_any_call_costs_no_run_its_end(
     name: str,
-    waiting: bool,
+    when: str,
     tools: Toolset,
     mortal: PlaywrightBrowser,
     a_site: Site,
@@ -128,10 +137,10 @@ async def test_a_browser_that_dies_in_any_call_costs_no_run_its_end(
 ) -> None:
     urls = [a_site.url(f"/n/{n}") for n in range(3)]
     inputs = {"urls": urls, "concurrency": 1}
-    await (await mortal.open(trust=Trust.LOCAL)).close()  # so that one lives
+    await (await mortal.open(trust=TrustLevel.LOCAL)).close()  # so that one lives
     before = mortal.launches
     kind, method, number = CALLS[name]
-    death = Death(mortal, number, waiting=waiting)
+    death = Death(mortal, number, waiting=when == "while-it-waits")
     monkeypatch.setattr(kind, method, death.at(getattr(kind, method)))
     for _ in range(2):  # a call after the run's end is met by the run that follows
         begun = await run(tools, "batch_extract_pages", inputs, mode="async")
@@ -155,7 +164,7 @@ async def test_a_browser_that_dies_with_other_words_costs_no_run_its_end(
     a_site: Site,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await (await mortal.open(trust=Trust.LOCAL)).close()
+    await (await mortal.open(trust=TrustLevel.LOCAL)).close()
     new_page = async_api.BrowserContext.new_page
     killed = False
 
@@ -173,7 +182,7 @@ async def test_a_browser_that_dies_with_other_words_costs_no_run_its_end(
     assert ended.status == "succeeded", (await get(tools, begun["runId"]))["result"]
 
 
-@pytest.mark.parametrize("method", ["new_page", "goto"])
+@pytest.mark.parametrize("method", chosen(HANGS, HANGS[:1]))
 async def test_a_browser_that_hangs_is_ended_and_costs_no_run_its_end(
     method: str, tmp_path: Path, a_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +242,7 @@ async def test_a_browser_killed_while_it_starts_is_started_once_more(
     browser = PlaywrightBrowser()
     try:
         async with asyncio.timeout(BOUND_S):
-            session = await browser.open(trust=Trust.LOCAL)
+            session = await browser.open(trust=TrustLevel.LOCAL)
             async with session.tab(run_id="run_1") as tab:
                 assert (await tab.read(a_site.url("/n/1"), ExtractOptions())).title == "Page 1"
         assert killed
@@ -257,7 +266,7 @@ def born(mark: str) -> list[int]:
 async def test_a_driver_that_dies_is_started_again_like_the_browser(a_site: Site) -> None:
     browser = PlaywrightBrowser()
     try:
-        session = await browser.open(trust=Trust.LOCAL)
+        session = await browser.open(trust=TrustLevel.LOCAL)
         driver = browser.processes()[0]
         while parent_of(driver) != os.getpid():
             driver = parent_of(driver)
@@ -267,7 +276,7 @@ async def test_a_driver_that_dies_is_started_again_like_the_browser(a_site: Site
                 async with session.tab(run_id="run_1") as tab:
                     await tab.read(a_site.url("/n/1"), ExtractOptions())
             assert not session.is_alive
-            again = await browser.open(trust=Trust.LOCAL)
+            again = await browser.open(trust=TrustLevel.LOCAL)
             async with again.tab(run_id="run_1") as tab:
                 assert (await tab.read(a_site.url("/n/1"), ExtractOptions())).title == "Page 1"
     finally:
@@ -281,14 +290,14 @@ def parent_of(process: int) -> int:
 async def test_a_browser_that_is_busy_for_some_seconds_is_not_taken_for_one_that_hangs() -> None:
     """Drawing a long page takes as long on a loaded machine, and others' sessions are in it."""
     browser = SystemBrowser(BrowserOptions(spares=0))
-    loop = asyncio.get_running_loop()
+    loop, busy_s = asyncio.get_running_loop(), 6.0 if soaking() else 2.0
     try:
-        worked = await browser.working.open(trust=Trust.LOCAL)
-        read = await browser.reading.open(trust=Trust.LOCAL)
+        worked = await browser.working.open(trust=TrustLevel.LOCAL)
+        read = await browser.reading.open(trust=TrustLevel.LOCAL)
         busy = [browser.working.processes()[0], browser.reading.processes()[0]]
         for process in busy:
             os.kill(process, signal.SIGSTOP)
-            loop.call_later(6.0, os.kill, process, signal.SIGCONT)
+            loop.call_later(busy_s, os.kill, process, signal.SIGCONT)
         async with asyncio.timeout(BOUND_S):
             await asyncio.gather(worked._generation.check(), read._life.check())
         assert worked.is_alive
@@ -302,7 +311,7 @@ async def test_a_tab_that_crashed_while_nobody_used_it_is_used_by_nobody(
 ) -> None:
     browser = PlaywrightBrowser(BrowserOptions(spares=0))
     try:
-        session = await browser.open(trust=Trust.LOCAL)
+        session = await browser.open(trust=TrustLevel.LOCAL)
         async with session.tab(run_id="run_1") as tab:
             await tab.visit(a_site.url("/n/1"))
         for process in renderers(browser):
@@ -321,3 +330,25 @@ def renderers(browser: PlaywrightBrowser) -> list[int]:
         for process in browser.processes()
         if b"--type=renderer" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
+
+
+async def test_a_session_in_a_spare_context_shares_no_cookies_with_another(a_site: Site) -> None:
+    browser = PlaywrightBrowser(BrowserOptions(spares=1))
+    try:
+        first = await browser.open(trust=TrustLevel.LOCAL)
+        spares = first._generation.spares.setdefault(TrustLevel.LOCAL, [])
+        await until(lambda: bool(spares))
+        warm = spares[0]
+        second = await browser.open(trust=TrustLevel.LOCAL)
+        assert second.context is warm
+        await until(lambda: bool(spares))
+        third = await browser.open(trust=TrustLevel.LOCAL)
+        assert len({first.context, second.context, third.context}) == 3
+        async with second.tab(run_id="run_1") as tab:
+            await tab.read(a_site.url("/sets-cookie"), ExtractOptions())
+        for session, shown in ((second, "Secret room"), (third, "Go away")):
+            async with session.tab(run_id="run_1") as tab:
+                looked = await tab.read(a_site.url("/private"), ExtractOptions())
+                assert looked.top_sections == (shown,)
+    finally:
+        await browser.close()

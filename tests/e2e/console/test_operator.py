@@ -15,7 +15,7 @@ from tests.e2e.harness import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SERVER = Path(__file__).parents[2] / "adapters" / "mcp_servers" / "server.py"
+SERVER = Path(__file__).parents[2] / "tools" / "upstream" / "servers" / "server.py"
 SECRET = "a-secret-of-the-mcp-server"
 SAMPLE = "http://pages.toolgate.example/"
 

@@ -10,7 +10,8 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.e2e.console.conftest import TOKEN
-from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, Program, environment, running
+from tests.e2e.forked import fork
+from tests.e2e.harness import ANY_PORT, PATIENCE, Program, environment, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,8 +38,8 @@ async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
 async def runner(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     home = tmp_path_factory.mktemp("runner")
     settings = {**ANY_PORT, "RUNNER_AUTH_TOKEN": RUNNER_TOKEN, "TOOLGATE_HOME": str(home)}
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM, "runner", "--mock", env=environment(settings), stdout=asyncio.subprocess.PIPE
+    process = await fork(
+        "runner", "--mock", env=environment(settings), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.e2e.harness import PATIENCE, PROGRAM, Program, environment
+from tests.e2e.forked import toolgate
+from tests.e2e.harness import Program, environment
 from tests.support.engines import need
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,18 +19,10 @@ LOOK, WRITE, BROWSE = re.findall(r"```text\n(.*\[\[tool:.*\]\])\n```", TUTORIAL)
 (DESTROY,) = re.findall(r"`(\[\[tool:shell [^`]*rm -rf[^`]*\]\])`", TUTORIAL)
 
 
-async def verify(program: Program) -> tuple[int | None, str]:
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
-        "evidence",
-        "verify",
-        program.home,
-        env=environment({}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return process.returncode, said.decode()
+async def verify(program: Program) -> tuple[int, str]:
+    words = ("evidence", "verify", str(program.home))
+    ended = await asyncio.to_thread(toolgate, *words, env=environment({}))
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 async def test_the_tutorial_does_what_it_says(page: Page, program: Program) -> None:

@@ -8,10 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.system_clock import SystemClock
-from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.journal import Append, NewEvent, Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 
 STREAMS = [f"stream{n}" for n in range(8)]
 KEPT = 200

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.core.errors import Unavailable
 from toolgate.journal.disk_blobs import DiskBlobs
+from toolgate.journal.journal import Append, Head, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.core.errors import Unavailable
-from toolgate.journal.journal import Append, Head, NewEvent, Put
 from toolgate.testing.clock import FakeClock
 
 

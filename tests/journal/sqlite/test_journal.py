@@ -11,11 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.journal.sqlite import schema as schema
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.sqlite.journal import SETTLED_AT_ONCE, SqliteJournal
-from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
-from toolgate.journal.sqlite.writer import Limits
 from toolgate.core.errors import (
     Conflict,
     Damaged,
@@ -26,6 +21,11 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.journal.journal import Append, Delete, Fence, Head, Journal, NewEvent, Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite import schema
+from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
+from toolgate.journal.sqlite.journal import SETTLED_AT_ONCE, SqliteJournal
+from toolgate.journal.sqlite.writer import Limits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal_suite import JournalSuite, said, seqs, texts
 

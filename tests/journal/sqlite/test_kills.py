@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from toolgate.journal.journal import Event
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.journal.journal import Event
 from toolgate.testing.clock import FakeClock
 
-COMMITTING_PROCESS = Path(__file__).with_name("journal_committing_process.py")
+COMMITTING_PROCESS = Path(__file__).with_name("committing_process.py")
 STREAMS = [f"stream{n}" for n in range(8)]
-KILLS_PER_HOME = 8
 
 
 def run_and_kill(path: Path, *, after: int) -> dict[str, int]:
@@ -45,15 +44,16 @@ async def everything(journal: SqliteJournal) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.soak("kills", rounds=40, short=4)
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_killed_journal_has_all_that_it_acknowledged_and_nothing_by_halves(
-    seed: int, tmp_path: Path
+    seed: int, tmp_path: Path, rounds: int
 ) -> None:
     chance = random.Random(seed)
     path = tmp_path / "journal.sqlite3"
     acknowledged: dict[str, int] = {}
     epochs = set()
-    for kill in range(KILLS_PER_HOME):
+    for kill in range(rounds):
         after = 0 if kill % 4 == 3 else chance.randrange(1, 300)
         acknowledged |= run_and_kill(path, after=after)
         journal = await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from toolgate.core.errors import Conflict
+from toolgate.journal.journal import Append, Delete, Event, Fence, Journal, NewEvent, Operation, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.writer import Limits
-from toolgate.core.errors import Conflict
-from toolgate.journal.journal import Append, Delete, Event, Fence, Journal, NewEvent, Operation, Put
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
@@ -150,5 +150,7 @@ class TwoJournals(RuleBasedStateMachine):
         shutil.rmtree(self.home)
 
 
-TwoJournals.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TwoJournals.TestCase.settings = settings(
+    max_examples=settings().max_examples // 2, stateful_step_count=15
+)
 TestTwoJournals = TwoJournals.TestCase

@@ -13,12 +13,12 @@ from aiohttp import web
 from yarl import URL
 
 from tests.e2e.ways import TOGETHER, installed
-from toolgate.runs.agents.http import HttpAgents
-from toolgate.secrets.patterns import SecretPatterns
 from toolgate.contracts.wire import MAX_INT
-from toolgate.secrets.redaction import MASK
-from toolgate.runs.agents.registry import External
 from toolgate.runs.agents.agent import AgentFailed, EndTurn, Note, Said, Say, Step, Transcript
+from toolgate.runs.agents.http import HttpAgents
+from toolgate.runs.agents.registry import External
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.secrets.redaction import MASK
 
 requirement = pytest.mark.requirement
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolgate.runs.agents.llm import LlmAgent, _safe_names, asked_pause
-from toolgate.core.tools import Level, Tool
+from toolgate.core.enums import Level
+from toolgate.core.tools import Tool
 from toolgate.runs.agents.agent import (
     AgentFailed,
     Call,
@@ -25,6 +25,7 @@ from toolgate.runs.agents.agent import (
     Turn,
     Usage,
 )
+from toolgate.runs.agents.llm import LlmAgent, _safe_names, asked_pause
 
 pytestmark = pytest.mark.filterwarnings("default")  # the providers' own libraries warn as they like
 

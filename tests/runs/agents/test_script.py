@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from toolgate.runs.agents.script import pieces
 from toolgate.runs.agents.agent import AgentFailed, Call
+from toolgate.runs.agents.script import pieces
 
 
 def test_a_message_is_text_and_calls_in_their_order() -> None:

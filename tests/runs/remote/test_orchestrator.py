@@ -11,22 +11,23 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from toolgate.runs.remote import records as rows
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.dispatcher import LocalDispatcher
-from toolgate.runs.remote.orchestrator import HttpOrchestrator
-from toolgate.runs.remote.records import RemoteRuns
+from tests.support.ids import CountingIds
 from toolgate.contracts import ingress_v1 as ingress_wire
 from toolgate.contracts.wire import MAX_INT
+from toolgate.core.enums import Level
+from toolgate.core.errors import Conflict, Unavailable
+from toolgate.core.tools import Tool
+from toolgate.journal.dispatcher import Dispatcher
+from toolgate.journal.journal import Event, Operation, Put, Row
+from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
-from toolgate.core.errors import Conflict, Unavailable
-from toolgate.core.tools import Level, Tool
-from toolgate.journal.journal import Event, Operation, Put, Row
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.remote import records as rows
+from toolgate.runs.remote.orchestrator import HttpOrchestrator
+from toolgate.runs.remote.records import RemoteRuns
 from toolgate.surfaces.ingress.frames import delivery_of
 from toolgate.testing.clock import FakeClock
-from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 DONE = Delivery(deliveries.DONE, "run_1", {"run_id": "run_1", "usage": {}})
@@ -61,7 +62,7 @@ class Held(MemoryJournal):
 
 def an_orchestrator() -> tuple[HttpOrchestrator, Held]:
     journal, clock = Held(), FakeClock()
-    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
     return HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds()), journal
 
 
@@ -720,7 +721,7 @@ async def test_a_run_whose_stream_broke_ends_once_there_is_room_to_write_that_do
     monkeypatch.setattr("toolgate.runs.remote.orchestrator.RESUME_PAUSE_S", 0.001)
     over = asyncio.Event()
     journal, clock = Full(), FakeClock()
-    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
     started = b'{"type": "run_started", "run_id": "run_1"}'
     async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
         orchestrator = HttpOrchestrator(there.url, runs, CountingIds())
@@ -746,7 +747,7 @@ class Broken(Held):
 @pytest.mark.requirement("001/invoke/one-end")
 async def test_a_run_whose_stream_cannot_be_read_for_a_fault_of_ours_has_an_end_too() -> None:
     journal, clock, over = Broken(), FakeClock(), asyncio.Event()
-    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
     started = b'{"type": "run_started", "run_id": "run_1"}'
     said = b'{"type": "delta", "run_id": "run_1", "text": "hi"}'
     async with answering(stream_of(started, said, then=over)) as there, asyncio.timeout(10):

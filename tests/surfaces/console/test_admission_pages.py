@@ -6,17 +6,17 @@ from typing import Any, cast
 import msgspec
 from starlette.requests import Request
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.capability_registry import Capabilities
+from tests.support.audit import SilentAudit
+from tests.support.seal import PlainSeal
 from toolgate.access.registry import Registry
-from toolgate.tools.capabilities import Capability, Health
-from toolgate.core.tools import Level
+from toolgate.core.enums import HealthStatus, Level
+from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.console.admissions import AdmissionPages
 from toolgate.surfaces.console.parts import Parts
-from tests.support.audit import SilentAudit
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
+from toolgate.tools.capabilities import Capability
+from toolgate.tools.capability_registry import Capabilities
 
 
 def asking(name: str, **body: object) -> Request:
@@ -45,16 +45,16 @@ async def test_another_rate_leaves_a_capability_as_healthy_as_it_was_registered(
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
     capabilities = Capabilities(journal, clock, PlainSeal(), SilentAudit())
-    for name, status in (("mcp.off", Health.OFFLINE), ("mcp.docs", Health.HEALTHY)):
+    for name, status in (("mcp.off", HealthStatus.OFFLINE), ("mcp.docs", HealthStatus.HEALTHY)):
         docs = Capability(name, "docs", Level.READ, updated_at=1, status=status)
         await capabilities.register(docs, by="phone")
-    capabilities.report("mcp.docs", Health.DEGRADED)
+    capabilities.report("mcp.docs", HealthStatus.DEGRADED)
     admission = SimpleNamespace(capabilities=capabilities)
     pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission)))
     for name in ("mcp.off", "mcp.docs"):
         await pages.register(asking(name, level="read", scope="docs", rate=7))
     registered = {one.capability_id: one.status for one in capabilities._known.values()}
-    assert registered == {"mcp.off": Health.OFFLINE, "mcp.docs": Health.HEALTHY}
+    assert registered == {"mcp.off": HealthStatus.OFFLINE, "mcp.docs": HealthStatus.HEALTHY}
 
 
 async def test_the_row_of_a_token_says_what_it_may_do() -> None:

@@ -5,20 +5,20 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.approvals import ApprovalStatus
+from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import NotFound
-from toolgate.policy.model import Decision, Effect
 from toolgate.core.tools import ToolRequest
-from toolgate.tools.approval_records import Approvals
-from toolgate.runs import records
-from toolgate.runs.runs import Runs
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Operation, Put
+from toolgate.journal.local_bus import LocalBus
+from toolgate.policy.model import Decision, Effect
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
 from toolgate.surfaces.console.approvals import LOOKED_AT, SHOWN, ApprovalPages
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools.approval_records import Approvals
 
 ASKS = Decision(Effect.ASK, "asks", "A person decides", "sha256:1", "policy")
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
+from toolgate.journal.journal import Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import records
 from toolgate.runs.records import RunLine
-from toolgate.journal.journal import Put
 from toolgate.surfaces.console.overview import LOOKED_AT, RUNNING_SHOWN, OverviewPage
 from toolgate.surfaces.console.parts import Parts
 from toolgate.testing.clock import FakeClock

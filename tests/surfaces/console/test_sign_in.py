@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
 from toolgate.core.errors import Refused
+from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.console.sign_in import (
     CODE_MS,
     FAILURES_A_MINUTE,

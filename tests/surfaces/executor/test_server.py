@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from toolgate.http import asgi
+from tests.support.pipelines import Rig, open_rig
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.errors import (
@@ -24,9 +24,9 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.core.tools import Caller, ToolRequest
-from toolgate.tools.gate import Pending
+from toolgate.http import asgi
 from toolgate.surfaces.executor.server import CODES, ExecutorApi
-from tests.support.pipelines import Rig, open_rig
+from toolgate.tools.gate import Pending
 
 TOKEN = "executor-bearer-of-the-tests"
 

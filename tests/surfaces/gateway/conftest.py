@@ -10,35 +10,35 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolgate.http import asgi
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.journal.dispatcher import LocalDispatcher
-from toolgate.runs.agents.echo import EchoAgent
-from toolgate.core.random_ids import RandomIds
-from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.runs.agents.script import ScriptAgent
-from toolgate.secrets.aesgcm_seal import AesGcmSeal
-from toolgate.access.signatures import verify_ed25519
+from tests.support.audit import SilentEvidence
+from tests.support.seal import PlainSeal
+from tests.support.upstreams import FakeUpstreams
 from toolgate.access.ratelimit import Rate
-from toolgate.secrets.redaction import Redactor
+from toolgate.access.signatures import verify_ed25519
+from toolgate.core.clock import Clock
+from toolgate.core.random_ids import RandomIds
+from toolgate.core.system_clock import SystemClock
 from toolgate.evidence.audit import AuditLog, AuditQuery
+from toolgate.http import asgi
+from toolgate.journal.dispatcher import Dispatcher
+from toolgate.journal.journal import Journal
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.runs import records
 from toolgate.runs.advance import Advance
+from toolgate.runs.agents.agent import Agent
+from toolgate.runs.agents.echo import EchoAgent
 from toolgate.runs.agents.registry import Agents
+from toolgate.runs.agents.script import ScriptAgent
+from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.runs import Runs
-from toolgate.runs.client_tools import SessionTools
-from toolgate.runs.agents.agent import Agent
-from toolgate.core.clock import Clock
-from toolgate.journal.journal import Journal
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
+from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
-from tests.support.audit import SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 from toolgate.testing.pipeline import FakePipeline
-from tests.support.seal import PlainSeal
-from tests.support.upstreams import FakeUpstreams
 
 OPERATOR = "operator-token-of-the-tests"
 BOUND_S = 10.0
@@ -101,7 +101,7 @@ class Door:
     journal: Journal
     clock: Clock
     audit: AuditLog
-    dispatcher: LocalDispatcher
+    dispatcher: Dispatcher
     runs: Runs
     stop: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -168,7 +168,7 @@ async def open_door(
     pipeline = pipeline or FakePipeline()
     pipeline.journal = journal
     upstreams = FakeUpstreams()
-    dispatcher = LocalDispatcher(journal, clock)
+    dispatcher = Dispatcher(journal, clock)
     tools = SessionTools(journal)
     builtin: dict[str, Agent] = {"echo": EchoAgent(), "script": ScriptAgent()}
     agents = Agents(journal, builtin, _nowhere, PlainSeal())

@@ -6,17 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.tools.approvals import Approval, ApprovalStatus
 from toolgate.access.devices import OPERATOR
-from toolgate.tools import approval_records as kept
-from toolgate.journal.journal import Append, NewEvent, Operation, Put, Row
 from toolgate.commands.answers import Problem
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.enums import ApprovalStatus
+from toolgate.journal.journal import Append, NewEvent, Operation, Put, Row
+from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.routes import Call
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools import approval_records as kept
+from toolgate.tools.approvals import Approval
 
 DECIDED = 450
 

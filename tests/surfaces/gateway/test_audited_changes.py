@@ -7,28 +7,29 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.seal import PlainSeal
+from toolgate.access.audit_trail import AuditTrail
+from toolgate.access.devices import OPERATOR
+from toolgate.access.registry import Registry
+from toolgate.contracts import gateway_v1 as wire
+from toolgate.core.enums import Level, TargetKind
+from toolgate.core.errors import Unavailable
+from toolgate.evidence.audit import AuditLog, AuditQuery
+from toolgate.journal.journal import Event, Operation
 from toolgate.journal.local_bus import LocalBus
 from toolgate.policy.file import PolicyFile
 from toolgate.policy.shell_parser import TreeSitterShellParser
-from toolgate.tools.capability_registry import Capabilities
-from toolgate.access.registry import Registry
-from toolgate.contracts import gateway_v1 as wire
-from toolgate.access.devices import OPERATOR
-from toolgate.core.errors import Unavailable
 from toolgate.secrets.redaction import Redactor
-from toolgate.evidence.audit import AuditLog, AuditQuery
-from toolgate.tools.simulation import Simulation
-from toolgate.tools.targets.registry import Targets
-from toolgate.journal.journal import Event, Operation
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Call, Route
 from toolgate.surfaces.gateway.targets import TargetRoutes
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.simulation import Simulation
+from toolgate.tools.targets.registry import Targets
 
 RoutesOf = Callable[[MemoryJournal, AuditTrail], Sequence[Route]]
 
@@ -79,7 +80,7 @@ def of_targets(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
 
 async def test_a_token_is_made_and_ended_in_one_commit_with_its_row() -> None:
     office = Office(of_tokens)
-    scope = wire.Scope(tools=wire.Level.WRITE, mcp=True)
+    scope = wire.Scope(tools=Level.WRITE, mcp=True)
     await office.call("POST", body=wire.ServiceTokenMake(name="ci", scope=scope))
     assert await office.actions() == ["token.made"]
     (row,) = (await office.audit.query(AuditQuery())).items
@@ -94,7 +95,7 @@ async def test_the_row_of_a_capability_says_where_its_server_is_and_no_secret_of
     server = wire.McpServer(
         url="http://127.0.0.1:1/mcp", headers={"Authorization": "Bearer s3cret"}
     )
-    wanted = wire.CapabilityRegister("mcp.docs", "docs", wire.Level.WRITE, server=server)
+    wanted = wire.CapabilityRegister("mcp.docs", "docs", Level.WRITE, server=server)
     await office.call("POST", body=wanted)
     (row,) = (await office.audit.query(AuditQuery())).items
     assert row.metadata == {"level": "write", "status": "healthy", "server": server.url}
@@ -104,7 +105,7 @@ async def test_a_target_is_changed_and_deleted_in_one_commit_with_its_row() -> N
     office = Office(of_targets)
     wanted = wire.TargetUpsert(
         tenant_id="t_default",
-        kind=wire.TargetKind.DOCKER_RUNNER,
+        kind=TargetKind.DOCKER_RUNNER,
         endpoint="http://127.0.0.1:18081",
     )
     await office.call("PUT", path={"targetId": "box"}, body=wanted)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
-from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.tools.capabilities import Health
 from toolgate.access.devices import Scope
-from toolgate.core.tools import Level, Tool
 from toolgate.commands.states import OPEN, RETRY_MS
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.core.enums import HealthStatus, Level
+from toolgate.core.tools import Tool
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 
@@ -205,30 +205,30 @@ async def test_health_that_was_seen_counts_no_less_than_what_was_registered(door
     device = await door.pair(**ALL)
     await register(door)
     capabilities = door.parts.capabilities
-    assert capabilities.report("mcp.docs", Health.OFFLINE)
+    assert capabilities.report("mcp.docs", HealthStatus.OFFLINE)
     assert (await device.post("/command/mcp", command())).status == 403
-    assert capabilities.report("mcp.docs", Health.DEGRADED)
+    assert capabilities.report("mcp.docs", HealthStatus.DEGRADED)
     assert (await device.post("/command/mcp", command())).data["degraded"] is True
-    capabilities.report("mcp.docs", Health.HEALTHY)
+    capabilities.report("mcp.docs", HealthStatus.HEALTHY)
     await register(door, status="offline")
-    capabilities.report("mcp.docs", Health.HEALTHY)
+    capabilities.report("mcp.docs", HealthStatus.HEALTHY)
     assert (await device.post("/command/mcp", command())).status == 403
 
 
 async def test_another_server_is_not_offline_because_the_one_before_it_was(door: Door) -> None:
     await register(door, server={"command": "gone"})
     capabilities = door.parts.capabilities
-    capabilities.report("mcp.docs", Health.OFFLINE)
+    capabilities.report("mcp.docs", HealthStatus.OFFLINE)
     same = await register(door, server={"command": "gone"})
     other = await register(door, server={"command": "here"})
     shown = (await door.ask("GET", "/capabilities", operator=True)).data["items"]
     (docs,) = [one for one in shown if one["capabilityId"] == "mcp.docs"]
     assert (same.status, other.status, docs["status"]) == (200, 200, "healthy")
-    capabilities.report("mcp.docs", Health.OFFLINE)
+    capabilities.report("mcp.docs", HealthStatus.OFFLINE)
     await register(door, rateLimit=5)
     known = capabilities.get("mcp.docs")
     assert known is not None
-    assert known.status is Health.OFFLINE
+    assert known.status is HealthStatus.OFFLINE
 
 
 async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door) -> None:

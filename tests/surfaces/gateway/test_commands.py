@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.core.errors import Unavailable
 from toolgate.commands.idempotency import request_hash
-from toolgate.core.tools import JsonValue, Level, Outcome, ToolOutput, ToolRequest
-from toolgate.runs.runs import Runs
-from toolgate.tools.gate import Answer
-from toolgate.http.bodies import canonical
 from toolgate.commands.plans import Ticket
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.core.enums import Level, Outcome
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.http.bodies import canonical
+from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
 from toolgate.testing.pipeline import FakePipeline, echo
+from toolgate.tools.gate import Answer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.secrets.patterns import SecretPatterns
+from toolgate.commands.records import STREAM, gateway_event
 from toolgate.contracts.gateway_v1 import (
     EVENTS_KEPT_S,
     MAX_EVENTS,
@@ -17,13 +17,13 @@ from toolgate.contracts.gateway_v1 import (
     EventStatus,
     EventType,
 )
+from toolgate.core.enums import Level
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import JsonValue, Level, Tool, ToolOutput
+from toolgate.core.tools import JsonValue, Tool, ToolOutput
 from toolgate.evidence.audit import STREAM as AUDIT
 from toolgate.journal.journal import Event
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.surfaces.gateway import assembly
-from toolgate.commands.records import STREAM
-from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.surfaces.gateway.routes import seconds
 from toolgate.testing.clock import FakeClock
 

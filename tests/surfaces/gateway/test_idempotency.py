@@ -14,11 +14,12 @@ import aiohttp
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.core.errors import Unavailable
-from toolgate.core.tools import JsonValue, Level, Outcome, ToolOutput
-from toolgate.runs import records
 from toolgate.commands.planners.agent import AgentPlanner
+from toolgate.contracts.gateway_v1 import ErrorCode
+from toolgate.core.enums import Level, Outcome
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import JsonValue, ToolOutput
+from toolgate.runs import records
 from toolgate.testing.clock import FakeClock
 
 
@@ -361,7 +362,7 @@ async def test_a_key_survives_sigkill_and_the_tool_runs_once(tmp_path: Path) -> 
         await asyncio.to_thread(process.wait)
 
 
-PLAIN = Path(__file__).parents[2] / "adapters" / "mcp_servers" / "plain.py"
+PLAIN = Path(__file__).parents[2] / "tools" / "upstream" / "servers" / "plain.py"
 POLICY = """
 version: 1
 name: kills

@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from tests.surfaces.gateway.conftest import ALL, Answered
 from toolgate import settings as table
-from toolgate.evidence.check import ClosedHome
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.gateway_v1 import DEFAULT_PORT, ErrorCode
+from toolgate.evidence.check import ClosedHome
 from toolgate.tools.engines.builtin import exec as exec_tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -42,7 +42,7 @@ rules:
   - {id: mcp, allow: "mcp.*", match: any, reason: Its own tools}
   - {id: targets, allow: [bash.exec], match: any, reason: Its own tools}
 """
-SERVER = Path(__file__).parents[2] / "adapters" / "mcp_servers" / "server.py"
+SERVER = Path(__file__).parents[2] / "tools" / "upstream" / "servers" / "server.py"
 
 
 class Installed:

@@ -6,21 +6,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.contracts.gateway_v1 import EventStatus
-from toolgate.access.devices import Identity, Kind, Who
-from toolgate.evidence.evidence import STREAM as EVIDENCE
-from toolgate.journal.journal import Append, NewEvent
+from tests.support.audit import SilentAudit, SilentEvidence
+from tests.support.seal import PlainSeal
+from toolgate.access.devices import Identity, Who
+from toolgate.commands.interruptions import PAGE, Interruptions
+from toolgate.commands.plans import Waiting
 from toolgate.commands.reading import Entered
 from toolgate.commands.records import STREAM, Records
 from toolgate.commands.states import States
+from toolgate.contracts.gateway_v1 import EventStatus
+from toolgate.core.enums import CommandKind
+from toolgate.evidence.evidence import STREAM as EVIDENCE
+from toolgate.journal.journal import Append, NewEvent
+from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.gateway.events import schedule_event
-from toolgate.commands.interruptions import PAGE, Interruptions
-from toolgate.commands.plans import Waiting
-from tests.support.audit import SilentAudit, SilentEvidence
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
 
 STARTED, SUCCEEDED, PENDING = EventStatus.STARTED, EventStatus.SUCCEEDED, EventStatus.PENDING
 SECRET = "sk-secret"
@@ -40,7 +41,7 @@ class Past:
 
     def command(self, command_id: str, request_id: str = "") -> Entered:
         return Entered(
-            kind=Kind.TOOL,
+            kind=CommandKind.TOOL,
             identity=Identity(Who.DEVICE, "laptop"),
             raw=b"{}",
             command=None,

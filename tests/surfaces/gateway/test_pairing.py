@@ -7,9 +7,9 @@ import pytest
 from yarl import URL
 
 from tests.surfaces.gateway.conftest import OPERATOR, Door, Paired, open_door
+from toolgate.access.devices import MAX_PENDING_PER_ADDRESS, Contact, Scope, Service
 from toolgate.access.registry import SERVICES, encode
 from toolgate.contracts.gateway_v1 import ErrorCode
-from toolgate.access.devices import MAX_PENDING_PER_ADDRESS, Contact, Scope, Service
 from toolgate.journal.journal import Put
 from toolgate.testing.clock import FakeClock
 

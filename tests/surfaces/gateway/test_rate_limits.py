@@ -6,8 +6,8 @@ import pytest
 
 from tests.surfaces.gateway.conftest import Answered, Door, Paired, open_door
 from toolgate.contracts.gateway_v1 import RATE_PER_MINUTE, ErrorCode
+from toolgate.core.enums import Level
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Level
 from toolgate.journal.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo

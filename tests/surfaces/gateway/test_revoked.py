@@ -10,26 +10,27 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
+from tests.support.upstreams import FakeUpstreams
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door, Paired, open_door
-from toolgate.journal.local_bus import LocalBus
-from toolgate.core.system_clock import SystemClock
-from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.access.devices import Scope
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
-from toolgate.runs.revocations import REVOCATIONS
-from toolgate.http.asgi import Message
-from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
-from toolgate.access.devices import Kind, Scope
-from toolgate.core.errors import Unavailable
-from toolgate.runs.state import RunStatus
-from toolgate.core.tools import Level, Tool, ToolOutput
-from toolgate.runs.runs import Runs
-from toolgate.commands.states import OPEN
-from toolgate.surfaces.gateway.events import gateway_event
-from toolgate.surfaces.gateway.mounted import Guarded
+from toolgate.access.revocations import REVOCATIONS
 from toolgate.commands.plans import Ticket
+from toolgate.commands.records import gateway_event
+from toolgate.commands.states import OPEN
+from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
+from toolgate.core.enums import CommandKind, Level, RunStatus
+from toolgate.core.errors import Unavailable
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Tool, ToolOutput
+from toolgate.http.asgi import Message
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.runs import records
+from toolgate.runs.runs import Runs
+from toolgate.surfaces.gateway.mounted import Guarded
 from toolgate.testing.pipeline import echo
-from tests.support.upstreams import FakeUpstreams
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
 
@@ -298,8 +299,8 @@ async def test_a_command_whose_agent_is_waited_for_ends_as_its_device_is_revoked
         await revoke(door)
         answer = await asked
     assert answer.json["ok"] is False
-    (run,) = await door.runs.list_runs()
-    assert run.status == RunStatus.CANCELLED
+    (run,) = await door.journal.scan(records.RUNS)
+    assert records.decode_run_line(run.value).status == RunStatus.CANCELLED
 
 
 async def token(door: Door, method: str, path: str, body: Any = None) -> Answered:
@@ -414,7 +415,7 @@ async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_sta
     await door.pair(**ALL)
     identity = door.parts.registry.identity("laptop")
     assert identity is not None
-    planner = door.parts.commands.planners[Kind.AGENT]
+    planner = door.parts.commands.planners[CommandKind.AGENT]
     plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity)
     await taken_away(door.parts.registry, "laptop")
     with pytest.raises(Forbidden):

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Door, Paired, open_door
-from toolgate.http import asgi
-from toolgate.http.asgi import Message
+from toolgate.access.devices import MAX_PENDING_PER_ADDRESS, PENDING_MS
+from toolgate.commands.records import gateway_event
 from toolgate.contracts.gateway_v1 import (
     V2_METHODS,
     CloseCode,
@@ -21,11 +21,12 @@ from toolgate.contracts.gateway_v1 import (
     EventStatus,
     EventType,
 )
-from toolgate.access.devices import MAX_PENDING_PER_ADDRESS, PENDING_MS
-from toolgate.core.tools import JsonValue, Level, ToolOutput
+from toolgate.core.enums import Level
+from toolgate.core.tools import JsonValue, ToolOutput
+from toolgate.http import asgi
+from toolgate.http.asgi import Message
 from toolgate.journal.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
-from toolgate.surfaces.gateway.events import gateway_event
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.pipeline import echo
 

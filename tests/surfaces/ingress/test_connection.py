@@ -9,19 +9,19 @@ from typing import Any, cast
 import pytest
 from picows import WSMsgType
 
-from toolgate.journal.local_bus import LocalBus
+from tests.support.ids import CountingIds
 from toolgate.contracts.ingress_v1 import CloseCode
-from toolgate.runs.deliveries import Delivery
+from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import Tool
-from toolgate.core.clock import Clock
 from toolgate.journal.journal import Append, Event, NewEvent
+from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
 from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
-from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 OPTIONS = Options(api_key="", max_message_bytes=65_536, write_wait_ms=60_000)

@@ -7,6 +7,7 @@ import pytest
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import ErrorCode
 from toolgate.core import errors
+from toolgate.core.enums import Decision
 from toolgate.surfaces.ingress.dispatch import CODES, client_tools, dispatch
 from toolgate.testing.clock import FakeClock
 
@@ -31,7 +32,7 @@ class Recorder:
 COMMANDS: list[tuple[Any, str]] = [
     (wire.AgentInvoke(1, "q", "echo", wire.Message("user", "x")), "invoke"),
     (wire.ToolResult(1, "run_1", "tc_1", ok=True, result=5), "submit_result"),
-    (wire.ApprovalDecision(1, "run_1", "ap_1", wire.Decision.REJECT), "decide_approval"),
+    (wire.ApprovalDecision(1, "run_1", "ap_1", Decision.REJECT), "decide_approval"),
     (wire.CancelRun(1, "run_1"), "cancel"),
 ]
 

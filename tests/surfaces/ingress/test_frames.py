@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.runs.deliveries import DELTA, STATE, Delivery
 from toolgate.journal.journal import Event
+from toolgate.runs.deliveries import DELTA, STATE, Delivery
 from toolgate.surfaces.ingress.frames import (
     delivery_of,
     frame,

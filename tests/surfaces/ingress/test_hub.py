@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from toolgate.journal.journal import Event
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import DELTA, TOOL_REQUEST
-from toolgate.journal.journal import Event
 from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.testing.clock import FakeClock
 

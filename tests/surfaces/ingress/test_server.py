@@ -8,20 +8,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolgate.http import asgi
-from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.dispatcher import LocalDispatcher
-from toolgate.runs.remote.orchestrator import HttpOrchestrator
-from toolgate.runs.remote.records import RemoteRuns
+from tests.support.ids import CountingIds
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.errors import Conflict, NotFound, Unavailable
+from toolgate.http import asgi
+from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Append, NewEvent
+from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.remote.orchestrator import HttpOrchestrator
+from toolgate.runs.remote.records import RemoteRuns
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
 from toolgate.testing.clock import FakeClock
-from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 
@@ -265,7 +265,7 @@ async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_ses
 async def test_a_run_that_ends_while_nobody_is_connected_has_ended_for_who_comes_back() -> None:
     ingress = an_ingress(None)
     journal, clock = ingress.journal, ingress.clock
-    runs = RemoteRuns(journal, clock, LocalDispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
     ingress.orchestrator = HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds())
     ear = Ear()
     ingress.hub.join("s", "u", ear)

@@ -21,16 +21,16 @@ from tests.tasks.conftest import QUICK
 from tests.tasks.runtimes import a_toolset
 from tests.tasks.site import Site
 from toolgate.browser.options import BrowserOptions
-from toolgate.core.system_clock import SystemClock
-from toolgate.web.egress_proxy import EgressProxy
 from toolgate.browser.proxy_verdicts import ProxyVerdicts
 from toolgate.browser.system_browser import SystemBrowser
-from toolgate.web.guard import Guard
-from toolgate.tasks.state import Trust
-from toolgate.surfaces.mcp.transports import McpDoors
+from toolgate.core.enums import TrustLevel
+from toolgate.core.system_clock import SystemClock
 from toolgate.surfaces.mcp.server import BrowserTools
+from toolgate.surfaces.mcp.transports import McpDoors
 from toolgate.tasks.catalog import load_templates
 from toolgate.tasks.toolset import Toolset
+from toolgate.web.egress_proxy import EgressProxy
+from toolgate.web.guard import Guard
 
 OUTSIDE = "outside.example"
 
@@ -122,7 +122,7 @@ def local(served: Served) -> Connect:
     """Clients with trust `local`, in this process."""
 
     def connect(**options: Any) -> AbstractAsyncContextManager[Client]:
-        server = BrowserTools(served.toolset, trust=Trust.LOCAL, stdio=True).server()
+        server = BrowserTools(served.toolset, trust=TrustLevel.LOCAL, stdio=True).server()
         return Client(server, **options)
 
     return connect

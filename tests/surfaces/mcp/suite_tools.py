@@ -18,9 +18,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
-from toolgate.tasks.state import TaskCode, TaskFailed
+from toolgate.core.enums import TaskCode
 from toolgate.surfaces.mcp.task_extension import require
-from toolgate.tasks.template import Outcome, Template, Work
+from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.template import TaskOutcome, Template, Work
 
 Context = ServerRequestContext[Any, Any]
 Json = dict[str, Any]
@@ -42,23 +43,23 @@ class Inputs(msgspec.Struct):
     label: str = ""
 
 
-async def _compute(inputs: Inputs, work: Work) -> Outcome:
+async def _compute(inputs: Inputs, work: Work) -> TaskOutcome:
     await asyncio.sleep(inputs.seconds)
-    return Outcome(msgspec.json.encode({"label": inputs.label}))
+    return TaskOutcome(msgspec.json.encode({"label": inputs.label}))
 
 
-async def _progress(inputs: Inputs, work: Work) -> Outcome:
+async def _progress(inputs: Inputs, work: Work) -> TaskOutcome:
     for done in (0, 50, 100):
         work.report(done, 100)
         await asyncio.sleep(0.05)  # the suite's: it says to wait that long
-    return Outcome(b"{}")
+    return TaskOutcome(b"{}")
 
 
-async def _fail(inputs: Inputs, work: Work) -> Outcome:
+async def _fail(inputs: Inputs, work: Work) -> TaskOutcome:
     raise TaskFailed(TaskCode.ELEMENT_NOT_FOUND, "it fails, as it is meant to")
 
 
-async def _break(inputs: Inputs, work: Work) -> Outcome:
+async def _break(inputs: Inputs, work: Work) -> TaskOutcome:
     raise RuntimeError("it breaks, as it is meant to")
 
 

@@ -8,8 +8,9 @@ import pytest
 from tests.surfaces.mcp.conftest import Connect, Served, call, failing
 from tests.tasks.runtimes import until
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import ARTIFACT_TTL_MS
+from toolgate.core.enums import TaskCode
 from toolgate.surfaces.mcp.tool_descriptions import DESCRIPTIONS
+from toolgate.tasks.state import ARTIFACT_TTL_MS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -219,7 +220,7 @@ async def test_each_of_the_sixteen_codes_is_given_for_real(
         served.clock.added += ARTIFACT_TTL_MS
         expired = await code(client, "get_artifact", artifactId=failed["artifactIds"][0])
         assert expired == "ARTIFACT_EXPIRED"
-    assert seen == {found.value for found in wire.ErrorCode}
+    assert seen == {found.value for found in TaskCode}
 
 
 @pytest.mark.requirement("004/compatibility/fields-kept")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.tasks.runtimes import LOCAL, a_toolset, instant
-from toolgate.tasks.state import TaskCode, TaskFailed
+from toolgate.core.enums import TaskCode
 from toolgate.surfaces.mcp.task_answers import TaskAnswers
+from toolgate.tasks.state import TaskFailed
 
 
 @pytest.mark.parametrize("options", ['{"idempotencyKey": "once"}', ["async"], 7])

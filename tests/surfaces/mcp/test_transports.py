@@ -19,7 +19,7 @@ from tests.surfaces.mcp.conftest import Connect, Served, call, stdio_server
 from tests.tasks.runtimes import until
 from tests.tasks.site import Site
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.tasks.state import TaskStatus
+from toolgate.core.enums import TaskStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

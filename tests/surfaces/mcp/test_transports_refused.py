@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.tasks.runtimes import Gate, SlowJournal, a_toolset, instant, until
+from toolgate.core.enums import TaskStatus, TrustLevel
 from toolgate.http.asgi import Message
-from toolgate.tasks.state import TaskStatus, Trust
 from toolgate.surfaces.mcp.transports import McpDoors
 
 HELLO: dict[str, Any] = {
@@ -76,7 +76,7 @@ async def test_only_the_client_itself_gives_up_what_is_kept_for_it(tmp_path: Pat
             assert status == 200
             session = headers["mcp-session-id"]
             sessions = toolset.runtime.sessions
-            await sessions.open("sess_1", trust=Trust.REMOTE, client=f"http:{session}")
+            await sessions.open("sess_1", trust=TrustLevel.REMOTE, client=f"http:{session}")
             sessions.keep("sess_1")
 
             status, _ = await ask(doors, "DELETE", user="bob", session=session)

@@ -8,21 +8,21 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from tests.support.ids import CountingIds
+from toolgate.contracts import ingress_v1 as wire
+from toolgate.core.enums import RunStatus
+from toolgate.core.errors import Unavailable
+from toolgate.journal.dispatcher import Dispatcher
+from toolgate.journal.journal import Append, Event, Operation, Put
 from toolgate.journal.local_bus import LocalBus
-from toolgate.journal.dispatcher import LocalDispatcher
-from toolgate.surfaces.orchestrator.ingress_push import PUSHES, SEND_PATH, IngressPush, PushRow
+from toolgate.runs import deliveries, records
+from toolgate.runs.deliveries import Delivery
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
-from toolgate.contracts import ingress_v1 as wire
-from toolgate.runs import deliveries
-from toolgate.runs.deliveries import Delivery
-from toolgate.core.errors import Unavailable
-from toolgate.runs.state import End, RunStarted, RunStatus, decide, reduce
-from toolgate.runs import records
-from toolgate.journal.journal import Append, Event, Operation, Put
+from toolgate.runs.state import End, RunStarted, decide, reduce
 from toolgate.surfaces.ingress.frames import delivery_of
+from toolgate.surfaces.orchestrator.ingress_push import PUSHES, SEND_PATH, IngressPush, PushRow
 from toolgate.testing.clock import FakeClock
-from tests.support.ids import CountingIds
 from toolgate.testing.journal import MemoryJournal
 
 
@@ -366,7 +366,7 @@ class Volatile(MemoryJournal):
 async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_as_new() -> None:
     clock, bus = FakeClock(), LocalBus()
     journal, there = Volatile(clock=clock, bus=bus), MemoryJournal(clock=clock, bus=LocalBus())
-    remote = RemoteRuns(there, clock, LocalDispatcher(there, clock))
+    remote = RemoteRuns(there, clock, Dispatcher(there, clock))
     ingress_side = HttpOrchestrator("http://127.0.0.1:9", remote, CountingIds())
 
     async def take(request: web.Request) -> web.StreamResponse:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import sandbox_of
-from toolgate.http import asgi
+from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.http import asgi
+from toolgate.sandbox.sessions import Sessions
+from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine
-from toolgate.sandbox.sessions import Sessions
-from toolgate.tools.targets.targets import Kind, Target
-from toolgate.core.tools import Caller, Outcome, ToolRequest
-from toolgate.surfaces.runner.app import Options, RunnerApp, usage_of
+from toolgate.tools.targets.targets import Target
 
 TOKEN = "token-of-the-runner"
 BOUND = 10.0
@@ -58,7 +59,7 @@ async def target(request: pytest.FixtureRequest) -> AsyncIterator[Target]:
         listener = asgi.Listener(app, bound)
         await listener.start()
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/execute"
-        yield Target("target_1", "t_1", "w_1", Kind.DOCKER_RUNNER, url, TOKEN)
+        yield Target("target_1", "t_1", "w_1", TargetKind.DOCKER_RUNNER, url, TOKEN)
         await listener.stop()
         await sessions.close()
 

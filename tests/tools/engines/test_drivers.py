@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec import UnsetType
 
-from toolgate.http import asgi
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.remote_toolgate import ExecutorHttp, Traces
+from tests.support.pipelines import Rig, open_rig
 from toolgate.core.errors import Refused
+from toolgate.core.system_clock import SystemClock
+from toolgate.http import asgi
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.testing.driver_suite import Bench, DriverSuite, request
-from tests.support.pipelines import Rig, open_rig
+from toolgate.tools.engines.remote_toolgate import ExecutorHttp, Traces
 
 TOKEN = "executor-bearer-of-the-tests"
 

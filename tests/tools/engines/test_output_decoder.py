@@ -2,9 +2,9 @@
 
 import pytest
 
+from toolgate.sandbox.sandbox import Stream
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.tools.engines.output_decoder import BLOCK, MOST_WAITING, Pieces
-from toolgate.sandbox.sandbox import Stream
 
 OUT, ERR = Stream.STDOUT, Stream.STDERR
 SECRET = "correct-horse-battery-staple"

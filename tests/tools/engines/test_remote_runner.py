@@ -16,7 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from tests.support.runner import Answer, FakeRunner, whole
+from toolgate.core.enums import Outcome, TargetKind
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
+from toolgate.testing.clock import FakeClock
 from toolgate.tools.engines.remote_runner import (
     AT_ONCE,
     IDLE_SECONDS,
@@ -27,10 +31,7 @@ from toolgate.tools.engines.remote_runner import (
     DockerRunners,
     read_answer,
 )
-from toolgate.tools.targets.targets import Kind, Target
-from toolgate.core.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.testing.clock import FakeClock
-from tests.support.runner import Answer, FakeRunner, whole
+from toolgate.tools.targets.targets import Target
 
 FAILED = "TOOL_EXEC_FAILED"
 OK = whole({"ok": True, "output": "fine"})
@@ -39,7 +40,7 @@ BOUND = 10.0
 
 def a_target(url: str, **members: Any) -> Target:
     known: dict[str, Any] = {"workspace": "w_1", "endpoint": url} | members
-    return Target("target_1", "t_1", kind=Kind.DOCKER_RUNNER, **known)
+    return Target("target_1", "t_1", kind=TargetKind.DOCKER_RUNNER, **known)
 
 
 def a_call(**members: Any) -> ToolRequest:
@@ -578,7 +579,7 @@ async def test_a_runner_that_does_not_answer_is_left_alone_and_no_other_is() -> 
     runners = DockerRunners(clock=clock)
     async with FakeRunner(hang_up) as bad, FakeRunner(OK) as good:
         broken = a_target(bad.url)
-        healthy = Target("target_2", "t_1", None, Kind.DOCKER_RUNNER, good.url)
+        healthy = Target("target_2", "t_1", None, TargetKind.DOCKER_RUNNER, good.url)
         for _ in range(5):
             await runners.engine(broken).run(a_call())
         reached = len(bad.asked)

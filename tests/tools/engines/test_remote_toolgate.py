@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.http import asgi
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.remote_toolgate import ExecutorHttp, RemoteEngine
+from tests.support.pipelines import open_rig
 from toolgate.contracts import executor_v0 as wire
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Invalid, Refused, Unavailable
-from toolgate.core.tools import Outcome, ToolRequest
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import ToolRequest
+from toolgate.http import asgi
 from toolgate.surfaces.executor.server import ExecutorApi
 from toolgate.testing.driver_suite import request
-from tests.support.pipelines import open_rig
+from toolgate.tools.engines.remote_toolgate import ExecutorHttp, RemoteEngine
 
 TOKEN = "executor-bearer-of-the-tests"
 DENY = (

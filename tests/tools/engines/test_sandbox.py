@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from tests.support.engines import sandbox_of
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
-from toolgate.sandbox.sessions import Sessions
-from toolgate.core.errors import Invalid, Unavailable
-from toolgate.core.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.core.urls import parse_url
-from toolgate.tools.engine import Update
-from toolgate.sandbox.sandbox import Limits
-from toolgate.web.web import Blocked, Granted, WebRequest, WebResponse, any_host
-from toolgate.testing.clock import FakeClock
 from tests.support.sandbox import FakeSandbox
+from toolgate.core.enums import Outcome
+from toolgate.core.errors import Invalid, Unavailable
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
+from toolgate.core.urls import parse_url
+from toolgate.sandbox.sandbox import Limits
+from toolgate.sandbox.sessions import Sessions
+from toolgate.testing.clock import FakeClock
+from toolgate.tools.engine import Update
+from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
+from toolgate.web.web import Blocked, Granted, WebRequest, WebResponse, any_host
 
 CALLER = Caller(session="s_1")
 

@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from toolgate import settings as table
-from toolgate.web.guard import GuardedWeb
-from toolgate.tools.engines.web_search import WebSearch
 from toolgate.bootstrap import tools as execution
 from toolgate.core.addresses import parse_host
-from toolgate.core.tools import Caller, Outcome, ToolRequest
+from toolgate.core.enums import Outcome
+from toolgate.core.tools import Caller, ToolRequest
+from toolgate.tools.engines.web_search import WebSearch
+from toolgate.web.guard import GuardedWeb
 from toolgate.web.web import Granted, WebRequest, WebResponse, any_host
 
 

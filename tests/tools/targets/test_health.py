@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.engines.remote_runner import DockerRunners
-from toolgate.sandbox.sessions import Sessions
-from toolgate.core.errors import Unavailable
-from toolgate.tools.targets.targets import BUILT_IN, LOCAL_DEFAULT, Change, Target
-from toolgate.core.tools import Caller, JsonValue, ToolRequest
-from toolgate.tools.targets.health import FRESH_MS, Condition, TargetHealths
-from toolgate.tools.targets.registry import Targets
-from toolgate.testing.clock import FakeClock
-from toolgate.testing.journal import MemoryJournal
 from tests.support.runner import FakeRunner, whole
 from tests.support.sandbox import FakeSandbox
 from tests.support.seal import PlainSeal
+from toolgate.core.enums import HealthStatus
+from toolgate.core.errors import Unavailable
+from toolgate.core.tools import Caller, JsonValue, ToolRequest
+from toolgate.journal.local_bus import LocalBus
+from toolgate.sandbox.sessions import Sessions
+from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
+from toolgate.tools.engines.remote_runner import DockerRunners
+from toolgate.tools.targets.health import FRESH_MS, TargetHealths
+from toolgate.tools.targets.registry import Targets
+from toolgate.tools.targets.targets import BUILT_IN, LOCAL_DEFAULT, Change, Target
 
 HEALTHY = {"ok": True, "service": "docker-runner", "backend": "bwrap", "usage": {"cpuPercent": 1}}
 NOWHERE = "http://127.0.0.1:1/execute"
@@ -48,7 +49,7 @@ class Parts:
     async def add(self, target_id: str, url: str) -> None:
         await self.targets.upsert(target_id, Change("t_1", None, "docker-runner", url))
 
-    async def conditions(self) -> dict[str, Condition]:
+    async def conditions(self) -> dict[str, HealthStatus]:
         return {each.target_id: each.condition for each in await self.healths.now()}
 
     async def close(self) -> None:
@@ -70,11 +71,11 @@ async def test_each_target_is_told_apart_from_the_others() -> None:
         await parts.add("off", NOWHERE)
         await parts.targets.upsert("off", Change(enabled=False))
         assert await parts.conditions() == {
-            LOCAL_DEFAULT: Condition.HEALTHY,
-            "well": Condition.HEALTHY,
-            "ill": Condition.DEGRADED,
-            "dead": Condition.OFFLINE,
-            "blank": Condition.OFFLINE,
+            LOCAL_DEFAULT: HealthStatus.HEALTHY,
+            "well": HealthStatus.HEALTHY,
+            "ill": HealthStatus.DEGRADED,
+            "dead": HealthStatus.OFFLINE,
+            "blank": HealthStatus.OFFLINE,
         }
         known = {each.target_id: each for each in await parts.healths.now()}
         assert [asked.method for asked in well.asked] == ["GET"]
@@ -98,7 +99,7 @@ async def test_an_open_circuit_shows_at_once_without_another_look() -> None:
 async def test_a_machine_without_a_sandbox_says_what_is_missing() -> None:
     parts = Parts(Broken())
     (local,) = await parts.healths.now()
-    assert local.condition is Condition.OFFLINE
+    assert local.condition is HealthStatus.OFFLINE
     assert "bwrap" in str(local.detail["reason"])
     await parts.close()
 
@@ -121,20 +122,20 @@ async def test_only_who_asks_first_waits_and_later_ones_get_what_is_known() -> N
         only_this_machine, clock=clock, local=ask, remote=ask, is_held_back=lambda _: False
     )
 
-    async def condition() -> Condition:
+    async def condition() -> HealthStatus:
         (health,) = await healths.now()
         return health.condition
 
     both = await asyncio.gather(condition(), condition())
-    assert set(both) == {Condition.HEALTHY}
+    assert set(both) == {HealthStatus.HEALTHY}
     assert len(asked) == 1
     gate.clear()
     answer = {"ok": False}
     clock.advance(FRESH_MS)
-    assert await condition() is Condition.HEALTHY
+    assert await condition() is HealthStatus.HEALTHY
     gate.set()
     async with asyncio.timeout(5):
-        while await condition() is not Condition.OFFLINE:
+        while await condition() is not HealthStatus.OFFLINE:
             await asyncio.sleep(0)
     assert len(asked) == 2
     await healths.stop()

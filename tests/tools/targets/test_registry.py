@@ -5,16 +5,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
+from tests.support.seal import PlainSeal
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import NotFound, Refused
-from toolgate.tools.targets.targets import LOCAL_DEFAULT, Change, Target
-from toolgate.core.tools import Caller, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.targets.registry import TargetEngine, Targets, public, tokens
-from toolgate.tools.engine import Update, no_update
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.journal.journal import Event, Operation
+from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.seal import PlainSeal
+from toolgate.tools.engine import Update, no_update
+from toolgate.tools.targets.registry import TargetEngine, Targets, public, tokens
+from toolgate.tools.targets.targets import LOCAL_DEFAULT, Change, Target
 
 RUNNER = Change("t_1", "w_1", "docker-runner", "http://127.0.0.1:1/execute", "secret-token")
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from toolgate.core.enums import TargetKind
 from toolgate.core.errors import Invalid, Refused
 from toolgate.tools.targets.targets import (
     BUILT_IN,
     LOCAL_DEFAULT,
     Breaker,
     Change,
-    Kind,
     Target,
     TargetRefused,
     choose,
@@ -22,7 +22,7 @@ from toolgate.tools.targets.targets import (
 
 
 def target(name: str, workspace: str | None = None, **members: Any) -> Target:
-    known: dict[str, Any] = {"tenant": "t_1", "kind": Kind.DOCKER_RUNNER} | members
+    known: dict[str, Any] = {"tenant": "t_1", "kind": TargetKind.DOCKER_RUNNER} | members
     return Target(name, workspace=workspace, **known)
 
 
@@ -121,7 +121,7 @@ def test_an_upsert_keeps_what_it_leaves_out_and_counts() -> None:
     assert (first.version, first.updated_at, first.endpoint) == (1, 100, "http://x")
     second = upsert("a", first, Change(enabled=False), now_ms=200)
     assert second == Target(
-        "a", "t_1", "w_1", Kind.DOCKER_RUNNER, "http://x", "token",
+        "a", "t_1", "w_1", TargetKind.DOCKER_RUNNER, "http://x", "token",
         enabled=False, config={"timeoutMs": 5}, version=2, updated_at=200,
     )  # fmt: skip
     assert upsert("a", second, Change(auth_token=""), now_ms=300).auth_token == ""

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from toolgate.core.enums import HealthStatus, Outcome
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import ToolOutput, ToolRequest
+from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import MAX_TEXT
-from toolgate.tools.upstream.stdio import MAX_MESSAGE
 from toolgate.tools.upstream.servers import McpUpstreams
-from toolgate.tools.capabilities import Health, Server
-from toolgate.core.tools import Outcome, ToolOutput, ToolRequest
+from toolgate.tools.upstream.stdio import MAX_MESSAGE
 
 
 class ByHand:
@@ -85,7 +86,7 @@ class ByHand:
 
 class Upstream:
     def __init__(self, url: str) -> None:
-        self.health: list[Health] = []
+        self.health: list[HealthStatus] = []
         server = Server(url=url)
         self.sessions = McpUpstreams(
             lambda name: server if name == "mcp.test" else None,
@@ -291,10 +292,10 @@ async def test_a_server_that_refuses_everything_is_not_called_healthy(status: in
         by_hand.refuses = status
         for _ in range(3):
             assert not (await one.call()).ok
-        assert one.now == Health.OFFLINE
+        assert one.now == HealthStatus.OFFLINE
         by_hand.refuses = 0
         assert await one.sessions.check("mcp.test")
-        assert one.now == Health.HEALTHY
+        assert one.now == HealthStatus.HEALTHY
 
 
 async def test_a_server_that_wants_a_moment_keeps_its_session() -> None:

@@ -15,20 +15,23 @@ from typing import Any
 
 import pytest
 
-from toolgate.adapters import mcp_session, mcp_stdio, mcp_upstream
-from toolgate.core.system_clock import SystemClock
-from toolgate.tools.upstream.servers import McpUpstreams
-from toolgate.tools.capabilities import Health, Server
 from toolgate.access.devices import named_session, session_of
+from toolgate.core.enums import HealthStatus, Level, Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
+from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
+from toolgate.tools.capabilities import Server
+from toolgate.tools.upstream import servers as mcp_upstream
+from toolgate.tools.upstream import session as mcp_session
+from toolgate.tools.upstream import stdio as mcp_stdio
+from toolgate.tools.upstream.servers import McpUpstreams
 
-SERVERS = Path(__file__).parent / "mcp_servers"
+SERVERS = Path(__file__).parent / "servers"
 
 
 class Upstream:
     def __init__(self, server: Server) -> None:
-        self.health: list[Health] = []
+        self.health: list[HealthStatus] = []
         self.server: Server | None = server
         self.sessions = McpUpstreams(
             lambda name: self.server if name == "mcp.test" else None,
@@ -294,24 +297,24 @@ async def test_a_server_that_died_once_is_not_offline_for_the_many_who_called_it
     plain.health.clear()
     ended = await asyncio.gather(*(plain.call("wait") for _ in range(4)), plain.call("die"))
     assert not any(one.ok for one in ended)
-    assert set(plain.health) == {Health.DEGRADED}
+    assert set(plain.health) == {HealthStatus.DEGRADED}
 
 
 async def test_a_server_that_does_not_start_is_not_offline_for_the_many_who_called_it() -> None:
     nothing = Upstream(Server(command="/nowhere/at/all"))
     ended = await asyncio.gather(*(nothing.call("say") for _ in range(5)))
     assert not any(one.ok for one in ended)
-    assert set(nothing.health) == {Health.DEGRADED}
+    assert set(nothing.health) == {HealthStatus.DEGRADED}
 
 
 async def test_a_server_that_was_changed_is_not_offline_for_what_the_one_before_it_did() -> None:
     upstream = Upstream(Server(command="/nowhere/at/all"))
     for _ in range(3):
         await upstream.call("say")
-    assert upstream.health == [Health.DEGRADED, Health.DEGRADED, Health.OFFLINE]
+    assert upstream.health == [HealthStatus.DEGRADED, HealthStatus.DEGRADED, HealthStatus.OFFLINE]
     upstream.server = Server(command="/nowhere/else")
     await upstream.call("say")
-    assert upstream.health[3:] == [Health.DEGRADED]
+    assert upstream.health[3:] == [HealthStatus.DEGRADED]
 
 
 async def test_the_end_of_a_server_that_was_replaced_is_not_told_of_the_new_one(
@@ -324,7 +327,7 @@ async def test_the_end_of_a_server_that_was_replaced_is_not_told_of_the_new_one(
     plain.server = replace(plain.server, env=(("NEW", "yes"),))
     assert (await plain.call("say")).ok
     assert not (await waiting).ok
-    assert set(plain.health) == {Health.HEALTHY}
+    assert set(plain.health) == {HealthStatus.HEALTHY}
 
 
 async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Upstream) -> None:
@@ -428,7 +431,7 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     servers = {f"mcp.hangs{n}": Server(command="sleep", args=("60",)) for n in range(3)}
     servers["mcp.test"] = Server(command="/nowhere/at/all")
-    health: dict[str, Health] = {}
+    health: dict[str, HealthStatus] = {}
     sessions = McpUpstreams(servers.get, clock=SystemClock(), report=health.__setitem__)
     with monkeypatch.context() as hurry:
         hurry.setattr(mcp_session, "OPEN_S", 0.1)
@@ -440,7 +443,7 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
     watching = asyncio.create_task(sessions.watch(every_s=0.01))
     try:
         async with asyncio.timeout(mcp_session.OPEN_S / 2):
-            while health["mcp.test"] is not Health.HEALTHY:
+            while health["mcp.test"] is not HealthStatus.HEALTHY:
                 await asyncio.sleep(0.01)
     finally:
         watching.cancel()
@@ -451,7 +454,7 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
 async def test_servers_are_looked_after_though_a_look_at_one_broke() -> None:
     reports: Counter[str] = Counter()
 
-    def report(name: str, _: Health) -> None:
+    def report(name: str, _: HealthStatus) -> None:
         reports[name] += 1
         raise ValueError("a fault of ours")
 

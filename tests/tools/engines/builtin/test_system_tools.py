@@ -4,21 +4,22 @@ from collections.abc import Mapping
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.engines.builtin.engine import BuiltInEngine
-from toolgate.tools.engines.sandbox import guarded_http
-from toolgate.web.guard import DEFAULT_LIMITS
+from tests.support.sessions import FakeSession
+from tests.support.web import FakeWeb, page
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import JsonValue, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.definitions import REFUSED
-from toolgate.tools.engines.builtin.registry import BUILT_IN
-from toolgate.tools.engines.builtin.exec import may_be_set
-from toolgate.tools.engine import no_update
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
+from toolgate.journal.local_bus import LocalBus
 from toolgate.sandbox.sandbox import Session
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.sessions import FakeSession
-from tests.support.web import FakeWeb, page
+from toolgate.tools.definitions import REFUSED
+from toolgate.tools.engine import no_update
+from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.builtin.exec import may_be_set
+from toolgate.tools.engines.builtin.registry import BUILT_IN
+from toolgate.tools.engines.sandbox import guarded_http
+from toolgate.web.guard import DEFAULT_LIMITS
 
 A = "http://a.example.com/"
 B = "http://b.example.com/"

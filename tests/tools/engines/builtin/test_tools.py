@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from toolgate.journal.local_bus import LocalBus
-from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from tests.support.sessions import FakeSession
+from tests.support.web import FakeWeb, page
 from toolgate.contracts import executor_v0
+from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.core.tools import Caller, JsonValue, Level, Outcome, ToolOutput, ToolRequest
-from toolgate.tools.engines.builtin.registry import BUILT_IN
+from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
+from toolgate.journal.local_bus import LocalBus
 from toolgate.sandbox.sandbox import Finished, Lost, Session
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
-from tests.support.sessions import FakeSession
-from tests.support.web import FakeWeb, page
+from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.builtin.registry import BUILT_IN
 
 A = "http://a.example.com/"
 B = "http://b.example.com/"

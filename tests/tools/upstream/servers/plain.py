@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-NAMES = ("say", "pid", "wait", "work", "wrong", "lie", "ask", "die", "loop", "slow")
+NAMES = ("say", "pid", "wait", "work", "wrong", "lie", "ask", "die", "loop", "slow", "big")
 TOOLS: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 TOOLS[NAMES.index("lie")]["outputSchema"] = {"type": "object", "required": ["sum"]}
 TOOLS[NAMES.index("loop")]["outputSchema"] = {"type": "object", "allOf": [{"$ref": "#"}]}
@@ -86,6 +86,9 @@ def result_of(message: dict[str, Any]) -> Any:
         case "tools/call":
             if message["params"]["name"] == "die":
                 os._exit(3)
+            if message["params"]["name"] == "big":
+                megabytes = message["params"]["arguments"]["megabytes"]
+                return {"content": [{"type": "text", "text": "x" * (megabytes * 1_000_000)}]}
             if message["params"]["name"] == "work":
                 work()
             return RESULTS.get(message["params"]["name"])

@@ -1,0 +1,93 @@
+"""Run the soak: kills, faults, hostile batteries and properties in full, one part after the other.
+
+soak.py [part ...]   the parts that are named, or all of them
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.support.soak import PARTS, VARIABLE, Summary
+
+ROOT = Path(__file__).parents[1]
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-q"),
+    *("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile"),
+    "--no-loadscope-reorder",
+)
+COLUMNS = ("part", "tests", "skipped", "rounds", "failures", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    part: str
+    summary: Summary
+    seconds: float
+    code: int
+
+
+def run_part(part: str) -> Result:
+    """One pytest run; what it prints is the progress."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "summary.json"
+        ended = subprocess.run(  # noqa: S603 - fixed
+            [*PYTEST, "--soak", part, "--soak-summary", str(file)],
+            cwd=ROOT,
+            env={**os.environ, VARIABLE: "1"},  # noqa: TID251
+            check=False,
+        )
+        summary = Summary(**json.loads(file.read_bytes())) if file.exists() else Summary()
+    return Result(part, summary, time.monotonic() - began, ended.returncode)
+
+
+def table(results: Sequence[Result]) -> str:
+    """The table: numbers to the right, the whole in the last row."""
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    for result in results:
+        told = result.summary
+        numbers = (told.tests, told.skipped, told.rounds, told.failures)
+        rows.append((result.part, *map(str, numbers), _minutes(result.seconds)))
+    if len(results) > 1:
+        columns = ("tests", "skipped", "rounds", "failures")
+        sums = (sum(getattr(each.summary, name) for each in results) for name in columns)
+        rows.append(("all", *map(str, sums), _minutes(sum(each.seconds for each in results))))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    parts = parser.parse_args().parts or list(PARTS)
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    results = []
+    for number, part in enumerate(parts, start=1):
+        print(f"\nSoak {number} of {len(parts)}: {part}", flush=True)
+        results.append(run_part(part))
+    print(f"\n{table(results)}")
+    return 1 if any(result.code for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
