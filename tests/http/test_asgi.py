@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -167,10 +168,10 @@ async def test_a_head_that_drips_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) 
 async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, offer: bytes, large: bytes
 ) -> None:
-    monkeypatch.setattr(asgi, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.4)
 
     async def slow(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        await asyncio.sleep(0.5)  # longer than a whole request may take to come
+        await asyncio.sleep(0.9)  # longer than a whole request may take to come
         await length_of_the_body(scope, receive, send)
 
     async with listening(slow) as (reader, writer):
@@ -178,6 +179,19 @@ async def test_who_waits_for_a_slow_answer_is_not_hung_up_on(
         writer.write(b"content-length: %d\r\n\r\n" % len(large) + large)
         answered = await reader.readuntil(b"\r\n\r\n" + str(len(large)).encode())
         assert answered.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_is_not_hung_up_on_while_the_server_itself_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "PATIENCE_S", 0.2)
+    async with listening(length_of_the_body) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\na")
+        await asyncio.sleep(0.1)
+        time.sleep(0.3)  # the loop serves nobody
+        await asyncio.sleep(0.05)
+        writer.write(b"b")
+        assert (await reader.readuntil(b"\r\n\r\n2")).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot")

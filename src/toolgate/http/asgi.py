@@ -38,6 +38,7 @@ DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 KEEP_ALIVE_S: Final = 30
 HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
+LATE_S: Final = 0.02  # a loop so late was busy: data may wait that it has not read
 UNREAD_MS: int = 60_000  # for a reader to take what it was sent
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -264,7 +265,8 @@ class _Connection(HttpToolsProtocol):
 
     def _look(self) -> None:
         """Now and then, as long as there is a connection: cheaper than a timer for each request."""
-        if self._is_whole or self.flow.read_paused:  # it is we who do not listen
+        late = self.loop.time() - self._looking.when()
+        if self._is_whole or self.flow.read_paused or late > LATE_S:  # it is we who do not listen
             self._heard_at = self.loop.time()
         left = self._heard_at + PATIENCE_S - self.loop.time()
         if left > 0:
