@@ -23,21 +23,28 @@ from toolgate.browser.chromium import find_chromium, may_sandbox, process_tree
 from toolgate.browser.page_extract import EXTRACTOR, WATCH
 from toolgate.browser.system_browser import SystemBrowser
 from toolgate.core.enums import TrustLevel
+from toolgate.core.json_schema import schema_errors
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import ToolOutput, ToolRequest
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.engine import BrowserEngine
+from toolgate.tasks.runtime import PREFIX, TaskRuntime
+from toolgate.tasks.task_agent import TaskAgent
+from toolgate.tasks.toolset import LOCAL as LOCAL_CALLER
 from toolgate.tasks.toolset import Asker, Call, Toolset
+from toolgate.testing.gate import FakeGate
+from toolgate.tools.engine import Update
 
 PAGES: Final = 200
 ROUNDS: Final = 2
 MEMORY_ROUNDS: Final = 3
 CONCURRENCY: Final = 5
 CALLS: Final = 300
-LOCAL: Final = Call(Asker(TrustLevel.LOCAL, "bench"))
+LOCAL: Final = Call(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "bench"))
 LOOK: Final = {
     "pageInfo": False,  # text is what is compared
     "content": True,
@@ -125,18 +132,28 @@ def pages(*, made: bool = False) -> Iterator[tuple[list[str], int, int]]:
 @contextlib.asynccontextmanager
 async def toolset_on(home: Path, browser: SystemBrowser) -> AsyncIterator[Toolset]:
     clock = SystemClock()
-    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=LocalBus())
+    bus = LocalBus()
+    journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
+
+    async def in_browser(request: ToolRequest, update: Update) -> ToolOutput:
+        return await engine.run(request, update=update)
+
+    gate = FakeGate(journal=journal, engine=in_browser, runs=PREFIX)
     runtime = TaskRuntime(
+        gate=gate,
         journal=journal,
+        bus=bus,
         blobs=DiskBlobs(home / "blobs"),
         browser=browser,
         clock=clock,
         new_id=RandomIds(clock),
         templates=load_templates(),
     )
+    toolset = Toolset(runtime, gate=gate, clock=clock, new_id=RandomIds(clock))
+    engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors))
     await runtime.start()
     try:
-        yield Toolset(runtime, clock=clock)
+        yield toolset
     finally:
         await runtime.close()
         await journal.close()

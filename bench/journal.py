@@ -170,7 +170,9 @@ async def grown(path: Path, events: int) -> SqliteJournal:
                 *(Append(name, [NewEvent("delta", DATA, f"run_{name}")] * 10) for name in names),
                 durable=False,
             )
-        await journal.commit(*(Put("runs", name, DATA) for name in names), durable=False)
+        await journal.commit(
+            *(Put("runs", name, DATA, expected=0) for name in names), durable=False
+        )
     await journal.close()
     return await opened(path)
 

@@ -15,7 +15,16 @@ from bench.measure import Result, interleave_async, run, table, timed_async
 from tests.support.pipelines import Rig, open_rig
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import ToolRequest
-from toolgate.journal.journal import Append, Delete, Event, Journal, NewEvent, Operation, Put
+from toolgate.journal.journal import (
+    Append,
+    Delete,
+    Event,
+    Journal,
+    NewEvent,
+    Operation,
+    Overwrite,
+    Put,
+)
 
 CALLS: Final = 2_000
 AT_ONCE: Final = 32
@@ -34,14 +43,14 @@ async def captured(rig: Rig) -> list[Sequence[Operation]]:
         return await commit(*operations, durable=durable)
 
     setattr(rig.journal, "commit", noted)  # noqa: B010  a method of a class that is not ours
-    await rig.pipeline.run(ToolRequest(SAMPLE, "echo", {"text": "hello"}))
+    await rig.run(ToolRequest(SAMPLE, "echo", {"text": "hello"}))
     setattr(rig.journal, "commit", commit)  # noqa: B010
     return commits
 
 
 def renamed(operation: Operation, name: str) -> Operation:
     match operation:
-        case Put() | Delete():
+        case Put() | Overwrite() | Delete():
             return operation._replace(key=operation.key.replace(SAMPLE, name))
         case Append():
             events = [
@@ -71,14 +80,14 @@ async def measure(home: Path) -> list[Result]:
         numbers = itertools.count(1)
 
         async def through(number: int) -> None:
-            await rig.pipeline.run(ToolRequest(f"call_{number}", "echo", {"text": "hello"}))
+            await rig.run(ToolRequest(f"call_{number}", "echo", {"text": "hello"}))
 
         async def bare(number: int) -> None:
             for operations in commits:
                 await journal.commit(*(renamed(one, f"bare_{number}") for one in operations))
 
         async def again(_: int) -> None:
-            await rig.pipeline.run(ToolRequest(SAMPLE, "echo", {"text": "hello"}))
+            await rig.run(ToolRequest(SAMPLE, "echo", {"text": "hello"}))
 
         costs = await interleave_async(
             {
@@ -115,7 +124,7 @@ async def measure(home: Path) -> list[Result]:
 
 def main() -> list[str]:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as home:
-        return table("Pipeline", run(measure(Path(home))))
+        return table("Gate", run(measure(Path(home))))
 
 
 if __name__ == "__main__":

@@ -106,7 +106,17 @@ def _row(requirement: Requirement, proofs: Proofs) -> str:
     cells = [
         f"`{requirement.id}`",
         requirement.source,
-        requirement.behaviour,
+        " ".join(
+            (
+                requirement.behaviour,
+                *([f"*Divergence:* {requirement.divergence}"] if requirement.divergence else []),
+                *(
+                    [f"*Superseded by* `{requirement.superseded_by}`"]
+                    if requirement.superseded_by
+                    else []
+                ),
+            )
+        ),
         tests or f"open, issue {requirement.issue}",
     ]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

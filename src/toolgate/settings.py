@@ -203,6 +203,12 @@ class Settings:
     approval_timeout_ms: int = _setting(
         "APPROVAL_TIMEOUT_MS", 600_000, "How long a person may take.", _whole(1, 604_800_000)
     )
+    mcp_hold_ms: int = _setting(
+        "MCP_HOLD_MS",
+        50_000,
+        "How long an MCP call waits for a person's approval before it is answered as async.",
+        _whole(0, 3_600_000),
+    )
     agent_timeout_ms: int = _setting(
         "AGENT_TIMEOUT_MS", 300_000, "How long an agent may take.", _whole(1, 86_400_000)
     )
@@ -274,8 +280,12 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
     config: Path | None = None,
+    in_user_data: bool = False,
 ) -> Settings:
-    """The settings in force; Misconfigured, with what to do, where one is wrong."""
+    """The settings in force; Misconfigured, with what to do, where one is wrong.
+
+    With `in_user_data`, a home that nobody has set is in the user's data directory.
+    """
     given = dict(os.environ if environment is None else environment)
     fields = {field.metadata["name"]: field for field in dataclasses.fields(Settings)}
     for name in given:
@@ -288,6 +298,7 @@ def load(
         ("on the command line", dict(overrides or {})),
         ("in the environment", given),
         _config_file(config, fields),
+        ("by default", {"TOOLGATE_HOME": _user_data(given)} if in_user_data else {}),
     ]
     values: dict[str, Any] = {}
     for name, field in fields.items():
@@ -296,6 +307,12 @@ def load(
                 values[field.name] = _parse(name, mapping[name], field.metadata["parse"], source)
                 break
     return Settings(**values)
+
+
+def _user_data(environment: Mapping[str, str]) -> str:
+    """Where programs keep a user's data (XDG Base Directory: a relative path is ignored)."""
+    base = environment.get("XDG_DATA_HOME", "")
+    return str(Path(base if Path(base).is_absolute() else "~/.local/share") / "toolgate")
 
 
 def _config_file(config: Path | None, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:

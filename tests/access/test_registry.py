@@ -10,8 +10,8 @@ from toolgate.access import registry as module
 from toolgate.access.devices import OPERATOR, Scope, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
 from toolgate.access.registry import Credentials, Registry
-from toolgate.core.errors import NotFound, Unavailable
-from toolgate.journal.journal import Event, Operation
+from toolgate.core.errors import Conflict, NotFound, Unavailable
+from toolgate.journal.journal import Append, Check, Event, NewEvent, Operation
 from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
@@ -231,3 +231,130 @@ async def test_the_scope_agent_is_refused_already_while_it_is_taken_away(name: s
     assert not known.scope.agent
     journal.may_go_on.set()
     await taking
+
+
+async def two_nodes() -> tuple[MemoryJournal, Registry, Registry]:
+    """Two registries on one journal, both loaded with device d and service ci."""
+    journal = MemoryJournal(clock=FakeClock(), bus=LocalBus())
+    here, there = make(journal), make(journal)
+    await here.pair("d", Scope(agent=True), public_key="")
+    await here.add_service("ci", Scope(agent=True))
+    await there.load()
+    return journal, here, there
+
+
+def check_of(registry: Registry, name: str) -> Check:
+    check = registry.check_of(name)
+    assert check is not None
+    return check
+
+
+async def test_the_check_of_a_caller_is_that_its_row_is_the_one_in_memory() -> None:
+    journal, here, there = await two_nodes()
+    assert here.check_of("operator") is None
+    assert here.check_of("d") == there.check_of("d") == Check("devices", "d", 1)
+    assert here.check_of("service:ci") == there.check_of("service:ci") == Check("services", "ci", 1)
+    await journal.commit(check_of(here, "d"), check_of(here, "service:ci"))
+    await here.bind_key("d", "key")
+    assert here.check_of("d") == Check("devices", "d", 2)
+    for unknown in ("nobody", "service:nobody", "ci", "service:d"):
+        with pytest.raises(NotFound):
+            here.check_of(unknown)
+
+
+@pytest.mark.parametrize("name", ["d", "service:ci"])
+async def test_a_node_that_missed_a_revocation_cannot_commit_for_the_revoked(name: str) -> None:
+    journal, here, there = await two_nodes()
+    if name == "d":
+        await here.revoke("d")
+    else:
+        await here.remove_service("ci")
+    with pytest.raises(NotFound):
+        here.check_of(name)
+    with pytest.raises(Conflict):
+        await journal.commit(check_of(there, name), Append("a", [NewEvent("called", b"")]))
+    assert await journal.read("a") == []
+
+
+@pytest.mark.parametrize("name", ["d", "service:ci"])
+async def test_the_check_of_a_revoked_token_does_not_hold_for_a_new_one(name: str) -> None:
+    journal, here, there = await two_nodes()
+    if name == "d":
+        await here.revoke("d")
+        await here.pair("d", Scope(), public_key="")
+    else:
+        await here.remove_service("ci")
+        await here.add_service("ci", Scope())
+    with pytest.raises(Conflict):
+        await journal.commit(check_of(there, name))
+    await journal.commit(check_of(here, name))
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    assert after_a_restart.check_of(name) == here.check_of(name)
+
+
+async def test_a_service_that_was_removed_stays_removed_after_a_restart() -> None:
+    journal, here, _ = await two_nodes()
+    await here.remove_service("ci")
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    assert after_a_restart.services == []
+    token = await after_a_restart.add_service("ci", Scope())
+    assert after_a_restart.bearer_of(token).name == "service:ci"
+
+
+async def test_a_device_that_was_paired_again_elsewhere_is_revoked_all_the_same() -> None:
+    journal, here, there = await two_nodes()
+    token = await here.pair("d", Scope(agent=True), public_key="")
+    await there.revoke("d")
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    for registry in (there, after_a_restart):
+        with pytest.raises(InvalidToken):
+            registry.device_of(Credentials("d", token))
+
+
+async def test_a_device_that_was_revoked_elsewhere_is_not_given_another_token() -> None:
+    _, here, there = await two_nodes()
+    await here.revoke("d")
+    with there.watch("d") as cut, pytest.raises(NotFound):
+        await there.pair("d", Scope(), public_key="")
+    assert there.identity("d") is None
+    with pytest.raises(InvalidToken):
+        await there.bind_key("d", "key")
+    assert not cut.is_set()
+
+
+async def test_a_key_is_not_bound_for_a_token_that_was_replaced_elsewhere() -> None:
+    journal, here, there = await two_nodes()
+    token = await here.pair("d", Scope(), public_key="")
+    with there.watch("d") as cut, pytest.raises(InvalidToken):
+        await there.bind_key("d", "key")
+    assert cut.is_set()
+    assert there.device_of(Credentials("d", token)).name == "d"
+    assert there.check_of("d") == here.check_of("d")
+    row = await journal.get("devices", "d")
+    assert row is not None
+    assert b'"key"' not in row.value
+
+
+async def test_a_service_that_was_changed_elsewhere_is_read_again() -> None:
+    journal, here, there = await two_nodes()
+    old = await here.add_service("ci", Scope(agent=True))
+    token = await there.add_service("ci", Scope())
+    assert there.bearer_of(token).name == "service:ci"
+    with pytest.raises(InvalidToken):
+        there.bearer_of(old)
+    await here.remove_service("ci")
+    after_a_restart = make(journal)
+    await after_a_restart.load()
+    assert after_a_restart.services == here.services == []
+
+
+async def test_a_revocation_that_was_not_carried_out_is_written_again() -> None:
+    journal, here, _ = await two_nodes()
+    await here.revoke("d")
+    await here.pair("d", Scope(), public_key="")
+    await here.revoke("d")
+    (row,) = [row for row in await journal.scan("revocations") if row.key == "d"]
+    assert row.version == 2

@@ -4,8 +4,7 @@ A door that is added must be on a way in, or be listed as one by which nothing c
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -15,27 +14,6 @@ from tests.architecture.ways_in import WAYS, Toolgate, denying_everything
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MCP = "the browser task tools of /mcp do not go through the gate"
-CONSOLE = "a browser task of the console does not go through the gate"
-ALONE = "`toolgate browser` serves browser tasks without a gate"
-LETS_THROUGH = {  # why each way in does not refuse, or does not record
-    "/mcp list_task_templates": MCP,
-    "/mcp run_task_template": MCP,
-    "/mcp get_task_run": MCP,
-    "/mcp list_task_runs": MCP,
-    "/mcp cancel_task_run": MCP,
-    "/mcp get_artifact": MCP,
-    "/mcp get_runtime_profile": MCP,
-    "/mcp task of 2025-11-25": MCP,
-    "/mcp task of 2026-07-28": MCP,
-    "/mcp/sse": MCP,
-    "console browser task": CONSOLE,
-    "toolgate task": CONSOLE,
-    "toolgate browser --stdio": ALONE,
-    "toolgate browser --http": ALONE,
-    "toolgate browser --sse": ALONE,
-}
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gate(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolgate]:
@@ -43,14 +21,8 @@ async def gate(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolga
         yield started
 
 
-def ways() -> Iterator[Any]:
-    for name in WAYS:
-        reason = LETS_THROUGH.get(name)
-        fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason or "")
-        yield pytest.param(name, marks=[fails] if reason else [])
-
-
-@pytest.mark.parametrize("name", [*ways()])
+@pytest.mark.requirement("003/pipeline/one-way")
+@pytest.mark.parametrize("name", WAYS)
 async def test_a_denied_call_is_refused_and_recorded(gate: Toolgate, name: str) -> None:
     way = WAYS[name]
     before = await gate.denials(way.tool)
@@ -70,7 +42,3 @@ async def test_every_door_is_on_a_way_in_or_calls_nothing(gate: Toolgate) -> Non
 async def test_no_door_is_listed_twice() -> None:
     on_ways = {door for way in WAYS.values() for door in way.doors}
     assert [door for door, times in Counter([*not_a_call(), *on_ways]).items() if times > 1] == []
-
-
-async def test_only_ways_that_exist_may_let_calls_through() -> None:
-    assert sorted(LETS_THROUGH.keys() - WAYS.keys()) == []

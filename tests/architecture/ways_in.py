@@ -58,6 +58,7 @@ NO_BROWSER: Final = "/bin/false"  # a task that is let through fails at once, wi
 INPUTS: Final = {"url": "http://pages.toolgate.example/"}
 RUN_TASK: Final = "run_task_template"
 TASK: Final = {"templateId": "screenshot_page", "inputs": INPUTS, "options": {"mode": "async"}}
+SUBMITTED: Final = f"browser.{TASK['templateId']}"  # the call that a submission is
 TASK_IN_ANY_MODE: Final = {"templateId": "screenshot_page", "inputs": INPUTS}
 ENDED: Final = frozenset({"DONE", "FAILED", "CANCELLED"})
 TASK_ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -599,27 +600,25 @@ WAYS: Final[dict[str, Way]] = {
     **{
         f"/mcp {tool}": Way(
             ("ANY /mcp", "mcp tools/call", f"mcp tools/call {tool}"),
-            f"browser.{tool}",
+            SUBMITTED if tool == RUN_TASK else f"browser.{tool}",
             partial(mcp_call, tool=tool, arguments=TASK_ARGUMENTS[tool]),
         )
         for tool in TOOLS
     },
-    "/mcp task of 2025-11-25": Way(("mcp tools/call",), f"browser.{RUN_TASK}", mcp_task),
-    "/mcp task of 2026-07-28": Way(("mcp tools/call",), f"browser.{RUN_TASK}", mcp_extension_task),
+    "/mcp task of 2025-11-25": Way(("mcp tools/call",), SUBMITTED, mcp_task),
+    "/mcp task of 2026-07-28": Way(("mcp tools/call",), SUBMITTED, mcp_extension_task),
     "/mcp/sse": Way(
         ("ANY /mcp/sse", "ANY /mcp/message"),
-        f"browser.{RUN_TASK}",
+        SUBMITTED,
         partial(mcp_call, tool=RUN_TASK, arguments=TASK, transport="sse"),
     ),
-    "console browser task": Way(("POST /console/api/tasks",), f"browser.{RUN_TASK}", console_task),
-    "toolgate task": Way(("toolgate task run",), f"browser.{RUN_TASK}", task_command),
-    "toolgate browser --stdio": Way(
-        ("toolgate browser --stdio",), f"browser.{RUN_TASK}", lone_stdio
-    ),
+    "console browser task": Way(("POST /console/api/tasks",), SUBMITTED, console_task),
+    "toolgate task": Way(("toolgate task run",), SUBMITTED, task_command),
+    "toolgate browser --stdio": Way(("toolgate browser --stdio",), SUBMITTED, lone_stdio),
     **{
         f"toolgate browser --{transport}": Way(
             (f"toolgate browser --{transport}",),
-            f"browser.{RUN_TASK}",
+            SUBMITTED,
             partial(lone_http, transport=transport),
         )
         for transport in ("http", "sse")

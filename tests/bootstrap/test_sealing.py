@@ -28,7 +28,9 @@ async def test_a_lost_key_is_told_and_not_replaced_until_its_owner_gives_it_up(
     tmp_path: Path,
 ) -> None:
     seal = await open_seal(tmp_path, await journal_with())
-    journal = await journal_with(Put(AGENTS, "a", seal.close(b"a")), Put("others", "o", b"o"))
+    journal = await journal_with(
+        Put(AGENTS, "a", seal.close(b"a"), expected=0), Put("others", "o", b"o", expected=0)
+    )
     assert (await open_seal(tmp_path, journal)).open(seal.close(b"x")) == b"x"
 
     (tmp_path / KEY_FILE).unlink()
@@ -47,7 +49,9 @@ async def test_a_lost_key_is_told_and_not_replaced_until_its_owner_gives_it_up(
 
 async def test_a_wrong_key_is_told_and_can_be_given_up(tmp_path: Path) -> None:
     (tmp_path / KEY_FILE).write_bytes(b"w" * KEY_BYTES)
-    journal = await journal_with(Put(AGENTS, "a", AesGcmSeal(b"k" * KEY_BYTES).close(b"a")))
+    journal = await journal_with(
+        Put(AGENTS, "a", AesGcmSeal(b"k" * KEY_BYTES).close(b"a"), expected=0)
+    )
     with pytest.raises(Damaged, match=f"rename it to .*{LOST}"):
         await open_seal(tmp_path, journal)
     (tmp_path / KEY_FILE).rename(tmp_path / LOST)
@@ -58,7 +62,9 @@ async def test_a_wrong_key_is_told_and_can_be_given_up(tmp_path: Path) -> None:
 async def test_answers_that_are_kept_for_minutes_do_not_stand_in_the_way_of_a_start(
     tmp_path: Path,
 ) -> None:
-    journal = await journal_with(Put(KEYS, "k", AesGcmSeal(b"k" * KEY_BYTES).close(b"answer")))
+    journal = await journal_with(
+        Put(KEYS, "k", AesGcmSeal(b"k" * KEY_BYTES).close(b"answer"), expected=0)
+    )
     await open_seal(tmp_path, journal)
     assert await journal.scan(KEYS) == []  # whoever asks again would meet what nobody can open
 

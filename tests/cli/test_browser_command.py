@@ -130,6 +130,66 @@ async def test_a_home_that_cannot_be_made_is_not_said_to_be_in_use(tmp_path: Pat
     assert "cannot be written" in said.decode()
 
 
+ASK = """\
+version: 1
+name: ask
+default: deny
+rules:
+  - {id: ask, ask: browser.run_task_template, match: any, reason: A person must see it}
+"""
+
+
+def submission(number: int) -> bytes:
+    arguments = {"templateId": "screenshot_page", "inputs": {"url": "http://h.example/"}}
+    params = {"name": "run_task_template", "arguments": arguments}
+    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+    return json.dumps(message).encode() + b"\n"
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+async def test_alone_it_refuses_what_a_person_must_approve_and_names_what_to_use(
+    tmp_path: Path,
+) -> None:
+    policy = tmp_path / "ask.yaml"
+    policy.write_text(ASK)
+    given = {"XDG_DATA_HOME": str(tmp_path / "data"), "POLICY_FILE": str(policy)}
+    process = await fork(
+        "browser",
+        "--stdio",
+        env=environment({**given, "HOME": str(tmp_path)}),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=tmp_path,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        process.stdin.write(submission(2))
+        told = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))
+    finally:
+        process.kill()
+        await process.communicate()
+    answer = told["result"]["structuredContent"]
+    assert answer["errorCode"] == "TRUST_LEVEL_NOT_ALLOWED"
+    assert "`toolgate up`" in answer["error"]
+    assert answer["details"]["ruleId"] == "ask"
+    assert (tmp_path / "data" / "toolgate" / "browser" / "stdio-0" / "journal.db").exists()
+
+
 WITHOUT_THE_EXTRA = """
 import sys
 sys.modules["mcp"] = None

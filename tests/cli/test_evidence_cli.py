@@ -136,7 +136,7 @@ async def test_a_request_whose_id_is_a_number_is_shown_and_exported(
     tmp_path: Path, request_id: str
 ) -> None:
     async with open_rig(tmp_path) as rig:
-        await rig.pipeline.run(ToolRequest(request_id, "echo", {"text": "x"}))
+        await rig.run(ToolRequest(request_id, "echo", {"text": "x"}))
         await rig.evidence.publish()
         shown = run("evidence", "show", request_id, "--json", "--home", tmp_path)
         assert shown.exit_code == 0, shown.output

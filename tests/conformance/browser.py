@@ -299,6 +299,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/idempotency/same-run",
         source="seed 004 §4.1.1",
         behaviour="The same templateId and idempotencyKey within the window answer the existing runId with deduplicated true.",
+        divergence="The same caller's: a run is shown to its owner only, so a key is the caller's own.",
     ),
     Requirement(
         id="004/idempotency/new-run",
@@ -554,6 +555,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="004/run/mode-sync",
         source="seed 004 §4.1",
         behaviour="Mode sync answers the ended run with its result.",
+        divergence="A run that waits for a person is answered as async after MCP_HOLD_MS.",
     ),
     Requirement(
         id="004/run/mode-async",

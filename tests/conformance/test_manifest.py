@@ -56,6 +56,14 @@ def test_every_behaviour_is_one_sentence_said_once() -> None:
     assert [r.id for r in REQUIREMENTS if not re.fullmatch(r"\S.*\.", r.behaviour)] == []
 
 
+def test_a_divergence_is_a_sentence_and_what_supersedes_a_requirement_exists() -> None:
+    ids = {requirement.id for requirement in REQUIREMENTS}
+    diverging = [r for r in REQUIREMENTS if r.divergence]
+    assert diverging
+    assert [r.id for r in diverging if not re.fullmatch(r"\S.*\.", r.divergence)] == []
+    assert [r.id for r in REQUIREMENTS if r.superseded_by and r.superseded_by not in ids] == []
+
+
 def test_every_source_is_in_the_contracts_text() -> None:
     faults = {r.id: sources.fault(r.source, root=ROOT) for r in REQUIREMENTS}
     assert {name: fault for name, fault in faults.items() if fault} == {}

@@ -328,6 +328,44 @@ async def test_a_reader_that_lags_is_given_its_deltas_joined(tmp_path: Path) -> 
         assert text == "0123456789" * 60
 
 
+@requirement("001/resume/lagging-merged", "001/messages/seq-merged")
+async def test_a_reader_that_lags_is_given_a_tool_s_updates_joined_and_uncut(
+    tmp_path: Path,
+) -> None:
+    async with (
+        installed(TOGETHER, tmp_path, WS_WRITE_WAIT_MS="20000") as running,
+        raw_client(running.ws, receive_buffer=4096) as slow,
+    ):
+        fast = await running.connect(user="slow")
+        hello = {**HELLO, "user_id": "slow", "session_id": fast.session_id, "last_seq": 0}
+        slow.send_text(json.dumps(hello))
+        await slow.receive()
+        slow.stop_reading()
+        send = f"{running.internal}/internal/send"
+
+        async def push(event: dict[str, Any]) -> None:
+            await running.post(send, {"session_id": fast.session_id, "event": {"ts": 1, **event}})
+            await fast.hear()
+
+        for _ in range(7):  # fills the kernel's buffers, so that what follows must wait
+            await push({"type": "delta", "run_id": "fill", "text": "y" * 900_000})
+        for number in range(2_000):  # more than may wait, were each of them counted
+            detail = {"tool_call_id": "tc_1", "delta": f"{number}\n", "at": "now"}
+            await push({"type": "state", "run_id": "r", "state": "RUNNING", "detail": detail})
+        await push({"type": "done", "run_id": "r", "usage": {}})
+        slow.read_on()
+        events: list[dict[str, Any]] = []
+        while not events or events[-1]["type"] != "done":
+            opcode, payload = await slow.receive()
+            assert opcode == TEXT, "it is not closed"
+            events.append(json.loads(payload))
+        updates = [one for one in events if one["type"] == "state"]
+        assert len(updates) < 2_000
+        assert any("first_seq" in one for one in updates)
+        said = "".join(one["detail"]["delta"] for one in updates)
+        assert said == "".join(f"{number}\n" for number in range(2_000))
+
+
 @requirement("001/connection/write-wait", "001/connection/closed")
 async def test_a_write_that_takes_too_long_closes_the_connection(tmp_path: Path) -> None:
     async with (

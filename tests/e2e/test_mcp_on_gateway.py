@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -10,7 +12,7 @@ import pytest_asyncio
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.e2e.harness import Program, running
+from tests.e2e.harness import PATIENCE, Program, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -135,3 +137,82 @@ async def test_a_revoked_device_is_cut_off_its_open_streams(program: Program) ->
                 await new.content.read()
         async with http.post(url, json=INITIALIZE, headers=eve) as answer:
             assert answer.status == 401
+
+
+ASK = """\
+version: 1
+name: ask
+default: deny
+rules:
+  - {id: ask, ask: browser.run_task_template, match: any, reason: A person must see it}
+  - {id: rest, allow: "browser.*", match: any, reason: For the test}
+"""
+TASK = {"templateId": "screenshot_page", "inputs": {"url": "http://pages.toolgate.example/"}}
+
+
+async def called(program: Program, headers: dict[str, str], tool: str, **arguments: Any) -> Any:
+    """The answer to a call of a tool, by a client of its own."""
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        streamable_http_client(program.urls["mcp"], http_client=http) as streams,
+        ClientSession(streams[0], streams[1]) as session,
+    ):
+        await session.initialize()
+        return (await session.call_tool(tool, arguments)).structured_content
+
+
+async def over(program: Program, headers: dict[str, str], run_id: str) -> Any:
+    async with asyncio.timeout(3 * PATIENCE):
+        while True:
+            shown = await called(program, headers, "get_task_run", runId=run_id)
+            if shown["status"] not in {"queued", "running"}:
+                return shown
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", ["approve", "reject", "expire"])
+async def test_a_task_that_waits_for_a_person_waits_over_a_kill(tmp_path: Path, how: str) -> None:
+    policy = tmp_path / "ask.yaml"
+    policy.write_text(ASK)
+    wait_ms = "4000" if how == "expire" else "600000"
+    settings = {
+        "POLICY_FILE": str(policy),
+        "CHROMIUM": "/bin/false",  # a task that runs fails at once
+        "APPROVAL_TIMEOUT_MS": wait_ms,
+        "MCP_HOLD_MS": "100",
+    }
+    async with aiohttp.ClientSession() as http, running(tmp_path / "home", **settings) as program:
+        ada = await paired(http, program, "ada")
+        begun = await called(program, ada, "run_task_template", **TASK)
+        assert (begun["status"], begun["mode"]) == ("queued", "async")
+        await program.kill()
+        await program.start()
+        run_id = begun["runId"]
+        if how != "expire":
+            assert (await called(program, ada, "get_task_run", runId=run_id))["status"] == "queued"
+            url = f"{program.urls['gateway']}/approvals/apr_{run_id}/decide"
+            body = {"decision": how}
+            async with http.post(url, json=body, headers=operator(program)) as answer:
+                assert answer.status == 200, await answer.text()
+        error = (await over(program, ada, run_id))["error"]
+        if how == "approve":
+            assert error["errorCode"] == "EXECUTION_ERROR"
+            return
+        assert error["errorCode"] == "TRUST_LEVEL_NOT_ALLOWED"
+        rule = {"reject": "approval_rejected", "expire": "approval_expired"}[how]
+        assert error["details"]["ruleId"] == rule
+
+
+async def test_a_device_sees_its_own_tasks_and_the_operator_all(program: Program) -> None:
+    async with aiohttp.ClientSession() as http:
+        gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")
+    begun = await called(program, gil, "run_task_template", **TASK, options={"mode": "async"})
+    run_id = begun["runId"]
+    for caller, seen in ((gil, True), (hal, False), (operator(program), True)):
+        listed = await called(program, caller, "list_task_runs")
+        assert (run_id in {run["runId"] for run in listed["runs"]}) is seen
+        shown = await called(program, caller, "get_task_run", runId=run_id)
+        assert shown.get("errorCode") == (None if seen else "RUN_NOT_FOUND")
+    refused = await called(program, hal, "cancel_task_run", runId=run_id)
+    assert refused["errorCode"] == "RUN_NOT_FOUND"
+    await called(program, gil, "cancel_task_run", runId=run_id)

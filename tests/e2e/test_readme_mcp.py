@@ -31,9 +31,9 @@ async def test_a_stock_client_with_the_block_runs_a_batch_and_reads_its_artifact
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (server,) = block("README.md")["mcpServers"].values()
-    # As the README says: .venv/bin is in the PATH, and the data is where the client runs.
+    # As the README says: .venv/bin is in the PATH, and the data is the user's.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    configured = StdioServerParameters(**server, cwd=tmp_path)
+    configured = StdioServerParameters(**server, cwd=tmp_path, env={"HOME": str(tmp_path)})
     site = Site()
     try:
         async with Client(configured) as client:
@@ -55,4 +55,4 @@ async def test_a_stock_client_with_the_block_runs_a_batch_and_reads_its_artifact
             assert json.loads(content) == finished["result"]
     finally:
         site.close()
-    assert (tmp_path / ".toolgate").is_dir()
+    assert (tmp_path / ".local" / "share" / "toolgate" / "browser" / "stdio-0").is_dir()

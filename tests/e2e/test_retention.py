@@ -37,7 +37,9 @@ async def test_rows_of_long_ago_are_gone_soon_after_a_start(tmp_path: Path, way:
         (tmp_path / home).mkdir()
         path = tmp_path / home / "journal.db"
         journal = await SqliteJournal.open(path, clock=SystemClock(), bus=LocalBus())
-        rows = [Put(name, "old", msgspec.json.encode(OLD[name])) for name in collections]
+        rows = [
+            Put(name, "old", msgspec.json.encode(OLD[name]), expected=0) for name in collections
+        ]
         await journal.commit(*rows)
         await journal.close()
 

@@ -43,13 +43,13 @@ async def test_a_deadline_that_is_written_while_the_timer_looks_for_the_next_is_
         await journal.commit(Delete(row.collection, row.key))
         await met.put(row.key)
 
-    await journal.commit(Put("calls", "first", b"", due=now + 30))
+    await journal.commit(Put("calls", "first", b"", due=now + 30, expected=0))
     dispatcher.start(nothing, {"calls": on_due})
     await asyncio.wait_for(journal.asked.wait(), 5)
     clock.advance(30)  # it sleeps by its own clock, and wakes to find the first one due
     assert await asyncio.wait_for(met.get(), 5) == "first"
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await journal.commit(Put("calls", "second", b"", due=now + 60))
+    await journal.commit(Put("calls", "second", b"", due=now + 60, expected=0))
     dispatcher.wake_at(now + 60)  # it has looked already, and found nothing
     clock.advance(30)
     journal.may.set()
@@ -73,7 +73,7 @@ async def test_a_deadline_that_takes_long_to_handle_does_not_hold_up_the_others(
         other.set()
 
     for after, key in enumerate(("first", "second")):
-        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 10 + after))
+        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 10 + after, expected=0))
     dispatcher.start(nothing, {"calls": on_due})
     await asyncio.wait_for(both.wait(), 5)
     await dispatcher.drain(seconds=0)
@@ -101,11 +101,11 @@ async def test_a_deadline_whose_handling_hangs_does_not_hold_up_those_that_come_
             ended.append(row.key)
         await journal.commit(Delete(row.collection, row.key))
 
-    await journal.commit(Put("calls", "hangs", b"", due=clock.now_ms() - 10))
+    await journal.commit(Put("calls", "hangs", b"", due=clock.now_ms() - 10, expected=0))
     dispatcher.start(nothing, {"calls": on_due})
     assert await asyncio.wait_for(begun.get(), 5) == "hangs"
     for key in ("second", "third"):
-        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 5))
+        await journal.commit(Put("calls", key, b"", due=clock.now_ms() - 5, expected=0))
         dispatcher.wake_at(clock.now_ms() - 5)
         assert await asyncio.wait_for(begun.get(), 5) == key  # and the one that hangs is not twice
     await dispatcher.drain(seconds=0)
@@ -130,7 +130,7 @@ async def test_a_handler_whose_own_work_was_cancelled_does_not_stop_the_timer(
         await journal.commit(Delete(row.collection, row.key))
         await met.put(row.key)
 
-    await journal.commit(Put("calls", "first", b"", due=clock.now_ms() - 10))
+    await journal.commit(Put("calls", "first", b"", due=clock.now_ms() - 10, expected=0))
     dispatcher.start(nothing, {"calls": on_due})
     async with asyncio.timeout(2):
         while met.qsize() < 2:
@@ -183,10 +183,10 @@ async def test_deadlines_that_nobody_handles_are_told_once_and_hold_up_no_others
         await handled.put(row.key)
 
     for key in ("heartbeat", "nightly"):  # of a gateway that had this home before
-        await journal.commit(Put("schedules", key, b"", due=clock.now_ms()))
+        await journal.commit(Put("schedules", key, b"", due=clock.now_ms(), expected=0))
     dispatcher.start(nothing, {"calls": on_due})
     for turn in range(5):
-        await journal.commit(Put("calls", str(turn), b"", due=clock.now_ms()))
+        await journal.commit(Put("calls", str(turn), b"", due=clock.now_ms(), expected=0))
         assert await asyncio.wait_for(handled.get(), 5) == str(turn)
     await dispatcher.drain(seconds=0)
     assert caplog.text.count("deadline_without_handler") == 1
@@ -198,8 +198,11 @@ async def test_a_deadline_comes_though_very_many_before_it_cannot_be_handled(
     monkeypatch.setattr(dispatching, "RETRY_S", 0.01)
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    stuck = [Put("of_another_role", str(number), b"", due=clock.now_ms()) for number in range(1500)]
-    await journal.commit(*stuck, Put("calls", "late", b"", due=clock.now_ms() + 1))
+    stuck = [
+        Put("of_another_role", str(number), b"", due=clock.now_ms(), expected=0)
+        for number in range(1500)
+    ]
+    await journal.commit(*stuck, Put("calls", "late", b"", due=clock.now_ms() + 1, expected=0))
     clock.advance(10)
     handled = asyncio.Event()
 

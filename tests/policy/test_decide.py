@@ -150,6 +150,24 @@ def test_tools_are_named_by_globs_and_lists() -> None:
     assert effect(by, "kv.getx")[0] is DENY
 
 
+@pytest.mark.parametrize("tool", ["browser.run_task_template", "browser.run_*"])
+def test_a_rule_for_the_tool_that_runs_templates_covers_every_template(tool: str) -> None:
+    by = policy({"deny": tool}, {"allow": "*", "match": "any"})
+    assert effect(by, "browser.screenshot_page") == (DENY, "r0")
+    assert effect(by, "browser.task", {"goal": "Read"}) == (DENY, "r0")
+    assert effect(by, "browser.get_task_run") == (ALLOW, "r1")
+    for template in ("screenshot_page", "get_task_run", 5):
+        assert effect(by, "browser.run_task_template", {"templateId": template}) == (DENY, "r0")
+
+
+def test_a_rule_for_a_template_covers_the_tool_that_runs_it() -> None:
+    by = policy({"deny": "browser.pdf_page"}, {"allow": "browser.*", "match": "any"})
+    run = "browser.run_task_template"
+    assert effect(by, run, {"templateId": "pdf_page"}) == (DENY, "r0")
+    assert effect(by, run, {"templateId": "screenshot_page"}) == (ALLOW, "r1")
+    assert effect(by, "browser.pdf_page") == (DENY, "r0")
+
+
 @pytest.mark.parametrize(
     "key", ["tenant", "workspace", "device", "user", "role", "agent", "session"]
 )
@@ -158,6 +176,10 @@ def test_a_rule_can_be_for_some_callers_only(key: str) -> None:
     assert effect(by, "t", **{key: "alpha"})[0] is ALLOW
     assert effect(by, "t", **{key: "team-7"})[0] is ALLOW
     assert effect(by, "t", **{key: "beta"})[0] is DENY
+    without = policy({"allow": "t", "match": "any", "for": {key: ["", "alpha"]}})
+    assert effect(without, "t", **{key: ""})[0] is ALLOW
+    assert effect(without, "t", **{key: "alpha"})[0] is ALLOW
+    assert effect(without, "t", **{key: "beta"})[0] is DENY
     assert effect(by, "t")[0] is DENY
 
 

@@ -62,7 +62,11 @@ async def record_calls(home: Path, calls: Sequence[RecordedCall] = CALLS) -> Non
             engine_ref="e",
             level=each.level,
         )
-        await ledger.refuse(call, Decision(each.effect, each.rule_id, "why", "v", "policy.default"))
+        await ledger.refuse(
+            call,
+            Decision(each.effect, each.rule_id, "why", "v", "policy.default"),
+            also=lambda _: (),
+        )
     await evidence.close()
     await journal.close()
 

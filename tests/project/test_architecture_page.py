@@ -29,7 +29,7 @@ def arrows(table: Mapping[StrEnum, Iterable[StrEnum]]) -> set[tuple[str, str]]:
 
 def test_the_page_names_only_paths_that_exist() -> None:
     named = set(PATH.findall(PAGE))
-    assert "tools/pipeline.py" in named
+    assert "tools/gate.py" in named
     places = (ROOT / "src" / "toolgate", ROOT)
     assert [one for one in named if not any((place / one).exists() for place in places)] == []
 

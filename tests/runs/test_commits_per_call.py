@@ -1,17 +1,21 @@
-"""The durable commits of one call of an agent that a person approves.
+"""The durable commits of one call that a person approves: of an agent, of a command.
 
 Each is a sync of the disk that somebody waits for. The count is exact: who adds one changes it
 here, and says why.
 """
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.e2e.harness import ANY_PORT, Client, hang_up
 from toolgate import settings as table
+from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything
-from toolgate.journal.journal import Append, Event, Operation
+from toolgate.journal.journal import Append, Event, Operation, Overwrite, Put
 from toolgate.journal.sqlite.journal import SqliteJournal
 
 POLICY = """\
@@ -21,7 +25,8 @@ default: deny
 rules:
   - {id: ask, ask: echo, match: any, reason: For the test}
 """
-COMMITS = 8  # turn, ask, paused, decision, start, running, result, end
+OPERATOR = "operator-of-this-test"
+COMMITS = 5  # turn, ask, decision, start, result
 
 
 class Commits:
@@ -54,23 +59,74 @@ def _outline(operations: tuple[Operation, ...]) -> str:
     )
 
 
-async def test_an_approved_call_of_an_agent_takes_eight_durable_commits(
+@contextlib.asynccontextmanager
+async def asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[tuple[Installation, Commits]]:
+    """A Toolgate whose policy asks, and its commits from now on."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
-    given = {"TOOLGATE_HOME": str(tmp_path / "home"), "POLICY_FILE": str(policy), "HEARTBEAT": ""}
+    given = {
+        "TOOLGATE_HOME": str(tmp_path / "home"),
+        "POLICY_FILE": str(policy),
+        "HEARTBEAT": "",
+        "OPERATOR_TOKEN": OPERATOR,
+    }
     installation = await start_everything(table.load({**ANY_PORT, **given}, environment={}))
-    commits = Commits(monkeypatch)
     try:
+        yield installation, Commits(monkeypatch)
+    finally:
+        await hang_up()
+        await installation.stop()
+
+
+async def test_an_approved_call_of_an_agent_takes_five_durable_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(tmp_path, monkeypatch) as (installation, commits):
         client = await Client.connect(installation.urls["ingress_ws"])
         await client.invoke('[[tool:echo {"text": "x"}]]', agent="script")
         asked = (await client.hear_until("approval_required"))[-1]
         ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
         await client.say("approval_decision", decision="approve", **ids)
         await client.hear_until("done")
-    finally:
-        await hang_up()
-        await installation.stop()
     made = commits.about(asked["tool_call_id"])
     assert len(made) == COMMITS, "\n".join(made)
+
+
+async def test_an_approval_and_the_command_that_waits_for_it_are_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between two commits would leave an approval that no command waits for."""
+    operator = {"Authorization": f"Bearer {OPERATOR}"}
+    device = {"X-Device-Id": "laptop", "Idempotency-Key": "k"}
+    body = {"payload": {"name": "echo", "args": {"text": "x"}}}
+    async with (
+        asking(tmp_path, monkeypatch) as (installation, commits),
+        aiohttp.ClientSession(installation.urls["gateway"]) as http,
+    ):
+        await http.get("/status", headers=device)
+        pair = http.post("/pairing/approve", json={"deviceId": "laptop"}, headers=operator)
+        device["X-Device-Token"] = (await pair).headers["X-Device-Token"]
+        answer = await (await http.post("/command/tool", json=body, headers=device)).json()
+        approval_id = answer["data"]["approvalId"]
+        decide = f"/approvals/{approval_id}/decide"
+        approve = http.post(decide, json={"decision": "approve"}, headers=operator)
+        assert (await approve).status == 200
+        state = f"/command/{answer['data']['requestId']}?wait=20"
+        ended = await (await http.get(state, headers=device)).json()
+        assert ended["data"]["answer"]["ok"] is True, ended
+    call_id = approval_id.removeprefix("apr_")
+    made = commits.about(call_id)
+    assert len(made) == 4, "\n".join(made)  # ask, decision, start, result
+    (ask,) = [one for one in commits.made if _puts(one, "approvals", expected=0)]
+    assert {"executions", "open_commands", "idempotency"} <= {
+        put.collection for put in ask if isinstance(put, Put | Overwrite)
+    }
+
+
+def _puts(operations: tuple[Operation, ...], collection: str, *, expected: int) -> bool:
+    return any(
+        isinstance(one, Put) and (one.collection, one.expected) == (collection, expected)
+        for one in operations
+    )

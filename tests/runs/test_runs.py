@@ -45,9 +45,9 @@ from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.runs.state import RunStarted
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.pipeline import FakePipeline
-from toolgate.tools.gate import APPROVALS, DECIDED, Answer, Ran
+from toolgate.tools.outcomes import APPROVALS, DECIDED, Also, Begun, nothing_also
 
 requirement = pytest.mark.requirement
 TOOLS = {"here": Level.READ, "pay": Level.SIGN, "desk": Level.READ}
@@ -96,10 +96,10 @@ class House:
         self.journal = self.journal or MemoryJournal(clock=self.clock, bus=self.bus)
         self.tool: Callable[[ToolRequest], Any] | None = None
         self.new_id = CountingIds()
-        self.pipeline = FakePipeline(journal=self.journal, clock=self.clock)
+        self.gate = FakeGate(journal=self.journal, clock=self.clock)
         for name, level in TOOLS.items():
-            self.pipeline.add(name, level, self._run_tool)
-        self.pipeline.elsewhere.add("desk")
+            self.gate.add(name, level, self._run_tool)
+        self.gate.elsewhere.add("desk")
         self.endless = Endless()
         self.builtin: dict[str, Agent] = {
             "echo": EchoAgent(), "script": ScriptAgent(), "endless": self.endless, **self.agents,
@@ -113,7 +113,7 @@ class House:
         self.runs = Runs(
             journal=self.journal,
             dispatcher=self.dispatcher,
-            pipeline=self.pipeline,
+            gate=self.gate,
             clock=self.clock,
             new_id=self.new_id,
             agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
@@ -135,7 +135,7 @@ class House:
 
     async def _run_tool(self, _args: Mapping[str, JsonValue]) -> ToolOutput:
         if self.tool is not None:
-            await self.tool(self.pipeline.ran[-1])
+            await self.tool(self.gate.ran[-1])
         return ToolOutput(0, stdout="ran")
 
     async def invoke(self, content: str, agent: str = "script", request_id: str = "") -> str:
@@ -312,7 +312,7 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
 async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_may_run(
     house: House,
 ) -> None:
-    house.pipeline.elsewhere.add("pay")
+    house.gate.elsewhere.add("pay")
     await house.runs.register_tools("s", [Tool("pay", "", Level.SIGN, {}, repeatable=True)])
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
@@ -330,13 +330,15 @@ async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_ma
     assert (await house.runs.state(run_id)).calls[0].status is CallStatus.WAITING_APPROVAL
 
 
-class Unsure(FakePipeline):
+class Unsure(FakeGate):
     """Cannot decide on what it is told not to, as a full disk makes it."""
 
-    async def check(self, request: ToolRequest) -> Answer:
+    async def begin(
+        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+    ) -> Begun:
         if request.tool == "desk" and (request.tool in self.denied or self.decided(request)):
             raise Unavailable("the decision cannot be written")
-        return await super().check(request)
+        return await FakeGate.begin(self, request, also=also, to_client=to_client)
 
     def decided(self, request: ToolRequest) -> bool:
         asked = self._approvals.get(f"apr_{request.request_id}")
@@ -349,7 +351,7 @@ async def test_a_call_that_cannot_be_decided_on_never_reaches_a_device(when: str
     unsure = Unsure(journal=house.journal, clock=house.clock, elsewhere={"desk"})
     unsure.add("desk", Level.READ, house._run_tool)
     (unsure.denied if when == "at once" else unsure.asks).add("desk")
-    house.runs.pipeline = house.pipeline = unsure
+    house.runs.gate = house.gate = unsure
     await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
     run_id = await house.invoke("[[tool:desk {}]]")
     if when == "after an approval":
@@ -380,13 +382,13 @@ async def test_a_tool_that_was_run_before_a_crash_is_not_run_again(house: House)
     await house.dispatcher.drain(seconds=0)  # the process is gone in mid-call
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     perhaps = ToolOutput(1, stderr="it may have run", outcome=Outcome.MAY_HAVE_EXECUTED)
-    house.pipeline.recover(call_id, Ran(perhaps))
+    house.gate.recover(call_id, perhaps)
     house.tool = None
     house.start()
     house.dispatcher.dispatch(run_id)
     await house.until(run_id, RunStatus.DONE)
-    assert [request.request_id for request in house.pipeline.ran].count(call_id) == 1
-    assert len(house.pipeline.ran) == 2
+    assert [request.request_id for request in house.gate.ran].count(call_id) == 1
+    assert len(house.gate.ran) == 2
 
 
 @requirement("001/cancel/stops-tool", "001/cancel/no-delta-after")
@@ -461,7 +463,7 @@ async def test_of_a_result_a_time_out_and_a_cancel_one_wins_and_the_rest_learn_i
     await house.until(run_id, RunStatus.DONE)
     line = [members["text"] for kind, members in await house.told(run_id) if kind == "delta"]
     assert len(line) == 1
-    assert call_id in {concluded for concluded, _ in house.pipeline.concluded}
+    assert call_id in {concluded for concluded, _ in house.gate.finished}
     with pytest.raises(Conflict):
         await house.runs.submit_result(call_id, **result)
     with pytest.raises(NotFound):
@@ -489,9 +491,9 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     approval_id = state.calls[0].approval_id
     assert await house.runs.verdict(approval_id) == "PENDING"
     if verdict == "expire":
-        await house.pipeline.expire(approval_id)
+        await house.gate.expire(approval_id)
     else:
-        await house.pipeline.decide_approval(
+        await house.gate.decide_approval(
             approval_id, approve=verdict == "approve", decided_by="someone", reason=""
         )
     await house.until(run_id, RunStatus.DONE)
@@ -514,11 +516,11 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
     named: list[str] = []
 
-    async def decide(_: FakePipeline, approval_id: str, *, decided_by: str, **_word: object) -> str:
+    async def decide(_: FakeGate, approval_id: str, *, decided_by: str, **_word: object) -> str:
         named.append(decided_by)
         raise Refused("for the test")
 
-    monkeypatch.setattr(FakePipeline, "decide_approval", decide)
+    monkeypatch.setattr(FakeGate, "decide_approval", decide)
     if door == "a session":
         with pytest.raises(Refused):
             await house.runs.decide_approval(
@@ -556,7 +558,7 @@ async def test_a_decision_stands_however_many_the_run_asked_for_after_it(house: 
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
-    await house.pipeline.decide_approval(approval_id, approve=True, decided_by="u", reason="")
+    await house.gate.decide_approval(approval_id, approve=True, decided_by="u", reason="")
     later = [
         NewEvent(DECIDED, b'{"approval_id":"apr_%d","status":"REJECTED"}' % number, run_id)
         for number in range(1000)
@@ -719,7 +721,7 @@ async def test_an_agent_that_remembers_is_told_the_sessions_earlier_runs(house: 
 
 async def test_a_deadline_that_cannot_be_handled_does_not_keep_the_others_from_theirs() -> None:
     house = House()
-    await house.journal.commit(Put("of_nobody", "k", b"null", due=1))
+    await house.journal.commit(Put("of_nobody", "k", b"null", due=1, expected=0))
     await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
     run_id = await house.invoke("[[tool:desk {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_TOOL)
@@ -916,7 +918,7 @@ async def test_tools_are_forgotten_with_a_session_that_is_not_in_use_any_more(ho
         await tools.register(session_id, [Tool("desk", "", Level.READ, {}, repeatable=True)])
     as_once_written = (await house.journal.get(SESSION_TOOLS, "once")).value
     lines = json.dumps(json.loads(as_once_written)["tools"]).encode()
-    await house.journal.commit(Put(SESSION_TOOLS, "once", lines))
+    await house.journal.commit(Put(SESSION_TOOLS, "once", lines, expected=1))
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
 
@@ -968,7 +970,7 @@ async def test_a_turn_of_many_calls_does_not_read_them_all_for_each_of_them() ->
     house = House(clock, bus, {"greedy": Greedy(MAX_CALLS)}, journal)
     run_id = await house.invoke("", "greedy")
     await house.at_rest()
-    assert len(house.pipeline.ran) == MAX_CALLS
+    assert len(house.gate.ran) == MAX_CALLS
     journal.read_out, before = 0, journal.read_out
     await house.runs.state(run_id)
     assert before < 20 * journal.read_out, "each call has cost what all of them cost"
@@ -980,7 +982,7 @@ async def test_a_turn_of_more_calls_than_can_be_meant_fails_the_run_and_makes_no
     run_id = await house.invoke("", "greedy")
     await house.until(run_id, RunStatus.FAILED, RunStatus.DONE)
     assert (await house.runs.state(run_id)).code == "too_many_calls"
-    assert not house.pipeline.ran
+    assert not house.gate.ran
     await house.dispatcher.drain(seconds=0)
 
 
@@ -1010,7 +1012,7 @@ class Two:
 
 async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() -> None:
     house = House(agents={"two": Two()})
-    house.pipeline.asks.add("pay")
+    house.gate.asks.add("pay")
     goes_on = asyncio.Event()
 
     async def slow(request: ToolRequest) -> None:
@@ -1032,7 +1034,7 @@ async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() ->
     await house.when(is_paid)
     goes_on.set()
     await house.until(run_id, RunStatus.DONE)
-    assert [request.tool for request in house.pipeline.ran] == ["here", "pay"]
+    assert [request.tool for request in house.gate.ran] == ["here", "pay"]
     await house.dispatcher.drain(seconds=0)
 
 

@@ -357,3 +357,29 @@ async def test_the_clock_is_looked_at_again_after_something_unforeseen(
     await times.until(lambda: len(looks) > 1 or keeping.done())
     assert not keeping.done()
     keeping.cancel()
+
+
+class Raced(MemoryJournal):
+    """Another process loads its schedules after this one has read the rows, once."""
+
+    other: Scheduler | None = None
+
+    async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
+        other, self.other = self.other, None
+        if other is not None:
+            await other.load()
+        return await super().commit(*operations, durable=durable)
+
+
+@pytest.mark.parametrize("line", ["@every 60s", "@every 30s"])
+async def test_two_processes_that_load_the_same_schedules_at_once_write_each_row_once(
+    line: str,
+) -> None:
+    times = Times()
+    times.journal = journal = Raced(clock=times.clock, bus=LocalBus())
+    entry = Entry("tick", CRON, "@every 60s", times.job)
+    journal.other = Scheduler(journal, times.clock, tell, [entry], lambda _due: None)
+    await times.scheduler(line)
+    (row,) = await journal.scan(SCHEDULES)
+    assert row.version == (1 if line == "@every 60s" else 2)
+    assert row.due == times.clock.now_ms() + (60_000 if line == "@every 60s" else 30_000)

@@ -12,8 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tests.support.audit import SilentAudit
+from tests.support.seal import PlainSeal
 from tests.support.sessions import FakeSession
 from tests.support.web import FakeWeb
+from toolgate.access.rate_limits import RateLimits
+from toolgate.access.registry import Registry
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
@@ -35,11 +39,15 @@ from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.executor.local import LocalExecutor
 from toolgate.testing.clock import FakeClock
 from toolgate.tools.approval_records import Approvals
+from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
 from toolgate.tools.files import FileArtifacts
+from toolgate.tools.gate import Gate
 from toolgate.tools.ledger import Ledger
-from toolgate.tools.pipeline import Pipeline
+from toolgate.tools.limits import CapabilityLimits
+from toolgate.tools.outcomes import Denied, Pending, Ran, call_tool
+from toolgate.tools.responses import Response
 from toolgate.tools.routing import Routing, named_tools
 
 POLICY: Final = """
@@ -107,11 +115,32 @@ class Rig:
     patterns: SecretPatterns
     policies: dict[str, Policy]
     approvals: Approvals
-    pipeline: Pipeline
+    gate: Gate
     executor: LocalExecutor
     engine: CountingEngine
     web: FakeWeb
     session: FakeSession
+    registry: Registry
+    limits: CapabilityLimits
+    policy_rows: dict[str, int]
+
+    async def run(
+        self, request: ToolRequest, *, update: Update = no_update
+    ) -> Denied | Pending | Ran:
+        """The answer, whether it is new or known."""
+        answer = await call_tool(self.gate, request, update=update)
+        return answer if isinstance(answer, Ran) else answer._replace(known=False)
+
+    async def respond(self, request: ToolRequest) -> Response:
+        """The response as the evidence keeps it."""
+        match await self.gate.begin(request):
+            case Denied(response=response) | Pending(response=response):
+                pass
+            case allowed:
+                await allowed.finish(await allowed.run())
+                response = allowed.response
+        assert response is not None
+        return response
 
 
 @asynccontextmanager
@@ -122,8 +151,12 @@ async def open_rig(
     policies: Mapping[str, str] | None = None,
     owner: str = "here",
     deadline_s: float = 600.0,
+    knows_devices: bool = False,
 ) -> AsyncIterator[Rig]:
-    """`policies` maps a policy_ref to the text of its YAML."""
+    """`policies` maps a policy_ref to the text of its YAML.
+
+    With `knows_devices` the gate refuses devices that are not in the registry.
+    """
     clock, bus, patterns = clock or FakeClock(), LocalBus(), SecretPatterns()
     redactor = patterns.redactor()
     parse_shell = TreeSitterShellParser()
@@ -156,6 +189,7 @@ async def open_rig(
                 known,
                 owner,
                 deadline_s,
+                knows_devices=knows_devices,
             )
         finally:
             await evidence.close()
@@ -175,13 +209,28 @@ def _rig(
     known: dict[str, Policy],
     owner: str,
     deadline_s: float,
+    *,
+    knows_devices: bool,
 ) -> Rig:
     counting, web, session = CountingEngine(), FakeWeb({}), FakeSession()
 
     async def open_session(_: ToolRequest) -> Session:
         return session
 
-    policies = Policies(known.get, parse_shell, level_of=lambda request: routing.level_of(request))
+    rows: dict[str, int] = {}  # versions in the journal, where a test says so
+    policies = Policies(
+        known.get,
+        parse_shell,
+        level_of=lambda request: routing.level_of(request),
+        read_row_version=lambda: rows.get(ACTIVE_POLICY, 0),
+    )
+    registry = Registry(journal, clock, operator_token="o")
+    limits = CapabilityLimits(
+        clock,
+        Capabilities(journal, clock, PlainSeal(), SilentAudit()),
+        RateLimits(journal, clock),
+        capability_of=lambda _tool: "",
+    )
     built_in = BuiltInEngine(
         journal=journal,
         web=web,
@@ -194,16 +243,18 @@ def _rig(
     routing = Routing([counted, named_tools(built_in, built_in.tools())])
     audit = AuditLog(journal, redactor=redactor)
     approvals = Approvals(journal, evidence, clock)
-    pipeline = Pipeline(
+    gate = Gate(
         policies=policies,
         routing=routing,
         ledger=Ledger(journal, evidence, audit, clock, owner),
         approvals=approvals,
         redactor=redactor,
+        registry=registry if knows_devices else None,
+        limits=limits,
         deadline_s=deadline_s,
     )
     executor = LocalExecutor(
-        pipeline,
+        gate,
         evidence,
         journal,
         clock,
@@ -212,6 +263,6 @@ def _rig(
         FileArtifacts(DiskBlobs(home / "blobs"), journal, clock=clock),
     )
     return Rig(
-        home, clock, bus, journal, evidence, audit, patterns, known, approvals, pipeline,
-        executor, counting, web, session,
+        home, clock, bus, journal, evidence, audit, patterns, known, approvals, gate,
+        executor, counting, web, session, registry, limits, rows,
     )  # fmt: skip

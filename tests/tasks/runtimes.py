@@ -3,29 +3,45 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tests.support.browser import FakeBrowser
+from toolgate.bootstrap.gates import GateParts, open_gate_parts
+from toolgate.bootstrap.installation import Installation, open_core
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
 from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import Unavailable
+from toolgate.core.json_schema import schema_errors
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
+from toolgate.core.tools import ToolOutput, ToolRequest
+from toolgate.evidence.audit import TOOL_RUN, AuditQuery, search
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Append, Event, Journal, Operation
 from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.settings import load
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.runtime import TaskRuntime
+from toolgate.tasks.engine import BrowserEngine, tools_of
+from toolgate.tasks.runtime import PREFIX, TaskRuntime
+from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import TaskOutcome, Template, Work
+from toolgate.tasks.toolset import LOCAL as LOCAL_CALLER
 from toolgate.tasks.toolset import Answer, Asker, Call, Toolset
+from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools.engine import Update
+from toolgate.tools.outcomes import ToolGate
+from toolgate.tools.routing import Route, Routing
 
-LOCAL = Call(Asker(TrustLevel.LOCAL, "tests"))
-REMOTE = Call(Asker(TrustLevel.REMOTE, "tests"))
+LOCAL = Call(Asker(TrustLevel.LOCAL, LOCAL_CALLER, "tests"))
+REMOTE = Call(Asker(TrustLevel.REMOTE, LOCAL_CALLER, "tests"))
 
 
 class Inputs(msgspec.Struct):
@@ -116,10 +132,24 @@ async def a_toolset(
     auto_wait_s: float = 20,
     grace_s: float = 60.0,
     catalog: Mapping[str, Template] | None = None,
+    gate: FakeGate | None = None,
+    hold_s: float = 20,
 ) -> AsyncIterator[Toolset]:
+    """A toolset behind a gate of its own, or behind `gate`, as a restart has it."""
     clock = clock or SystemClock()
+    journal = journal or memory_journal(clock)
+    bus = journal.bus if isinstance(journal, MemoryJournal) else LocalBus()
+    gate = gate or FakeGate(clock=clock)
+    gate.journal, gate.runs = journal, PREFIX
+
+    async def in_browser(request: ToolRequest, update: Update) -> ToolOutput:
+        return await engine.run(request, update=update)
+
+    gate.engine = in_browser
     runtime = TaskRuntime(
-        journal=journal or memory_journal(clock),
+        gate=gate,
+        journal=journal,
+        bus=bus,
         blobs=DiskBlobs(tmp_path / "blobs"),
         browser=browser or FakeBrowser(),
         clock=clock,
@@ -127,11 +157,85 @@ async def a_toolset(
         templates=catalog or {template.id: template for template in templates},
         session_grace_s=grace_s,
     )
+    tools = Toolset(
+        runtime,
+        gate=gate,
+        clock=clock,
+        new_id=RandomIds(clock),
+        auto_wait_s=auto_wait_s,
+        hold_s=hold_s,
+    )
+    engine = BrowserEngine(tools, TaskAgent(tools, check=schema_errors))
     await runtime.start()
     try:
-        yield Toolset(runtime, clock=clock, auto_wait_s=auto_wait_s)
+        yield tools
     finally:
         await runtime.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A toolset behind the real gate, on a home."""
+
+    tools: Toolset
+    gate: ToolGate
+    parts: GateParts
+    journal: SqliteJournal
+
+    async def decide(self, approval_id: str, *, approve: bool) -> None:
+        await self.gate.decide_approval(
+            approval_id, approve=approve, decided_by="operator", reason="a test"
+        )
+
+    async def asked(self) -> list[str]:
+        return [each.approval_id for each in await self.parts.approvals.pending()]
+
+    async def audited(self) -> list[tuple[str, str, str]]:
+        """Decided calls in the audit: tool, decision, result."""
+        page = await search(self.journal, AuditQuery(action=TOOL_RUN, limit=100))
+        return [
+            (str(row.resource_id), str(row.metadata["decision"]), str(row.metadata["result"]))
+            for row in page.items
+        ]
+
+
+@asynccontextmanager
+async def a_gated_toolset(
+    home: Path, *templates: Template, policy: str, hold_s: float = 20, **given: str
+) -> AsyncIterator[Gated]:
+    """As `a_toolset`, with a policy, approvals, audit and evidence; again on the same home after
+    a stop."""
+    home.mkdir(exist_ok=True)
+    (home / "given.yaml").write_text(policy)
+    named = {"TOOLGATE_HOME": str(home), "POLICY_FILE": str(home / "given.yaml"), **given}
+    settings = load(named, environment={})
+    installation = Installation()
+    try:
+        core = await open_core(settings, installation, SecretPatterns([]))
+        parts = await open_gate_parts(settings, installation, core)
+        catalog = {template.id: template for template in templates}
+        tools = {tool.name: tool for tool in tools_of(catalog, TrustLevel.LOCAL)}
+        route = Route(find=lambda call: engine if call.tool in tools else None, named=tools)
+        routing = Routing([route])
+        gate = parts.gate(core, parts.policies(routing.level_of), routing)
+        await gate.recover()
+        runtime = TaskRuntime(
+            gate=gate,
+            journal=core.journal,
+            bus=core.bus,
+            blobs=DiskBlobs(home / "blobs" / "tasks"),
+            browser=FakeBrowser(),
+            clock=core.clock,
+            new_id=core.new_id,
+            templates=catalog,
+        )
+        installation.on_stop(runtime.close)
+        toolset = Toolset(runtime, gate=gate, clock=core.clock, new_id=core.new_id, hold_s=hold_s)
+        engine = BrowserEngine(toolset, TaskAgent(toolset, check=schema_errors))
+        await runtime.start()
+        yield Gated(toolset, gate, parts, core.journal)
+    finally:
+        await installation.stop()
 
 
 async def run(

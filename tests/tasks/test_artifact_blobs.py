@@ -19,6 +19,7 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.state import ARTIFACT_TTL_MS, TaskFailed
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
 
 
@@ -28,10 +29,12 @@ async def test_an_artifact_that_expires_takes_nothing_from_evidence_and_kept_fil
     clock = FakeClock()
     kept = DiskBlobs(tmp_path / "blobs")  # as evidence and files have it
     settings = table.load({"TOOLGATE_HOME": str(tmp_path)})
+    journal = memory_journal(clock)
     async with browser_tasks(
         settings,
-        journal=memory_journal(clock),
-        home=tmp_path,
+        gate=FakeGate(journal=journal),
+        journal=journal,
+        bus=journal.bus,
         clock=clock,
         new_id=RandomIds(clock),
     ) as toolset:
@@ -140,3 +143,15 @@ async def test_bytes_that_cannot_be_deleted_when_they_expire_are_deleted_later(
     blobs.stuck = ""
     assert await artifacts.sweep() == 1
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+async def test_an_artifact_that_a_run_names_twice_ends_once(tmp_path: Path) -> None:
+    clock = FakeClock()
+    journal = memory_journal(clock)
+    artifacts = Artifacts(
+        journal=journal, blobs=DiskBlobs(tmp_path), clock=clock, new_id=RandomIds(clock)
+    )
+    kept = await artifacts.keep(b"x", run_id="run_1", name="a", mime_type="text/plain")
+    ends = await artifacts.ended((kept.artifact_id, kept.artifact_id), at=clock.now_ms() + 7)
+    await journal.commit(*ends)
+    assert (await artifacts.get(kept.artifact_id)).ended_at == clock.now_ms() + 7

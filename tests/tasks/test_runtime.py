@@ -181,7 +181,7 @@ async def test_nobody_enters_the_session_that_a_run_has_for_itself(tmp_path: Pat
         first = await run(toolset, "gated", {"name": "a"}, mode="async", call=REMOTE)
         await until(lambda: gate.started == ["a"])
         (listed,) = (await toolset.call("list_task_runs", {}, REMOTE))["runs"]
-        other = Call(Asker(TrustLevel.REMOTE, "somebody else"))
+        other = Call(Asker(TrustLevel.REMOTE, REMOTE.asker.caller, "somebody else"))
         with pytest.raises(TaskFailed) as failed:
             await run(toolset, "instant", session=listed["sessionId"], call=other)
         assert failed.value.code is TaskCode.SESSION_NOT_FOUND
@@ -247,7 +247,7 @@ async def test_a_kept_session_is_closed_by_no_run_but_when_its_client_is_gone_fo
 async def test_a_kept_session_goes_with_the_client_that_uses_it_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
-    browser, again = FakeBrowser(), Call(Asker(TrustLevel.LOCAL, "again"))
+    browser, again = FakeBrowser(), Call(Asker(TrustLevel.LOCAL, LOCAL.asker.caller, "again"))
     async with a_toolset(tmp_path, KEEPING, instant(), browser=browser, grace_s=0.0) as toolset:
         sessions = toolset.runtime.sessions
         kept = (await run(toolset, "keeping", mode="sync"))["sessionId"]
@@ -401,9 +401,9 @@ async def test_after_a_restart_a_queued_run_goes_on_and_a_running_one_is_told_ho
         # As if the process had been killed here: the rows as they are, and nothing else.
         survived = memory_journal(clock)
         for row in rows.values():
-            await survived.commit(Put(row.collection, row.key, row.value))
+            await survived.commit(Put(row.collection, row.key, row.value, expected=0))
         for row in await snapshot.scan(records.KEYS):
-            await survived.commit(Put(row.collection, row.key, row.value))
+            await survived.commit(Put(row.collection, row.key, row.value, expected=0))
 
     unsafe_now, safe_now = Gate("unsafe"), Gate("safe", repeatable=True)
     async with a_toolset(

@@ -81,11 +81,11 @@ JSON = st.recursive(
 def test_two_calls_are_bound_alike_only_where_they_are_alike(
     one: dict[str, None], other: dict[str, None]
 ) -> None:
-    first = binding_of("t", one, target="", policy_version="v")
-    assert (binding_of("t", other, target="", policy_version="v") == first) == (one == other)
-    assert binding_of("t", one, target="x", policy_version="v") != first
-    assert binding_of("t", one, target="", policy_version="w") != first
-    assert binding_of("u", one, target="", policy_version="v") != first
+    first = binding_of("t", one, target="", rule="v")
+    assert (binding_of("t", other, target="", rule="v") == first) == (one == other)
+    assert binding_of("t", one, target="x", rule="v") != first
+    assert binding_of("t", one, target="", rule="w") != first
+    assert binding_of("u", one, target="", rule="v") != first
 
 
 def test_an_agents_call_is_asked_for_by_the_agent_and_a_devices_by_the_device() -> None:
@@ -93,3 +93,14 @@ def test_an_agents_call_is_asked_for_by_the_agent_and_a_devices_by_the_device() 
     assert askers(whole) == ("a", "agent:a")
     assert set(askers(replace(whole, agent=""))) == {"d", "device:d", "u", "user:u"}
     assert askers(Caller()) == ()
+
+
+def test_the_operator_may_confirm_their_own_call_and_nobody_else_theirs() -> None:
+    own = replace(ASKED, asked_by=("operator", "device:operator"))
+    confirmed = own.decide(approve=True, decided_by="operator", now=1)
+    assert (confirmed.status, confirmed.confirmation) == (ApprovalStatus.APPROVED, "self")
+    others = replace(ASKED, asked_by=("laptop", "device:laptop"))
+    assert others.decide(approve=True, decided_by="operator", now=1).confirmation == ""
+    for name in ("laptop", "device:laptop"):
+        with pytest.raises(Refused):
+            others.decide(approve=True, decided_by=name, now=1)

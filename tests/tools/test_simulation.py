@@ -39,7 +39,7 @@ async def test_nothing_else_waits_for_a_simulation(tmp_path: Path) -> None:
         return PARSE(text)
 
     async with open_rig(tmp_path) as rig:
-        await rig.pipeline.run(ToolRequest("r1", "shell", {"command": "make"}))
+        await rig.run(ToolRequest("r1", "shell", {"command": "make"}))
         simulation = Simulation(rig.journal, rig.evidence, compile_slowly, parse_slowly)
         looked_at, changes = await simulation.run(CANDIDATE, limit=10)
     assert (looked_at, [change.decision.rule_id for change in changes]) == (1, ["default_deny"])
@@ -57,8 +57,8 @@ async def test_a_call_is_of_the_level_that_its_tool_had_when_it_was_decided(
     tmp_path: Path,
 ) -> None:
     async with open_rig(tmp_path) as rig:
-        await rig.pipeline.run(ToolRequest("r1", "count", {}))
-        await rig.pipeline.run(ToolRequest("r2", "fail", {}))
+        await rig.run(ToolRequest("r1", "count", {}))
+        await rig.run(ToolRequest("r2", "fail", {}))
     async with open_rig(tmp_path) as rig:
         simulation = Simulation(
             rig.journal, rig.evidence, lambda text: load_policy(text, parse_shell=PARSE), PARSE
@@ -70,8 +70,8 @@ async def test_a_call_is_of_the_level_that_its_tool_had_when_it_was_decided(
 
 async def test_what_a_policy_has_not_decided_is_not_decided_again(tmp_path: Path) -> None:
     async with open_rig(tmp_path) as rig:
-        await rig.pipeline.run(ToolRequest("r1", "fail", {}))
-        await rig.pipeline.run(ToolRequest("r1", "fail", {"other": True}))
+        await rig.run(ToolRequest("r1", "fail", {}))
+        await rig.run(ToolRequest("r1", "fail", {"other": True}))
         simulation = Simulation(
             rig.journal, rig.evidence, lambda text: load_policy(text, parse_shell=PARSE), PARSE
         )

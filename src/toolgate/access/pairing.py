@@ -16,7 +16,8 @@ from toolgate.access.refusals import AuthRequired
 from toolgate.access.registry import SERVICE_NAMES, Registry, encode
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Invalid, NotFound, Unavailable
-from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.journal.journal import Delete, Journal, Operation, Row
+from toolgate.journal.rows import store
 
 PAIRINGS: Final = "pairings"
 CODE_CHANCE: Final = 2**40
@@ -66,14 +67,18 @@ class Pairing:
         )
         if pending is not known:
             self._waiting[contact.device_id] = pending  # before the commit: the next knock sees it
-            await self.journal.commit(
-                Put(PAIRINGS, contact.device_id, encode(pending), due=pending.expires_at),
+            await store(
+                self.journal,
+                PAIRINGS,
+                contact.device_id,
+                encode(pending),
                 *self.trail.note(
                     "pairing.requested",
                     actor=contact.device_id,
                     resource=("device", contact.device_id),
                     metadata={"ip": contact.ip, "userAgent": pending.user_agent},
                 ),
+                due=pending.expires_at,
             )
         return AuthRequired("this device is not paired; ask the operator", pending=pending)
 

@@ -13,17 +13,19 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from toolgate.access.devices import OPERATOR, Device, Identity, Scope, Service, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
-from toolgate.access.revocations import no_runs, revocation
+from toolgate.access.revocations import REASON, revocation
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Invalid, NotFound
+from toolgate.core.errors import Conflict, Invalid, NotFound
 from toolgate.core.ids import is_path_safe
-from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.core.tools import CommandScope
+from toolgate.journal.journal import Check, Journal, Operation, Put
+from toolgate.journal.rows import ATTEMPTS
 
 DEVICES: Final = "devices"
 SERVICES: Final = "services"
@@ -33,7 +35,10 @@ SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
 _decode_device: Final = msgspec.json.Decoder(Device).decode
-_decode_service: Final = msgspec.json.Decoder(Service).decode
+_decode_service: Final = msgspec.json.Decoder(Service | None).decode
+_REMOVED: Final = encode(None)  # a removed service keeps its row: see `remove_service`
+
+T = TypeVar("T")
 
 
 class Credentials(NamedTuple):
@@ -68,11 +73,10 @@ class Registry:
         *,
         operator_token: str,
         gateway_token: str = "",
-        end_runs: Callable[[str], Awaitable[None]] = no_runs,
     ) -> None:
         self._journal = journal
         self._clock = clock
-        self._end_runs = end_runs
+        self._subscribers: list[Callable[[str], Awaitable[None]]] = []
         self._operator_hash = hash_of(operator_token)
         self._gateway_hash = hash_of(gateway_token) if gateway_token else ""
         self._devices: dict[str, Device] = {}
@@ -81,6 +85,8 @@ class Registry:
         # Whose end may not be on disk yet: refused already, and may be ended again.
         self._unwritten: set[str] = set()
         self._leaving: dict[str, Service] = {}
+        # By collection and key, the version of the row that memory holds.
+        self._versions: dict[tuple[str, str], int] = {}
         self._seen: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self.cuts = 0  # how often somebody's right has ended
@@ -90,11 +96,12 @@ class Registry:
         after = ""
         while rows := await self._journal.scan(DEVICES, after=after):
             for row in rows:
-                self._keep(_decode_device(row.value))
+                self._keep(_decode_device(row.value), row.version)
             after = rows[-1].key
         after = ""
         while rows := await self._journal.scan(SERVICES, after=after):
-            self._services.update((row.key, _decode_service(row.value)) for row in rows)
+            for row in rows:
+                self._keep_service(row.key, _decode_service(row.value), row.version)
             after = rows[-1].key
 
     @property
@@ -113,6 +120,37 @@ class Registry:
         if service is not None and name.startswith(SERVICE_NAMES):
             return Identity(Who.SERVICE, name, service.scope)
         return None
+
+    def check_of(self, name: str) -> Check | None:
+        """Return the check that a caller's row is still the one in memory; None for the operator.
+
+        Raises NotFound for an unknown or revoked caller. Compare `identity` with the one that was
+        authenticated in the same step, without an await between: its token or scope may be new.
+        """
+        if name == OPERATOR.name:
+            return None
+        if self.identity(name) is None:
+            raise NotFound("device or service token", name)
+        row = (DEVICES, name)
+        if name.startswith(SERVICE_NAMES):
+            row = (SERVICES, name.removeprefix(SERVICE_NAMES))
+        return Check(*row, self._versions[row])
+
+    def scope_refusal(self, name: str, needed: CommandScope) -> str:
+        """Why a caller's present scope does not cover a command; empty if it does."""
+        identity = OPERATOR if name == OPERATOR.name else self.identity(name)
+        if identity is None:
+            return REASON
+        refusals = (identity.scope.refusal(kind, needed.level) for kind in needed.kinds)
+        return next(filter(None, refusals), "")
+
+    def subscribe(self, notify: Callable[[str], Awaitable[None]]) -> None:
+        """Await `notify` with the name of each caller that may have lost rights, once it is on disk."""
+        self._subscribers.append(notify)
+
+    async def _notify(self, name: str) -> None:
+        for notify in self._subscribers:
+            await notify(name)
 
     def last_seen(self, device_id: str) -> int | None:
         return self._seen.get(device_id)
@@ -170,8 +208,9 @@ class Registry:
         """
         token = new_token()
         before = self._devices.get(device_id)
-        async with self._changing:
-            known = self._devices.get(device_id)
+
+        async def write() -> None:
+            known, expected = self._devices.get(device_id), self._version(DEVICES, device_id)
             if before is not None and before.active and known is not None and not known.active:
                 raise NotFound("device", device_id)
             # A key that came with the old token may be the one's who is to be shut out by the new.
@@ -186,11 +225,15 @@ class Registry:
             ends: Sequence[Operation] = ()
             if known is not None and known.active and not scope.agent:
                 # First in memory: no run may begin while the commit is under way.
-                self._keep(replace(known, scope=replace(known.scope, agent=False)))
-                ends = (revocation(device_id, now=self._clock.now_ms()),)
-            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *ends, *also)
-            await self._end_runs(device_id)  # before it can start any that are not meant
-            self._keep_unless_revoked(device, known)
+                self._keep(replace(known, scope=replace(known.scope, agent=False)), expected)
+                ends = (await revocation(self._journal, device_id, now=self._clock.now_ms()),)
+            put = Put(DEVICES, device_id, encode(device), expected)
+            await self._journal.commit(put, *ends, *also)
+            await self._notify(device_id)  # before it can start any that are not meant
+            self._keep_unless_revoked(device, known, expected + 1)
+
+        async with self._changing:
+            await self._retry(write, lambda: self._reload_device(device_id))
         self._cut(device_id)
         return token
 
@@ -202,15 +245,21 @@ class Registry:
         Raises InvalidToken where it got another token before its turn came.
         """
         before = self._devices[device_id]
-        async with self._changing:
-            known = self._devices[device_id]
+
+        async def write() -> None:
+            known, expected = self._devices[device_id], self._version(DEVICES, device_id)
             if not same(known.token_hash, before.token_hash):
                 raise InvalidToken("the device token was replaced")
+            if not known.active:
+                raise InvalidToken("the device token was revoked")
             if known.public_key:
                 return
             device = replace(known, public_key=public_key, key_by_token=True)
-            await self._journal.commit(Put(DEVICES, device_id, encode(device)), *also)
-            self._keep_unless_revoked(device, known)
+            await self._journal.commit(Put(DEVICES, device_id, encode(device), expected), *also)
+            self._keep_unless_revoked(device, known, expected + 1)
+
+        async with self._changing:
+            await self._retry(write, lambda: self._reload_device(device_id))
 
     def may_revoke(self, device_id: str) -> bool:
         """Whether it is paired, or may be so again after a restart."""
@@ -218,20 +267,24 @@ class Registry:
         return device is not None and (device.active or device_id in self._unwritten)
 
     async def revoke(self, device_id: str, *, also: Sequence[Operation] = ()) -> None:
-        device = self._devices.get(device_id)
-        if device is None or not self.may_revoke(device_id):
+        if not self.may_revoke(device_id):
             raise NotFound("device", device_id)
         now = self._clock.now_ms()
-        gone = replace(device, revoked_at=now, public_key="")
-        # First in memory: what comes in while the commit is under way is refused already.
-        self._keep(gone)
-        self._cut(device_id)
-        self._unwritten.add(device_id)
-        await self._journal.commit(
-            Put(DEVICES, device_id, encode(gone)), revocation(device_id, now=now), *also
-        )
-        self._unwritten.discard(device_id)
-        await self._end_runs(device_id)
+
+        async def write() -> None:
+            expected = self._version(DEVICES, device_id)
+            gone = replace(self._devices[device_id], revoked_at=now, public_key="")
+            # First in memory: what comes in while the commit is under way is refused already.
+            self._keep(gone, expected)
+            self._cut(device_id)
+            self._unwritten.add(device_id)
+            ends = await revocation(self._journal, device_id, now=now)
+            await self._journal.commit(Put(DEVICES, device_id, encode(gone), expected), ends, *also)
+            self._versions[DEVICES, device_id] = expected + 1
+            self._unwritten.discard(device_id)
+
+        await self._retry(write, lambda: self._reload_device(device_id))
+        await self._notify(device_id)
 
     async def add_service(self, name: str, scope: Scope, *, also: Sequence[Operation] = ()) -> str:
         """A token for a script; the same name again gives another token in its place.
@@ -242,30 +295,48 @@ class Registry:
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
         token = SERVICE_PREFIX + new_token()
         caller = f"{SERVICE_NAMES}{name}"
-        async with self._changing:
+
+        async def write() -> bool:
             service = Service(name, hash_of(token), scope, self._clock.now_ms())
-            known = self._services.get(name)
+            known, expected = self._services.get(name), self._version(SERVICES, name)
             ends: Sequence[Operation] = ()
             if known is not None and not scope.agent:  # as in `pair`
                 self._services[name] = replace(known, scope=replace(known.scope, agent=False))
-                ends = (revocation(caller, now=self._clock.now_ms()),)
-            await self._journal.commit(Put(SERVICES, name, encode(service)), *ends, *also)
-            await self._end_runs(caller)
+                ends = (await revocation(self._journal, caller, now=self._clock.now_ms()),)
+            put = Put(SERVICES, name, encode(service), expected)
+            await self._journal.commit(put, *ends, *also)
+            await self._notify(caller)
             if known is not None and name not in self._services:
-                return token  # it was ended meanwhile, and is gone from the disk too
-            self._services[name] = service
-        self._cut(caller)
+                return False  # it was ended meanwhile, and is gone from the disk too
+            self._keep_service(name, service, expected + 1)
+            return True
+
+        async with self._changing:
+            kept = await self._retry(write, lambda: self._reload_service(name))
+        if kept:
+            self._cut(caller)
         return token
 
     async def remove_service(self, name: str, *, also: Sequence[Operation] = ()) -> None:
+        """Remove a script's token; raises NotFound.
+
+        Its row stays, empty: a new row would start at version 1, and a check of the old token's row
+        could hold for the new one's.
+        """
         self._leaving[name] = self.service(name)
         self._services.pop(name, None)
         caller = f"{SERVICE_NAMES}{name}"
         self._cut(caller)
-        ends = revocation(caller, now=self._clock.now_ms())
-        await self._journal.commit(Delete(SERVICES, name), ends, *also)
-        self._leaving.pop(name, None)
-        await self._end_runs(caller)
+
+        async def write() -> None:
+            expected = self._version(SERVICES, name)
+            ends = await revocation(self._journal, caller, now=self._clock.now_ms())
+            await self._journal.commit(Put(SERVICES, name, _REMOVED, expected), ends, *also)
+            self._keep_service(name, None, expected + 1)
+            self._leaving.pop(name, None)
+
+        await self._retry(write, lambda: self._reload_service(name))
+        await self._notify(caller)
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[asyncio.Event]:
@@ -279,14 +350,53 @@ class Registry:
             if not self._watchers[name]:
                 del self._watchers[name]
 
-    def _keep(self, device: Device) -> None:
+    async def _retry(
+        self, write: Callable[[], Awaitable[T]], reload: Callable[[], Awaitable[None]]
+    ) -> T:
+        """Write a row; if it was changed elsewhere, reload it and decide again."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await write()
+            except Conflict:
+                await reload()
+        return await write()
+
+    async def _reload_device(self, device_id: str) -> None:
+        row = await self._journal.get(DEVICES, device_id)
+        if row is None:
+            return
+        device = _decode_device(row.value)
+        known = self._devices.get(device_id)
+        if device_id in self._unwritten and known is not None:
+            device = known  # refused already, whatever the row says
+        self._keep(device, row.version)
+        if known is not None and not same(known.token_hash, device.token_hash):
+            self._cut(device_id)
+
+    async def _reload_service(self, name: str) -> None:
+        row = await self._journal.get(SERVICES, name)
+        service = None if row is None or name in self._leaving else _decode_service(row.value)
+        self._keep_service(name, service, 0 if row is None else row.version)
+
+    def _version(self, collection: str, key: str) -> int:
+        return self._versions.get((collection, key), 0)
+
+    def _keep_service(self, name: str, service: Service | None, version: int) -> None:
+        self._versions[SERVICES, name] = version
+        if service is None:
+            self._services.pop(name, None)
+        else:
+            self._services[name] = service
+
+    def _keep(self, device: Device, version: int) -> None:
+        self._versions[DEVICES, device.device_id] = version
         self._devices[device.device_id] = device
         self._identities[device.device_id] = Identity(Who.DEVICE, device.device_id, device.scope)
 
-    def _keep_unless_revoked(self, device: Device, known: Device | None) -> None:
+    def _keep_unless_revoked(self, device: Device, known: Device | None, version: int) -> None:
         """Who was revoked while this was written is revoked on disk too, after it."""
         if known is None or not known.active or self._devices[device.device_id].active:
-            self._keep(device)
+            self._keep(device, version)
 
     def _cut(self, name: str) -> None:
         self.cuts += 1

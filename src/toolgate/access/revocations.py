@@ -1,16 +1,15 @@
-"""That somebody's right was taken away: a row in the commit that takes it."""
+"""The row that a caller's right has ended, written in the commit that ends it."""
 
 from typing import Final
 
-from toolgate.journal.journal import Put
+from toolgate.journal.journal import Journal, Put
+from toolgate.journal.rows import version_of
 
 REVOCATIONS: Final = "revocations"  # by the name of whose right has ended
 REASON: Final = "the right to this was taken away from whoever asked for it"
 
 
-def revocation(name: str, *, now: int) -> Put:
-    return Put(REVOCATIONS, name, b"null", due=now)
-
-
-async def no_runs(_: str) -> None:
-    """For where nobody's commands start any."""
+async def revocation(journal: Journal, name: str, *, now: int) -> Put:
+    """Return the write of a revocation, over one that was not carried out yet."""
+    expected = await version_of(journal, REVOCATIONS, name)
+    return Put(REVOCATIONS, name, b"null", expected=expected, due=now)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from toolgate.bootstrap.gateway import operator_token
+from toolgate.bootstrap.admission import operator_token
 from toolgate.bootstrap.installation import VERSION, Core
 from toolgate.bootstrap.tools import Execution
 from toolgate.evidence.check import ClosedHome, check_log
@@ -44,7 +44,7 @@ async def open_console(
     parts = Parts(
         version=VERSION,
         runs=runs,
-        pipeline=execution.pipeline,
+        gate=execution.gate,
         approvals=execution.approvals,
         audit=execution.audit,
         evidence=execution.evidence,

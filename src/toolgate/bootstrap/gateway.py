@@ -8,15 +8,8 @@ from pathlib import Path
 from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.ratelimit import Rate
 from toolgate.access.signatures import verify_ed25519
-from toolgate.bootstrap.installation import (
-    VERSION,
-    Core,
-    Installation,
-    allowed_hosts,
-    kept_token,
-    tell,
-    token,
-)
+from toolgate.bootstrap.admission import Admission
+from toolgate.bootstrap.installation import VERSION, Core, Installation, allowed_hosts
 from toolgate.bootstrap.tools import Execution
 from toolgate.commands.planners.mcp import OwnServer
 from toolgate.core.enums import RunStatus
@@ -31,7 +24,6 @@ from toolgate.runs.runs import Runs
 from toolgate.schedules.file import CronEntry, read_schedules
 from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
 from toolgate.schedules.scheduler import Entry as ScheduleEntry
-from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
@@ -43,14 +35,14 @@ from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.runs import RunRoutes
 from toolgate.surfaces.gateway.targets import TargetRoutes
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
-from toolgate.tools.gate import APPROVALS, Pending, Ran, ToolPipeline
-from toolgate.tools.upstream.file import read_servers
+from toolgate.tools.outcomes import APPROVALS, Pending, Ran, ToolGate, call_tool
 
 
 async def open_gateway(
     settings: Settings,
     installation: Installation,
     core: Core,
+    admission: Admission,
     execution: Execution,
     runs: Runs,
     dispatcher: Dispatcher,
@@ -58,17 +50,18 @@ async def open_gateway(
     """The gateway with its memory loaded, and its deadlines."""
     journal, clock = core.journal, core.clock
     trail = AuditTrail(execution.audit)
-    level_of = execution.level_of
-    entries = _schedules(settings, runs, execution.pipeline, core.bus)
+    level_of, limits = execution.level_of, execution.limits
+    assert limits is not None, "the gate was built without these limits"
+    entries = _schedules(settings, runs, execution.gate, core.bus)
     scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
     operator: Sequence[Route] = (
         *TargetRoutes(execution.targets, trail, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal).routes(),
         *ApprovalRoutes(
-            execution.approvals, execution.pipeline, runs, journal, clock, level_of
+            execution.approvals, execution.gate, runs, journal, clock, level_of
         ).routes(),
-        *PolicyRoutes(execution.policy, execution.simulation, trail, journal).routes(),
+        *PolicyRoutes(execution.policy, execution.simulation, trail).routes(),
     )
     door = assemble(
         Foundations(
@@ -79,7 +72,7 @@ async def open_gateway(
             seal=core.seal,
             audit=execution.audit,
             evidence=execution.evidence,
-            pipeline=execution.pipeline,
+            gate=execution.gate,
             level_of=level_of,
             runs=runs,
             upstreams=execution.upstreams.sessions,
@@ -89,22 +82,17 @@ async def open_gateway(
             last_at=scheduler.last_at,
             targets=execution.target_health.now,
             more_routes=operator,
-            learn=core.learn,
+            registry=admission.registry,
+            limits=limits,
             own_servers={BROWSER_CAPABILITY: OwnServer("browser", execution.browser_tools)},
-            more_capabilities=read_servers(Path(settings.mcp_file)) if settings.mcp_file else (),
         ),
         GatewayOptions(
-            operator_token=operator_token(settings, core.patterns),
             version=VERSION,
-            gateway_token=settings.gateway_token.reveal(),
             auto_approve=settings.gateway_auto_approve == "on",
             rate=Rate(settings.gateway_rate),
             hosts=allowed_hosts(settings),
         ),
     )
-    execution.upstreams.capabilities = door.capabilities
-    execution.terms.registered = (door.capabilities, door.limits)
-    execution.terms.own = {tool.name: BROWSER_CAPABILITY for tool in execution.browser_tools}
     await door.load()
     await scheduler.load()
     installation.keep_running(execution.upstreams.watch())
@@ -115,23 +103,19 @@ async def open_gateway(
     return door, {**door.on_due, SCHEDULES: scheduler.on_due}
 
 
-def _schedules(
-    settings: Settings, runs: Runs, pipeline: ToolPipeline, bus: Bus
-) -> list[ScheduleEntry]:
+def _schedules(settings: Settings, runs: Runs, gate: ToolGate, bus: Bus) -> list[ScheduleEntry]:
     """The heartbeat, and a job for each line of the schedule file."""
     found = read_schedules(Path(settings.schedule_file)) if settings.schedule_file else []
-    entries = [
-        ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, pipeline, bus)) for one in found
-    ]
+    entries = [ScheduleEntry(one.id, CRON, one.cron, _job(one, runs, gate, bus)) for one in found]
     if settings.heartbeat:
         entries.append(ScheduleEntry("heartbeat", HEARTBEAT, settings.heartbeat))
     return entries
 
 
-def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
+def _job(entry: CronEntry, runs: Runs, gate: ToolGate, bus: Bus) -> Job:
     caller = Caller(user="scheduler", role="scheduler", session=f"cron:{entry.id}")
 
-    async def call_tool(job_id: str) -> bool:
+    async def run_tool(job_id: str) -> bool:
         request = ToolRequest(job_id, entry.tool, entry.args, caller)
         decided = asyncio.Event()
         waits_for = b""  # whichever, until it is known
@@ -142,7 +126,7 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
 
         hearing = bus.subscribe(APPROVALS, heard)
         try:
-            while isinstance(answer := await pipeline.run(request), Pending):
+            while isinstance(answer := await call_tool(gate, request), Pending):
                 waits_for = answer.approval_id.encode()
                 await decided.wait()  # it expires, if nobody decides
                 decided.clear()
@@ -168,13 +152,4 @@ def _job(entry: CronEntry, runs: Runs, pipeline: ToolPipeline, bus: Bus) -> Job:
                     return state.status is RunStatus.DONE
         raise AssertionError("a stream that is followed has no end")
 
-    return invoke_agent if entry.agent else call_tool
-
-
-def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
-    """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
-    is_new = not settings.operator_token and not kept_token(settings.home / "operator.token")
-    made = token(settings, "operator", patterns)
-    if is_new:
-        tell(settings, f"operator token (shown once; kept in operator.token): {made}")
-    return made
+    return invoke_agent if entry.agent else run_tool

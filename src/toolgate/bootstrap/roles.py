@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route as HttpRoute
 
+from toolgate.bootstrap.admission import open_admission
 from toolgate.bootstrap.console import open_console
 from toolgate.bootstrap.gateway import open_gateway
 from toolgate.bootstrap.installation import (
@@ -97,7 +98,8 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     )
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
-    execution = await open_execution(settings, installation, core)
+    admission = await open_admission(settings, core)
+    execution = await open_execution(settings, installation, core, admission)
     dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
     hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
@@ -113,7 +115,9 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     executor = ExecutorApi(
         execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
     )
-    door, due = await open_gateway(settings, installation, core, execution, runs, dispatcher)
+    door, due = await open_gateway(
+        settings, installation, core, admission, execution, runs, dispatcher
+    )
     start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")

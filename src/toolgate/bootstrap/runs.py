@@ -50,7 +50,7 @@ async def open_runs(
     runs = Runs(
         journal=core.journal,
         dispatcher=dispatcher,
-        pipeline=execution.pipeline,
+        gate=execution.gate,
         clock=core.clock,
         new_id=core.new_id,
         agents=agents,

@@ -1,33 +1,26 @@
-"""The tool pipeline and everything a tool call may reach."""
+"""The gate and everything a tool call may reach."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Final
 
-from toolgate.bootstrap.browser import browser_tasks
+from toolgate.bootstrap.admission import Admission
+from toolgate.bootstrap.browser import browser_route, browser_tasks
+from toolgate.bootstrap.gates import open_gate_parts
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.commands.interruptions import note_untold
-from toolgate.core.enums import HealthStatus, Level
+from toolgate.core.enums import HealthStatus, Level, TrustLevel
 from toolgate.core.errors import Misconfigured, ToolgateError
 from toolgate.core.json_schema import schema_errors
 from toolgate.core.system_clock import SystemClock
-from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.core.tools import Caller, Tool, ToolRequest
 from toolgate.core.urls import parse_url
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.evidence.log import EvidenceLog
-from toolgate.evidence.signer import Commitments, Ed25519Signer
-from toolgate.evidence.tiles import TileFiles
-from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.policy.decide import FindPolicy
 from toolgate.policy.file import PolicyFile, load_policy
-from toolgate.policy.model import InvalidPolicy
-from toolgate.policy.policies import Policies
-from toolgate.policy.records import PolicyRecords
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.sandbox.choice import BWRAP, make_sandbox
 from toolgate.sandbox.egress import SandboxEgress
 from toolgate.sandbox.sandbox import SessionKey
@@ -38,45 +31,30 @@ from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
 from toolgate.tools.approval_records import Approvals
-from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capabilities import BROWSER_CAPABILITY, Capability, Server
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.definitions import failed
 from toolgate.tools.egress import EgressRecords, PolicyEgress
-from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engine import Engine
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.path_rules import PathRules
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
+from toolgate.tools.engines.transfers import Transfers
 from toolgate.tools.engines.web_search import WebSearch
 from toolgate.tools.files import FileArtifacts
-from toolgate.tools.ledger import Ledger
-from toolgate.tools.limits import Terms
-from toolgate.tools.path_rules import PathRules
-from toolgate.tools.pipeline import Pipeline
+from toolgate.tools.gate import Gate
+from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.routing import Route as ToolRoute
 from toolgate.tools.routing import Routing, named_tools, on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
-from toolgate.tools.transfers import Transfers
 from toolgate.tools.upstream.servers import McpUpstreams
 from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
 from toolgate.web.guard import Guard, GuardedWeb
 
 log = logging.getLogger(__name__)
-
-NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedUpstream:
-    """The engine of a capability that has expired or is offline, whoever calls it."""
-
-    reason: str
-    ref = McpUpstreams.ref
-
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        return failed(self.reason)
 
 
 def _level(capability: Capability, tool: Tool) -> Level:
@@ -86,10 +64,10 @@ def _level(capability: Capability, tool: Tool) -> Level:
 
 @dataclass(slots=True)
 class Upstreams:
-    """MCP servers, found in what is registered once that has been loaded."""
+    """The MCP servers of registered capabilities."""
 
     clock: SystemClock
-    capabilities: Capabilities | None = None
+    capabilities: Capabilities | None  # None: there are none
     sessions: McpUpstreams = field(init=False)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -108,11 +86,7 @@ class Upstreams:
         await self.sessions.watch(registered=lambda: [each.capability_id for each in self._open()])
 
     def _engine(self, request: ToolRequest) -> Engine | None:
-        capability = self._capability(request.tool)
-        if capability is None:
-            return None
-        refusal = capability.refusal(self.clock.now_ms())
-        return RefusedUpstream(refusal) if refusal else self.sessions
+        return None if self._capability(request.tool) is None else self.sessions
 
     def _describe(self, tool: str, caller: Caller) -> Tool | None:
         capability = self._capability(tool)
@@ -169,9 +143,9 @@ class Upstreams:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The tool pipeline, and what the doors read beside it."""
+    """The gate, and what the surfaces read beside it."""
 
-    pipeline: Pipeline
+    gate: Gate
     policy: PolicyFile
     approvals: Approvals
     audit: AuditLog
@@ -181,46 +155,24 @@ class Execution:
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
     upstreams: Upstreams
-    terms: Terms
+    limits: CapabilityLimits | None
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
     finished_through: int  # and told: the ends of commands after it may not have been
 
 
-async def open_execution(settings: Settings, installation: Installation, core: Core) -> Execution:
-    home, journal, clock, redactor = settings.home, core.journal, core.clock, core.redactor
-    blobs = DiskBlobs(home / "blobs")
-    await blobs.sweep()
-    evidence = await EvidenceLog.open(
-        TileFiles(home / "evidence"),
-        journal=journal,
-        blobs=blobs,
-        bus=core.bus,
-        clock=clock,
-        signer=Ed25519Signer.in_home(home),
-        redactor=redactor,
-        commit=Commitments.in_home(home),
-    )
-    installation.on_stop(evidence.close)
-    parse_shell = TreeSitterShellParser()
-    audit = AuditLog(journal, redactor=redactor)
-    on_record = PolicyRecords(journal, evidence, audit, current=lambda: policy.current)
-    path = Path(settings.policy_file) if settings.policy_file else None
-    try:
-        policy = PolicyFile(
-            path,
-            parse_shell=parse_shell,
-            keep_at=home / "policy.yaml",
-            changed=on_record.changed,
-        )
-    except (OSError, UnicodeDecodeError, InvalidPolicy) as wrong:
-        which = path or home / "policy.yaml"
-        raise Misconfigured(f"POLICY_FILE {which}: {wrong}") from wrong
-    await on_record.note()
-    installation.keep_running(on_record.keep())
-    installation.keep_running(policy.watch())
-    policies = Policies(policy.find, parse_shell, level_of=lambda call: routing.level_of(call))
+async def open_execution(
+    settings: Settings,
+    installation: Installation,
+    core: Core,
+    admission: Admission | None = None,
+) -> Execution:
+    """`admission` is None where there is no gateway: no devices, and nothing is registered."""
+    journal, clock, redactor = core.journal, core.clock, core.redactor
+    parts = await open_gate_parts(settings, installation, core)
+    blobs, evidence, audit, policy = parts.blobs, parts.evidence, parts.audit, parts.policy
+    policies = parts.policies(lambda call: routing.level_of(call))
     guard = Guard()
     web = await installation.enter(GuardedWeb(guard))
     way_out = policed_egress(guard, policy.find, evidence=evidence, audit=audit)
@@ -255,47 +207,51 @@ async def open_execution(settings: Settings, installation: Installation, core: C
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
-    upstreams = Upstreams(clock)
+    upstreams = Upstreams(clock, None if admission is None else admission.capabilities)
     installation.on_stop(upstreams.sessions.close)
-    tasks = await installation.enter(
-        browser_tasks(settings, journal=journal, home=home, clock=clock, new_id=core.new_id)
-    )
-    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
-    terms = Terms(clock, upstreams.sessions.capability_of)
+    browser = browser_route(lambda: in_browser, TrustLevel.REMOTE)
+    limits: CapabilityLimits | None = None
+    if admission is not None:
+        limits = CapabilityLimits(
+            clock,
+            admission.capabilities,
+            admission.rates,
+            upstreams.sessions.capability_of,
+            dict.fromkeys(browser.named, BROWSER_CAPABILITY),
+        )
     routes = [
-        terms.route(),
+        *([] if limits is None else [limits.route()]),
         on_target(lambda _: on_targets, offers=TARGET_TOOLS, place=at_target.place),
-        named_tools(in_browser, in_browser.tools()),
+        browser,
         upstreams.route(),
         *await _search(settings, installation),
         named_tools(PathRules(built_in, policies), built_in.tools()),
     ]
-    routing = Routing(routes, on_terms=terms.hold)
-    approvals = Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms)
-    ledger = Ledger(journal, evidence, audit, clock, owner=NODE)
+    routing = Routing(routes)
+    ledger = parts.ledger
     finished_through = await note_untold(journal, await ledger.finished_through())
-    pipeline = Pipeline(
-        policies=policies,
-        routing=routing,
-        ledger=ledger,
-        approvals=approvals,
-        redactor=redactor,
+    registry = None if admission is None else admission.registry
+    gate = parts.gate(core, policies, routing, registry=registry, limits=limits)
+    await gate.recover()
+    tasks = await installation.enter(
+        browser_tasks(
+            settings, gate=gate, journal=journal, bus=core.bus, clock=clock, new_id=core.new_id
+        )
     )
-    await pipeline.recover()
+    in_browser = BrowserEngine(tasks, TaskAgent(tasks, check=schema_errors))
+    await tasks.runtime.start()
     whoever_has_the_token = Caller(role="executor", level=Level.SIGN)
-    executor = LocalExecutor(
-        pipeline, evidence, journal, clock, whoever_has_the_token, VERSION, files
-    )
+    executor = LocalExecutor(gate, evidence, journal, clock, whoever_has_the_token, VERSION, files)
     simulation = Simulation(
         journal,
         evidence,
-        lambda text: load_policy(text, parse_shell=parse_shell),
-        parse_shell,
+        lambda text: load_policy(text, parse_shell=parts.parse_shell),
+        parts.parse_shell,
     )
     return Execution(
-        pipeline,
+        gate,
         policy,
-        approvals,
+        parts.approvals,
         audit,
         evidence,
         targets,
@@ -303,7 +259,7 @@ async def open_execution(settings: Settings, installation: Installation, core: C
         executor,
         routing.known_level,
         upstreams,
-        terms,
+        limits,
         simulation,
         tasks,
         in_browser.tools(),

@@ -11,8 +11,10 @@ import click
 from toolgate.bootstrap.browser import browser_alone
 from toolgate.bootstrap.installation import address, configure_logs
 from toolgate.cli.serving import stop_on_signals
+from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import Misconfigured
 from toolgate.http import asgi
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings, load
 from toolgate.surfaces.mcp.transports import HTTP_PATH, SSE_PATH, McpDoors, serve_stdio
 
@@ -29,17 +31,20 @@ def command(door: str | None, port: int | None) -> None:
     if door is None:
         raise click.UsageError("say how to serve: --stdio, --sse or --http")
     try:
-        settings = load({} if port is None else {"GATEWAY_PORT": str(port)})
-        configure_logs(settings)
-        asyncio.run(_serve_stdio(settings) if door == "stdio" else _serve_http(settings))
+        given = {} if port is None else {"GATEWAY_PORT": str(port)}
+        settings = load(given, in_user_data=door == "stdio")
+        patterns = configure_logs(settings)
+        serve = _serve_stdio if door == "stdio" else _serve_http
+        asyncio.run(serve(settings, patterns))
     except ModuleNotFoundError as missing:
         raise Misconfigured("this needs the extra toolgate[browser]") from missing
 
 
-async def _serve_stdio(settings: Settings) -> None:
+async def _serve_stdio(settings: Settings, patterns: SecretPatterns) -> None:
     # Clients start a server each; one that starts again finds the runs it left.
     homes = [settings.home / "browser" / f"stdio-{number}" for number in range(STDIO_HOMES)]
-    async with browser_alone(settings, homes) as toolset:
+    alone = browser_alone(settings, homes, trust=TrustLevel.LOCAL, patterns=patterns)
+    async with alone as toolset:
         serving = asyncio.ensure_future(serve_stdio(toolset))
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
@@ -59,7 +64,7 @@ def _with_health(doors: McpDoors) -> asgi.App:
     return app
 
 
-async def _serve_http(settings: Settings) -> None:
+async def _serve_http(settings: Settings, patterns: SecretPatterns) -> None:
     if not settings.on_loopback:
         raise Misconfigured(
             "this server has no authentication of its own and binds loopback only;"
@@ -67,7 +72,9 @@ async def _serve_http(settings: Settings) -> None:
         )
     bound = asgi.bind(settings.host, settings.gateway_port, setting="GATEWAY_PORT")
     with contextlib.closing(bound):
-        async with browser_alone(settings, [settings.home / "browser" / "http"]) as toolset:
+        homes = [settings.home / "browser" / "http"]
+        alone = browser_alone(settings, homes, trust=TrustLevel.REMOTE, patterns=patterns)
+        async with alone as toolset:
             doors = McpDoors(toolset)
             listener = asgi.Listener(_with_health(doors), bound)
             stopped = stop_on_signals()

@@ -117,6 +117,8 @@ def _show(event: wire.AnySessionEvent) -> None:
             click.echo(plain(event.text), nl=False)
         case wire.ToolRequest():
             click.echo(f"\n[tool {plain(event.tool_name)}]")
+        case wire.State(detail={"tool_call_id": str(), "delta": str(delta)}):
+            click.echo(plain(delta), nl=False)
         case wire.State():
             back = retracted(event)
             why = f": it begins anew, the last {back} characters do not count" if back else ""

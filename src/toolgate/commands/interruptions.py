@@ -47,7 +47,7 @@ async def note_untold(journal: Journal, finished_through: int) -> int:
     row = await journal.get(UNTOLD, SINCE)
     if row is not None:
         return int(row.value)
-    await journal.commit(Put(UNTOLD, SINCE, str(finished_through).encode()))
+    await journal.commit(Put(UNTOLD, SINCE, str(finished_through).encode(), expected=0))
     return finished_through
 
 

@@ -15,7 +15,7 @@ from toolgate.access.refusals import KeyConflict
 from toolgate.commands.idempotency import KEPT_MS, UNFINISHED_KEPT_MS, Known, Verdict, judge
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict
-from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.journal.journal import Delete, Journal, Operation, Overwrite, Row
 from toolgate.secrets.seal import Seal
 
 KEYS: Final = "idempotency"
@@ -114,13 +114,13 @@ class Keys:
         expires_at = self.clock.now_ms() + UNFINISHED_KEPT_MS
         value = self.seal.close(_encode_known(claim.known._replace(expires_at=expires_at)))
         self._used.add(claim.slot)
-        return Put(KEYS, claim.slot, value, due=expires_at)
+        return Overwrite(KEYS, claim.slot, value, due=expires_at)
 
     def told(self, slot: str, known: Known) -> Operation:
         """That an end of it was told, though it has no answer: the same key may try again."""
         value = self.seal.close(_encode_known(known._replace(kind="")))
         self._used.add(slot)
-        return Put(KEYS, slot, value, due=known.expires_at)
+        return Overwrite(KEYS, slot, value, due=known.expires_at)
 
     def answer(self, claim: Claim, status: int, body: bytes) -> tuple[Known, Operation]:
         expires_at = self.clock.now_ms() + KEPT_MS
@@ -137,7 +137,7 @@ class Keys:
         )
         value = self.seal.close(_encode_known(known))
         self._used.add(claim.slot)
-        return known, Put(KEYS, claim.slot, value, due=expires_at)
+        return known, Overwrite(KEYS, claim.slot, value, due=expires_at)
 
     def release(self, claim: Claim, known: Known | None) -> None:
         """The answer is on disk (or there is none): tell those who wait for it."""

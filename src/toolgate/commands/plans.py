@@ -1,29 +1,23 @@
-"""What a command comes down to, whatever its kind: a level, the capabilities it needs, a way to run.
+"""A plan of a command: its level, the capabilities it needs, its tool calls or its run.
 
-The four planners (`command_agent`, `command_tool`, `command_system`, `command_mcp`) make these;
-`commands` admits and runs them.
+`planners/` makes plans; `commands.py` admits and runs them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toolgate.access.devices import Identity, Who, session_of
-from toolgate.commands.answers import Code, Problem
+from toolgate.commands.answers import Code, Problem, rate_headers, retry_after
 from toolgate.core.enums import CommandKind, Level, Outcome
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
-from toolgate.journal.journal import Operation
-from toolgate.tools.gate import Answer, Denied, Pending, Ran, Rider, ToolPipeline
+from toolgate.tools.outcomes import Answer, Denied
 
 
 @dataclass(slots=True)
 class Done:
     data: Any
     problem: Problem | None = None
-
-
-def _nothing(_: Done) -> Sequence[Operation]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +28,20 @@ class Waiting:
     ran: bytes = b""  # what it comes to where the right to the rest is taken away meanwhile
 
 
-@dataclass(slots=True)
-class Ticket:
-    """A command that has been let in, and what is to be written of it."""
-
-    command_id: str
-    request_id: str
-    run_id: str = ""  # where it has started a run before
-    rider: Rider = field(default_factory=Rider)
-    end: Callable[[Done], Sequence[Operation]] = _nothing
-    waited: Waiting | None = None  # what it waited for
-    done: Done = field(default_factory=lambda: Done(None))  # once the rider's end is on disk
-
-    def unwritten(self) -> Sequence[Operation]:
-        """How it begins, as long as that is not on disk."""
-        return () if self.rider.began else self.rider.begin
-
-    def riding(self, done_of: Callable[[Answer], Done]) -> Rider:
-        """For the last call of a plan: the command's end goes with the call's."""
-
-        def end(answer: Answer) -> Sequence[Operation]:
-            self.done = done_of(answer)
-            return self.end(self.done)
-
-        self.rider.end = end
-        return self.rider
-
-    def let_go(self) -> None:
-        """Of what it has held together: else only the collector would free a command's parts."""
-        self.end = _nothing
-        self.rider.end = None
-
-
 Came = Done | Waiting
-RunPlan = Callable[[Ticket], Awaitable[Came]]
 
 
 @dataclass(slots=True)
 class Plan:
+    """Tool calls and what their answers come to, or (`start`) a run of an agent."""
+
     level: Level  # of the action, or of the highest of several
     name: str
-    capabilities: tuple[str, ...]
-    run: RunPlan
-    charged: tuple[str, ...] = ()  # a capability for each call; empty: each once
-    calls: int = 1
-    rides: bool = True  # its beginning is written by the pipeline, before anything runs
+    capabilities: tuple[str, ...]  # for the audit
+    kinds: tuple[CommandKind, ...] = ()  # the scopes that its calls need
+    requests: tuple[ToolRequest, ...] = ()
+    done: Callable[[Sequence[Answer]], Done] = lambda _answers: Done(None)
+    start: Callable[[str], Awaitable[Came]] | None = None  # takes the run's id, where it has begun
 
 
 class Planner(Protocol):
@@ -86,7 +49,7 @@ class Planner(Protocol):
         """The wire's command; raises what a decoder raises."""
         ...
 
-    async def plan(self, command: Any, identity: Identity) -> Plan:
+    async def plan(self, command: Any, identity: Identity, command_id: str) -> Plan:
         """Raises Forbidden for what is not there to be called, Invalid for what makes no sense."""
         ...
 
@@ -110,44 +73,29 @@ def granted_level(identity: Identity, kind: CommandKind, level: Level) -> Level:
     return own if kind is CommandKind.TOOL or own.rank >= level.rank else level
 
 
-def call_id(ticket: Ticket, number: int) -> str:
-    return f"{ticket.command_id}.{number}"
+def call_id(command_id: str, number: int) -> str:
+    return f"{command_id}.{number}"
 
 
-async def run_one(
-    pipeline: ToolPipeline,
-    request: ToolRequest,
-    ticket: Ticket,
-    done_of: Callable[[ToolOutput], Done],
-) -> Came:
-    """One call, for commands that are one call; a denial becomes the contract's refusal."""
+def one_answer(done_of: Callable[[ToolOutput], Done]) -> Callable[[Sequence[Answer]], Done]:
+    """For commands that are one call; a denial becomes the contract's refusal."""
 
-    def done(answer: Answer) -> Done:
-        if isinstance(answer, Ran):
-            return done_of(answer.output)
-        assert isinstance(answer, Denied)
-        problem = denied(answer)
-        return Done(problem.data, problem)
+    def done(answers: Sequence[Answer]) -> Done:
+        (answer,) = answers
+        if isinstance(answer, Denied):
+            problem = denied(answer)
+            return Done(problem.data, problem)
+        return done_of(answer.output)
 
-    answer = await pipeline.run(request, rider=ticket.riding(done))
-    if ticket.rider.ended:
-        return ticket.done
-    if isinstance(answer, Pending):
-        return Waiting(answer.approval_id, expires_at=answer.expires_at)
-    return done(answer)
+    return done
 
 
 def denied(answer: Denied) -> Problem:
+    spent = answer.spent
     return Problem(
-        Code.PERMISSION_DENIED,
-        answer.reason or "the policy does not allow this",
+        Code.PERMISSION_DENIED if spent is None else Code.RATE_LIMITED,
+        answer.text,
         data={"ruleId": answer.rule_id, "reason": answer.code},
+        headers=() if spent is None else (*rate_headers(spent), retry_after(spent.retry_ms)),
         outcome=Outcome.NOT_STARTED,
     )
-
-
-def first_waiting(answers: Sequence[Answer]) -> Waiting | None:
-    for answer in answers:
-        if isinstance(answer, Pending):
-            return Waiting(answer.approval_id, expires_at=answer.expires_at)
-    return None

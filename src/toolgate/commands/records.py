@@ -10,10 +10,12 @@ from toolgate.access.audit import Records as Evidence
 from toolgate.access.audit import Trail
 from toolgate.commands.reading import Asked, Entered, name_of
 from toolgate.contracts import gateway_v1 as wire
+from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
 from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Append, NewEvent, Operation
+from toolgate.tools.updates import Piece
 
 STREAM: Final = "gateway"  # what /events/poll reads
 EVENT_TYPES: Final = {
@@ -30,6 +32,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     request_id: str
     command: CommandKind
     trace_id: str
+    at: str | msgspec.UnsetType = msgspec.UNSET  # of a running tool's output (ISO 8601, UTC)
 
 
 class _Told(msgspec.Struct, rename="camel"):
@@ -96,6 +99,23 @@ class Records:
             took = int((self.clock.monotonic() - entered.started) * 1000)
             told.duration_ms = max(0, took)
         return Append(STREAM, (NewEvent(EVENT_TYPES[entered.kind], wire.encode(told)),))
+
+    def updates(self, entered: Entered, pieces: Sequence[Piece]) -> Append:
+        """Output of a tool that the command runs."""
+        source, request_id, trace_id = entered.identity.name, entered.request_id, entered.trace_id
+        if not entered.is_clean:
+            source, request_id, trace_id = map(self.redact, (source, request_id, trace_id))
+        events = [
+            _Told(
+                wire.EventStatus.RUNNING,
+                source,
+                piece.text,
+                _Metadata(request_id, entered.kind, trace_id, to_iso_ms(piece.at)),
+            )
+            for piece in pieces
+        ]
+        kind = wire.EventType.TOOL  # also of an MCP command: it is its tool that speaks
+        return Append(STREAM, [NewEvent(kind, wire.encode(event)) for event in events])
 
     def row(self, entered: Entered, needed: str = "", *, code: str = "") -> Sequence[Operation]:
         """`needed` are the capabilities, where they are known."""

@@ -22,9 +22,9 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Overwrite, Put, Row
 from toolgate.secrets.seal import Seal
-from toolgate.tools.gate import APPROVALS
+from toolgate.tools.outcomes import APPROVALS
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class States:
         self._want(kept)
         state = State(entered.command_id, _PENDING, waiting.approval_id, waiting.run_id)
         return (
-            Put(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
+            Overwrite(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
             self._row(entered, state),
         )
 
@@ -230,17 +230,18 @@ class States:
                 self._tell_end(command_id)
         except Exception:
             log.exception("command_not_resumed command_id=%s", command_id)
-            await self._try_later(command_id)
+            await self.try_later(command_id)
         finally:
             self._going_on.discard(command_id)
         self._go_on_again(command_id)
 
-    async def _try_later(self, command_id: str) -> None:
+    async def try_later(self, command_id: str) -> None:
+        """Try again a command that waits, after a while."""
         try:
             row = await self.journal.get(OPEN, command_id)
             if row is not None:
                 due = self.clock.now_ms() + RETRY_MS
-                await self.journal.commit(Put(OPEN, row.key, row.value, due, row.version))
+                await self.journal.commit(Put(OPEN, row.key, row.value, row.version, due))
         except ToolgateError as failed:
             log.error("command_not_put_off command_id=%s error=%s", command_id, failed)
 
@@ -282,12 +283,14 @@ class States:
             if name:
                 self._wanted[name] = kept.command_id
 
-    def _row(self, entered: Entered, state: State) -> Put:
+    def _row(self, entered: Entered, state: State) -> Overwrite:
         return self._put(entered.identity.name, entered.request_id, state)
 
-    def _put(self, who: str, request_id: str, state: State) -> Put:
+    def _put(self, who: str, request_id: str, state: State) -> Overwrite:
         due = self.clock.now_ms() + (STATE_KEPT_MS if state.status is _DONE else UNFINISHED_KEPT_MS)
-        return Put(STATES, _state_key(who, request_id), self.seal.close(_pack(state)), due=due)
+        return Overwrite(
+            STATES, _state_key(who, request_id), self.seal.close(_pack(state)), due=due
+        )
 
 
 def _state_key(who: str, request_id: str) -> str:

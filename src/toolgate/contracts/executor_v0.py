@@ -91,6 +91,20 @@ DERIVED_RUN_ID: Final = "run_{request_id}"
 DERIVED_STEP_ID: Final = "step_{request_id}"
 
 
+# Of POST /tool/run with `Accept: text/event-stream`, ours: updates while the tool runs, then the
+# response; an error takes the place of a response that cannot be given any more.
+UPDATE_EVENT: Final = "update"
+RESPONSE_EVENT: Final = "response"
+ERROR_EVENT: Final = "error"
+
+
+class Update(Wire):
+    """`data` of an `update` event."""
+
+    delta: str
+    at: IsoMs
+
+
 class Ctx(Wire):
     run_id: Id | UnsetType = UNSET
     step_id: Id | UnsetType = UNSET

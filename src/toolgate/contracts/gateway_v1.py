@@ -163,6 +163,7 @@ class EventType(StrEnum):
 class EventStatus(StrEnum):
     STARTED = "started"
     PENDING = "pending"
+    RUNNING = "running"  # output of a tool that runs: `message`, with its time in `metadata.at`
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     REFUSED = "refused"

@@ -233,8 +233,9 @@ class HelloAck(ServerMessage, tag="hello_ack", kw_only=True):
 class SessionEvent(ServerMessage, kw_only=True):
     """What every event of a session has; numbers start at 1.
 
-    `first_seq` is there only on a delta that stands for several, merged for a lagging reader. An
-    `error` that answers one connection alone is no event of the session and has no number.
+    `first_seq` is there only on a delta, or an update of a tool call, that stands for several,
+    merged for a lagging reader. An `error` that answers one connection alone is no event of the
+    session and has no number.
     """
 
     session_id: str = ""
@@ -253,6 +254,8 @@ class Delta(SessionEvent, tag="delta", kw_only=True):
 
 
 class State(SessionEvent, tag="state", kw_only=True):
+    """`detail` of a running tool's update: `tool_call_id`, `delta` and `at` (ISO 8601, UTC)."""
+
     state: str
     detail: Json | UnsetType = UNSET
 

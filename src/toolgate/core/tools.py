@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from toolgate.core.enums import Level, Outcome
+from toolgate.core.enums import CommandKind, Level, Outcome
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -38,6 +38,13 @@ class Caller:
     session: str = ""
 
 
+class CommandScope(NamedTuple):
+    """What the scope of a call's device or service must cover: the command that the call is part of."""
+
+    kinds: tuple[CommandKind, ...]
+    level: Level
+
+
 class ToolRequest(NamedTuple):
     request_id: str
     tool: str
@@ -48,6 +55,7 @@ class ToolRequest(NamedTuple):
     policy_ref: str = "policy.default"
     target_id: str = ""  # an execution target; empty: the default one
     no_links: bool = False  # a path or `cwd` with a link in it is refused
+    scope: CommandScope | None = None  # None: no command's
 
 
 class ToolOutput(NamedTuple):

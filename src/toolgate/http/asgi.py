@@ -31,6 +31,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+# In a request's scope: the gate's caller, as whoever authenticated the request knows it.
+CALLER: Final = "toolgate.caller"
+
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
 # Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent

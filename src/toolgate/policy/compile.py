@@ -22,6 +22,7 @@ from toolgate.policy.model import (
     EGRESS,
     HTTP_FETCH,
     RESERVED_IDS,
+    SIGNING_ASKS,
     Check,
     CommandRule,
     Condition,
@@ -31,6 +32,8 @@ from toolgate.policy.model import (
     Policy,
     PolicyTest,
     Rule,
+    digest_of,
+    fixed_digest,
 )
 from toolgate.policy.paths import BadPath, PathPattern
 from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name
@@ -405,7 +408,10 @@ class _Compiler:
             if key == "level":
                 texts = self._choices(f"{where}.for.level", wanted, list(Level))
             else:
-                texts = self._texts(f"{where}.for.{key}", wanted)
+                each = wanted if isinstance(wanted, list) else [wanted]
+                nobody = [""] if "" in each else []  # a caller that has none
+                texts = self._texts(f"{where}.for.{key}", [one for one in each if one != ""])
+                texts += nobody
             draft.form[f"for.{key}"] = sorted(texts)
             draft.add(f"for {key} {_list(texts)}", conditions.caller_is(key, texts), standing=True)
 
@@ -655,7 +661,22 @@ class _Draft:
             **self.form,
         }
 
+    def digest(self) -> str:
+        """Of the rule's meaning alone: other rules, comments, tests and layout do not change it.
+
+        An allow list is one fixed rule: to list another tool does not change what it says of this.
+        """
+        return fixed_digest(self.id, self.effect) if self.per_tool else digest_of(self.canonical())
+
     def rule(self, position: int, *, name: str, version: str) -> Rule:
+        decision = Decision(
+            self.effect, self.id, self.reason, version, name, rule_digest=self.digest()
+        )
+        signing = decision._replace(
+            effect=Effect.ASK,
+            reason=SIGNING_ASKS,
+            rule_digest=digest_of({"signing": decision.rule_digest}),
+        )
         return Rule(
             position=position,
             id=self.id,
@@ -667,7 +688,8 @@ class _Draft:
             standing=tuple(each.check for each in self.conditions if each.standing),
             commands=self.commands,
             host_keys=self.host_keys,
-            decision=Decision(self.effect, self.id, self.reason, version, name),
+            decision=decision,
+            signing=signing,
             otherwise=self.otherwise,
             per_tool=self.per_tool,
             env_names=frozenset(self.env_names),

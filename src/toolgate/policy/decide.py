@@ -5,13 +5,13 @@ Whatever goes wrong while deciding is a deny with its own rule id; nothing is ra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.policy.inputs import EvaluationError, Facts, LimitReached
 from toolgate.policy.model import (
     DEFAULT_DENY,
+    DENIAL_DIGESTS,
     EVALUATION_ERROR,
     HOSTNAME_CHECK,
     HTTP_FETCH,
@@ -26,11 +26,10 @@ from toolgate.policy.model import (
     Policy,
     Rule,
     in_order,
+    rules_name,
 )
 from toolgate.policy.shell import Argv, Command, ParseShell, Script, TooComplex, Unknown
 from toolgate.secrets.redaction import without_flagged
-
-SIGNING_ASKS: Final = "What signs needs a person"
 
 FindPolicy = Callable[[str], Policy | None]
 
@@ -38,12 +37,12 @@ FindPolicy = Callable[[str], Policy | None]
 def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> Decision:
     """What the policy says of one call; `level` is the tool's own."""
     try:
-        candidates = policy.candidates(call.tool)
+        candidates = policy.candidates(rules_name(call))
         facts = Facts(call, level=level, parse_shell=parse_shell)
         return (
             _fired(candidates.deny, facts)
             or _fired(candidates.ask, facts)
-            or _unless_it_signs(_allowed(candidates.allow, facts), level)
+            or _allowed(candidates.allow, facts)
             or _fired(candidates.otherwise, facts)
             or no_rule_allows(policy, candidates.allow, facts)
         )
@@ -143,10 +142,10 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
             if not permits(rule, facts):
                 continue
             if rule.commands is None:
-                return _decision(rule, facts.call, "")
+                return _allowed_by(rule, facts)
             coverage = coverage or _Coverage(facts)
             if coverage.complete_with(rule):
-                return _decision(coverage.first or rule, facts.call, "")
+                return _allowed_by(coverage.first or rule, facts)
         except (EvaluationError, LimitReached, TooComplex) as problem:
             error = error or problem
     if error is not None:
@@ -154,11 +153,9 @@ def _allowed(rules: EffectRules, facts: Facts) -> Decision | None:
     return None
 
 
-def _unless_it_signs(decision: Decision | None, level: Level) -> Decision | None:
-    """What signs asks a person, whatever allows it (gateway contract)."""
-    if decision is None or level is not Level.SIGN:
-        return decision
-    return decision._replace(effect=Effect.ASK, reason=SIGNING_ASKS)
+def _allowed_by(rule: Rule, facts: Facts) -> Decision:
+    """The rule's allow; a tool that signs asks a person, whatever allows it (gateway contract)."""
+    return rule.signing if facts.level is Level.SIGN else _decision(rule, facts.call, "")
 
 
 class _Coverage:
@@ -221,12 +218,23 @@ def decide_by_ref(
     policy = find(call.policy_ref)
     if policy is None:
         reason = f"Policy {call.policy_ref} not found"
-        return Decision(Effect.DENY, POLICY_NOT_FOUND, reason, "", call.policy_ref)
+        digest = DENIAL_DIGESTS[POLICY_NOT_FOUND]
+        return Decision(
+            Effect.DENY, POLICY_NOT_FOUND, reason, "", call.policy_ref, rule_digest=digest
+        )
     return decide(policy, call, level=level, parse_shell=parse_shell)
 
 
 def _refusal(policy: Policy, rule_id: str, reason: str, detail: str = "") -> Decision:
-    return Decision(Effect.DENY, rule_id, reason, policy.version, policy.name, detail)
+    return Decision(
+        Effect.DENY,
+        rule_id,
+        reason,
+        policy.version,
+        policy.name,
+        detail,
+        DENIAL_DIGESTS[rule_id],
+    )
 
 
 def _decision(rule: Rule, call: ToolRequest, detail: str) -> Decision:
@@ -234,7 +242,15 @@ def _decision(rule: Rule, call: ToolRequest, detail: str) -> Decision:
     if not detail and not rule.per_tool:
         return made
     reason = made.reason.replace("{tool}", call.tool) if rule.per_tool else made.reason
-    return Decision(made.effect, made.rule_id, reason, made.policy_version, made.policy_ref, detail)
+    return Decision(
+        made.effect,
+        made.rule_id,
+        reason,
+        made.policy_version,
+        made.policy_ref,
+        detail,
+        made.rule_digest,
+    )
 
 
 def spell(command: Command) -> str:

@@ -7,7 +7,16 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import ToolRequest
 from toolgate.policy.decide import decide, has_known_env, spell
 from toolgate.policy.inputs import EvaluationError, Facts, LimitReached
-from toolgate.policy.model import YES, Answer, Decision, Effect, Policy, Rule, in_order
+from toolgate.policy.model import (
+    YES,
+    Answer,
+    Decision,
+    Effect,
+    Policy,
+    Rule,
+    in_order,
+    rules_name,
+)
 from toolgate.policy.shell import ParseShell, TooComplex
 
 SPELLED: Final = 200  # characters of a command
@@ -31,7 +40,7 @@ def explain(
     policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell
 ) -> Explanation:
     """The decision with a trace of every rule that names the tool."""
-    candidates = policy.candidates(call.tool)
+    candidates = policy.candidates(rules_name(call))
     facts = Facts(call, level=level, parse_shell=parse_shell)
     traces = [
         _trace(rule, facts)

@@ -9,21 +9,24 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
 from toolgate.core.directories import sync_directory
-from toolgate.core.errors import Conflict, Refused
+from toolgate.core.errors import Conflict, Refused, ToolgateError
 from toolgate.core.tools import JsonValue
+from toolgate.journal.journal import Operation
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.lint import run_tests
 from toolgate.policy.model import ACTIVE_POLICY, InvalidPolicy, Policy
+from toolgate.policy.records import PolicyRecords
 from toolgate.policy.shell import ParseShell
+
+T = TypeVar("T")
 
 MAX_BYTES: Final = 1_048_576
 MAX_NODES: Final = 200_000
@@ -122,51 +125,77 @@ def default_policy_text() -> str:
     return resources.files("toolgate.policy").joinpath("default_policy.yaml").read_text("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
-    """What a look at the file brought: another version in force, or an error and the old one."""
-
-    version: str
-    previous: str
-    error: str = ""
-
-
-def _ignore(_: PolicyChange) -> None:
-    """For an owner that does not want to hear of changes."""
-
-
-async def _unnoted(_: Policy) -> None:
-    """For a change of which nothing is to be written first."""
+def _nothing_more(_: Policy) -> Sequence[Operation]:
+    return ()
 
 
 class PolicyFile:
-    """The policy in force, and those that have a name of their own.
+    """The policy in force, kept in a file, and those that have a name of their own.
 
-    Without a path it is the shipped default, which never changes.
+    A policy comes into force by a commit of its row, then a swap in memory: `current` and
+    `row_version` always belong together. Without a file it is the shipped default.
     """
 
     def __init__(
         self,
         path: Path | None,
         *,
+        text: str,
+        policy: Policy,
+        row_version: int,
         parse_shell: ParseShell,
-        named: Mapping[str, Policy] | None = None,
-        changed: Callable[[PolicyChange], None] = _ignore,
-        keep_at: Path | None = None,
+        records: PolicyRecords,
+        named: Mapping[str, Policy],
+        keep_at: Path | None,
     ) -> None:
-        """`keep_at` is where a text that replaces the shipped one is put, and found again."""
-        kept = keep_at is not None and keep_at.exists()
-        self._path = path if path is not None or not kept else keep_at
+        """Use `open`: it reads the file and puts the policy on record."""
+        self._path = path
         self._keep_at = keep_at
         self._parse_shell = parse_shell
-        self._named = dict(named or {})
-        self._changed = changed
+        self._records = records
+        self._named = dict(named)
         self._seen: object = None  # what the file was when last read
         self._looked_at: object = None
-        self._digest = ""
+        self._digest = _digest(text.encode())
         self._lock = asyncio.Lock()
-        self.error = ""  # what is wrong with the file as it is now; empty: it is in force
-        self.text, self.current = self._load()
+        self.text = text
+        self.current = policy
+        self.row_version = row_version  # of the row in `policy_on_record` that names `current`
+        self.error = ""  # why the file as it is now is not in force; empty: it is
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | None,
+        *,
+        parse_shell: ParseShell,
+        records: PolicyRecords,
+        named: Mapping[str, Policy] | None = None,
+        keep_at: Path | None = None,
+    ) -> "PolicyFile":
+        """Read the file and put it on record, whatever the journal says: the file wins.
+
+        `keep_at` is where `replace` puts a text if there is no `path`, and where it is found again.
+        Raises OSError, UnicodeDecodeError, InvalidPolicy, Unavailable.
+        """
+
+        def load() -> tuple[Path | None, str, Policy]:
+            kept = keep_at is not None and keep_at.exists()
+            found = keep_at if path is None and kept else path
+            text = default_policy_text() if found is None else _read(found).decode("utf-8")
+            return found, text, load_policy(text, parse_shell=parse_shell)
+
+        found, text, policy = await asyncio.to_thread(load)
+        return cls(
+            found,
+            text=text,
+            policy=policy,
+            row_version=await records.commit(policy),
+            parse_shell=parse_shell,
+            records=records,
+            named=named or {},
+            keep_at=keep_at,
+        )
 
     def find(self, ref: str) -> Policy | None:
         """The policy that a `policy_ref` names."""
@@ -193,7 +222,13 @@ class PolicyFile:
         self._looked_at = found
 
     async def refresh(self) -> bool:
-        """Look at the file now; whether another version is in force."""
+        """Look at the file now; return whether another version came into force.
+
+        A file that cannot be put on record is shown as an error, and tried again at the next look.
+        """
+        return await _to_its_end(self._refresh())
+
+    async def _refresh(self) -> bool:
         async with self._lock:
             previous = self.current.version
             try:
@@ -201,23 +236,32 @@ class PolicyFile:
             except (OSError, UnicodeDecodeError, InvalidPolicy) as bad:
                 if isinstance(bad, OSError):
                     self._seen = None  # it may come back just as it was
-                if str(bad) != self.error:
-                    self.error = str(bad)
-                    log.warning("policy_refused version=%s error=%s", previous, self.error)
-                    self._changed(PolicyChange(previous, previous, self.error))
+                self._show_error(str(bad))
                 return False
             if found is not None:
-                self._activate(*found)
+                try:
+                    await self._activate(*found)
+                except ToolgateError as failed:
+                    self._show_error(f"The policy cannot be put on record: {failed}")
             return self.current.version != previous
 
     async def replace(
-        self, text: str, *, over: str = "", first: Callable[[Policy], Awaitable[None]] = _unnoted
+        self,
+        text: str,
+        *,
+        over: str = "",
+        also: Callable[[Policy], Sequence[Operation]] = _nothing_more,
     ) -> Policy:
         """Put another text in the file and in force; `over` is the version that it must replace.
 
-        `first` is awaited when nothing stands in the way any more. Raises InvalidPolicy, Conflict,
-        Refused, what `first` raises, and then changes nothing.
+        The operations of `also` go into the commit that activates it. Raises InvalidPolicy,
+        Conflict, Refused, Unavailable, and then changes nothing.
         """
+        return await _to_its_end(self._replace(text, over=over, also=also))
+
+    async def _replace(
+        self, text: str, *, over: str, also: Callable[[Policy], Sequence[Operation]]
+    ) -> Policy:
         path = self._path or self._keep_at
         if path is None:
             raise InvalidPolicy(ACTIVE_POLICY, ["there is no policy file: set POLICY_FILE"])
@@ -225,34 +269,55 @@ class PolicyFile:
             if over and over != self.current.version:
                 raise Conflict("the policy was changed meanwhile; look at it again")
             policy = await asyncio.to_thread(self._compile, text)
+            # The text is on disk beside the file before the commit, so that little can fail after
+            # it. The commit comes before the file: `also` says who changed the policy, and no
+            # policy may come into force without that. A kill between the two leaves the old file:
+            # the next start puts that on record again, and nobody was told that it was replaced.
             try:
                 beside = await asyncio.to_thread(_write_beside, path.resolve(), text)
-                try:
-                    await first(policy)
-                    await asyncio.to_thread(_put, beside, path.resolve())
-                finally:
-                    beside.unlink(missing_ok=True)
             except OSError as failed:
-                raise Refused(f"{path} cannot be written: {failed.strerror}") from failed
+                raise _unwritten(path, failed) from failed
+            before = self.text, self.current
+            try:
+                await self._activate(text, policy, also=also(policy))
+                await asyncio.to_thread(_put, beside, path.resolve())
+            except OSError as failed:
+                await self._take_back(*before)
+                raise _unwritten(path, failed) from failed
+            finally:
+                beside.unlink(missing_ok=True)
             self._path = path
             self._seen, self._digest = None, _digest(text.encode())
-            self._activate(text, policy)
             return policy
 
-    def _activate(self, text: str, policy: Policy) -> None:
+    async def _activate(self, text: str, policy: Policy, *, also: Sequence[Operation] = ()) -> None:
+        """Commit the policy, then make it current, without an await between the two."""
         previous, had_error = self.current.version, bool(self.error)
-        self.text, self.current, self.error = text, policy, ""
+        try:
+            row_version = await self._records.commit(policy, also=also)
+        except BaseException:
+            self._forget_file()  # the commit may have been made: the next look settles it
+            raise
+        self.text, self.current, self.row_version, self.error = text, policy, row_version, ""
         if policy.version != previous or had_error:
             log.info("policy_active version=%s previous=%s", policy.version, previous)
-            self._changed(PolicyChange(policy.version, previous))
 
-    def _load(self) -> tuple[str, Policy]:
-        if self._path is None:
-            text = default_policy_text()
-            return text, self._compile(text)
-        found = self._read_if_changed()
-        assert found is not None  # nothing has been seen before
-        return found
+    async def _take_back(self, text: str, policy: Policy) -> None:
+        """Activate the former policy, because the file could not be replaced."""
+        try:
+            await self._activate(text, policy)
+        except ToolgateError as failed:
+            self._show_error(f"The policy cannot be put on record: {failed}")
+        self._forget_file()
+
+    def _forget_file(self) -> None:
+        """Have the next look read the file, and put it in force and on record if it is not."""
+        self._seen, self._digest = None, ""
+
+    def _show_error(self, error: str) -> None:
+        if error != self.error:
+            self.error = error
+            log.warning("policy_refused version=%s error=%s", self.current.version, error)
 
     def _stamp(self) -> object:
         try:
@@ -261,15 +326,10 @@ class PolicyFile:
             return None
 
     def _read_if_changed(self) -> tuple[str, Policy] | None:
-        if self._path is None:
+        seen = None if self._path is None else _identity(self._path.stat())
+        if seen == self._seen and self._digest:
             return None
-        status = self._path.stat()
-        seen = _identity(status)
-        if seen == self._seen:
-            return None
-        if status.st_size > MAX_BYTES:
-            raise InvalidPolicy(ACTIVE_POLICY, [f"the file is larger than {MAX_BYTES} bytes"])
-        content = self._path.read_bytes()
+        content = default_policy_text().encode() if self._path is None else _read(self._path)
         self._seen = seen
         digest = _digest(content)
         if digest == self._digest and not self.error:
@@ -280,6 +340,21 @@ class PolicyFile:
 
     def _compile(self, text: str) -> Policy:
         return load_policy(text, parse_shell=self._parse_shell)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work even if the caller is cancelled: memory must follow a commit that was made."""
+    return await asyncio.shield(asyncio.ensure_future(work))
+
+
+def _unwritten(path: Path, failed: OSError) -> Refused:
+    return Refused(f"{path} cannot be written: {failed.strerror}")
+
+
+def _read(path: Path) -> bytes:
+    if path.stat().st_size > MAX_BYTES:
+        raise InvalidPolicy(ACTIVE_POLICY, [f"the file is larger than {MAX_BYTES} bytes"])
+    return path.read_bytes()
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

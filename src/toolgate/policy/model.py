@@ -3,6 +3,8 @@
 Built by `compile.py`, read by `decide.py`; nothing here reads a file or knows YAML.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -19,6 +21,19 @@ from toolgate.policy.shell import Argv, Command
 EGRESS: Final = "sandbox.egress"  # a connection out of a sandbox, to the policy a tool as others
 HTTP_FETCH: Final = "http.fetch"  # an allow list names its hosts (executor contract)
 ACTIVE_POLICY: Final = "policy.default"  # the ref of the policy in force (executor contract)
+BROWSER: Final = "browser."
+RUN_TEMPLATE: Final = "browser.run_task_template"
+_NO_TEMPLATES: Final = frozenset(  # the other browser tools of the browser contract
+    BROWSER + name
+    for name in (
+        "list_task_templates",
+        "get_task_run",
+        "list_task_runs",
+        "cancel_task_run",
+        "get_artifact",
+        "get_runtime_profile",
+    )
+)
 
 DEFAULT_DENY: Final = "default_deny"
 EVALUATION_ERROR: Final = "evaluation_error"
@@ -28,6 +43,8 @@ HOSTNAME_CHECK: Final = "http_fetch_hostname_check"
 URL_VALIDATION: Final = "http_fetch_url_validation"
 ALLOWLIST_MATCH: Final = "tool_allowlist_match"
 DEFAULT_ALLOW: Final = "default_allow"
+REQUEST_ID_CONFLICT: Final = "request_id_conflict"
+SIGNING_ASKS: Final = "What signs needs a person"  # the reason (gateway contract)
 RESERVED_IDS: Final = frozenset(
     {
         DEFAULT_DENY,
@@ -38,7 +55,7 @@ RESERVED_IDS: Final = frozenset(
         URL_VALIDATION,
         ALLOWLIST_MATCH,
         DEFAULT_ALLOW,
-        "request_id_conflict",
+        REQUEST_ID_CONFLICT,
     }
 )
 
@@ -82,6 +99,21 @@ class Decision(NamedTuple):
     policy_version: str
     policy_ref: str
     detail: str = ""  # the part of the call that decided, or why no rule allowed it
+    rule_digest: str = ""  # of the rule that decided; empty in journals of 0.1.0
+
+
+def digest_of(meaning: object) -> str:
+    """The first 128 bits of the SHA-256 of a rule's meaning, given as JSON values."""
+    form = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(form.encode()).hexdigest()[:32]
+
+
+def fixed_digest(rule_id: str, effect: Effect) -> str:
+    """The digest of a rule that no policy file spells: its id and effect are all of it."""
+    return digest_of({"id": rule_id, "effect": effect.value})
+
+
+DENIAL_DIGESTS: Final = {rule_id: fixed_digest(rule_id, Effect.DENY) for rule_id in RESERVED_IDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +138,7 @@ class Rule:
     commands: "CommandRule | None"
     host_keys: tuple[str, ...] | None  # None: not about hosts, or about nearly all of them
     decision: Decision
+    signing: Decision  # instead of `decision`, where the tool's level is sign
     otherwise: bool = False  # an ask for what no allow matches
     per_tool: bool = False  # the reason names the tool
     env_names: frozenset[str] = frozenset()  # the variables it speaks of
@@ -199,11 +232,22 @@ class Policy:
                     self._by_tool.setdefault(tool, []).append(rule)
 
     def candidates(self, tool: str) -> Candidates:
-        """The rules that name this tool; worked out once per tool."""
+        """The rules that name this tool; worked out once per tool.
+
+        A rule that names `browser.run_task_template` also names every template.
+        """
         found = self._remembered.get(tool)
         if found is None:
-            rules = {rule.position: rule for rule in self._by_tool.get(tool, ())}
-            rules.update({rule.position: rule for glob, rule in self._globs if glob.matches(tool)})
+            is_template = tool.startswith(BROWSER) and tool not in _NO_TEMPLATES
+            names = {tool, RUN_TEMPLATE} if is_template else {tool}
+            rules = {rule.position: rule for name in names for rule in self._by_tool.get(name, ())}
+            rules.update(
+                {
+                    rule.position: rule
+                    for glob, rule in self._globs
+                    if any(glob.matches(name) for name in names)
+                }
+            )
             ordered = [rules[position] for position in sorted(rules)]
             found = Candidates(
                 deny=_effect_rules(rule for rule in ordered if rule.effect is Effect.DENY),
@@ -219,6 +263,13 @@ class Policy:
                 self._remembered.clear()
             self._remembered[tool] = found
         return found
+
+
+def rules_name(call: ToolRequest) -> str:
+    """The tool's name to find rules by: a template's own, whichever tool is called to run it."""
+    template = call.args.get("templateId") if call.tool == RUN_TEMPLATE else None
+    name = f"{BROWSER}{template}"
+    return name if isinstance(template, str) and name not in _NO_TEMPLATES else call.tool
 
 
 def _effect_rules(rules: Iterable[Rule]) -> EffectRules:

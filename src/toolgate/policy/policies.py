@@ -13,11 +13,24 @@ from toolgate.policy.shell import ParseShell
 LevelOf = Callable[[ToolRequest], Level]
 
 
+def _no_row() -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     find: FindPolicy
     parse_shell: ParseShell
     level_of: LevelOf
+    read_row_version: Callable[[], int] = _no_row  # 0: the policy in force is not in the journal
+
+    @property
+    def row_version(self) -> int:
+        """The version of the journal's row of the policy in force (`policy_on_record`).
+
+        Read it before the first await after `decide`, then it belongs to that decision's policy.
+        """
+        return self.read_row_version()
 
     def decide(self, request: ToolRequest, *, level: Level | None = None) -> Decision:
         """Never raises: what cannot be decided is denied. `level` is the tool's, where known."""

@@ -1,79 +1,40 @@
-"""Which policy was in force from when on: a record and a row of the audit for each change.
+"""The activation of a policy in the journal: one row, an evidence record and an audit row per change.
 
-However it came about: through a door, by an edit of the file, or while nothing ran.
+The row's version changes with each activation, so a commit that checks it is refused if another
+policy came into force since its call was decided.
 """
 
-import asyncio
-import contextlib
-import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from toolgate.core.errors import ToolgateError
 from toolgate.evidence.audit import AuditEntry, AuditLog
 from toolgate.evidence.evidence import Evidence
-from toolgate.journal.journal import Journal, Put
+from toolgate.journal.journal import Journal, Operation, Put
 from toolgate.policy.model import ACTIVE_POLICY, Policy
 
-log = logging.getLogger(__name__)
-
-COLLECTION: Final = "policy_on_record"  # one row: the version that the last record tells of
+COLLECTION: Final = "policy_on_record"  # one row, ACTIVE_POLICY: the version of the policy in force
 ACTION: Final = "policy.active"
-RETRY_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
 class PolicyRecords:
-    def __init__(
-        self,
-        journal: Journal,
-        evidence: Evidence,
-        audit: AuditLog,
-        *,
-        current: Callable[[], Policy],
-    ) -> None:
-        self._journal = journal
-        self._evidence = evidence
-        self._audit = audit
-        self._current = current
-        self._changed = asyncio.Event()
-        self._unwritten: deque[Policy] = deque()  # while one is written, others may come and go
+    journal: Journal
+    evidence: Evidence
+    audit: AuditLog
 
-    def changed(self, _: object) -> None:
-        """Another policy may be in force."""
-        self._unwritten.append(self._current())
-        self._changed.set()
+    async def commit(self, policy: Policy, *, also: Sequence[Operation] = ()) -> int:
+        """Put the policy on record if it is not; return the version of its row.
 
-    async def keep(self) -> None:
-        """Write each change down, for ever."""
-        retry_after: float | None = None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(retry_after):
-                    await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self.note()
-                retry_after = None
-            except ToolgateError as failed:
-                log.warning("policy_not_recorded error=%s", failed)
-                retry_after = RETRY_S
-            except Exception:  # or no later change would be on record either
-                log.exception("policy_not_recorded")
-                retry_after = RETRY_S
-
-    async def note(self) -> None:
-        """Put the policy in force on record, and those before it, where the last is of another."""
-        self._unwritten.append(self._current())
-        while self._unwritten:
-            await self._note(self._unwritten[0])
-            self._unwritten.popleft()
-
-    async def _note(self, policy: Policy) -> None:
-        row = await self._journal.get(COLLECTION, ACTIVE_POLICY)
-        previous = "" if row is None else row.value.decode()
+        `also` goes into the same commit. Raises Conflict, Unavailable. Reads the row every time: a
+        commit that failed or was cancelled may have been made all the same.
+        """
+        row = await self.journal.get(COLLECTION, ACTIVE_POLICY)
+        previous, version = ("", 0) if row is None else (row.value.decode(), row.version)
         if policy.version == previous:
-            return
+            if also:
+                await self.journal.commit(*also)
+            return version
         entry = AuditEntry(
             action=ACTION,
             actor="system",
@@ -81,16 +42,12 @@ class PolicyRecords:
             resource_id=policy.name,
             metadata={"version": policy.version, "previous": previous},
         )
-        await self._evidence.record(
-            "policy",
-            {"policy": policy.name, "version": policy.version, "previous": previous},
-            with_operations=[
-                Put(
-                    COLLECTION,
-                    ACTIVE_POLICY,
-                    policy.version.encode(),
-                    expected=0 if row is None else row.version,
-                ),
-                *self._audit.prepare(entry),
-            ],
+        await self.journal.commit(
+            Put(COLLECTION, ACTIVE_POLICY, policy.version.encode(), expected=version),
+            *self.evidence.prepare(
+                "policy", {"policy": policy.name, "version": policy.version, "previous": previous}
+            ),
+            *self.audit.prepare(entry),
+            *also,
         )
+        return version + 1

@@ -10,19 +10,21 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from toolgate.core.enums import CallStatus, Outcome, RunStatus
-from toolgate.core.errors import Conflict, Fenced, NotFound, Refused, ToolgateError
+from toolgate.contracts.wire import to_iso_ms
+from toolgate.core.enums import CallStatus, RunStatus
+from toolgate.core.errors import Conflict, Fenced, NotFound, ToolgateError
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
-from toolgate.journal.journal import Append, Fence, Journal, Put
+from toolgate.journal.journal import Append, Fence, Journal, Operation, Put
 from toolgate.runs import deliveries, records
 from toolgate.runs.agents import agent as agents
 from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
 from toolgate.runs.calls import CallState
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
-from toolgate.runs.runs import OUTPUT_LIMIT, Runs
+from toolgate.runs.runs import FINAL_EPOCH, OUTPUT_LIMIT, Change, Runs
 from toolgate.runs.state import Begin, EndTurn, MoveCall, PastTurn, PlannedCall, RunState
-from toolgate.tools import gate as pipeline
+from toolgate.tools.outcomes import Allowed, Begun, Denied, Pending
+from toolgate.tools.updates import Piece, Updates
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,6 @@ REFUSALS: Final = {
     "rejected": CallStatus.REJECTED,
     "approval_timeout": CallStatus.TIMEOUT,
 }
-UNDECIDED: Final = "undecided"  # the rule of a call that could not be decided on
 DECISIONS: Final = {"rejected": "reject", "approval_timeout": "expired"}
 ATTEMPTS: Final = 10  # how often a step is taken anew when someone else moved the run first
 
@@ -247,7 +248,7 @@ class Advance:
             else []
         )
         caller = caller_of(state)
-        here = self.runs.pipeline.visible_tools(caller)
+        here = self.runs.gate.visible_tools(caller)
         taken = {tool.name for tool in here}  # a device's tool of that name would never be called
         of_devices = await self.session_tools.of(state.session_id)
         offered = [*here, *(tool for tool in of_devices if tool.name not in taken)]
@@ -312,105 +313,150 @@ class Advance:
             step_id=call.call_id,
         )
         is_client = call.client or await self._is_client(state, call.tool)
-        answer = await self._ask(state, call, request, is_client=is_client)
-        match answer:
-            case pipeline.Pending():
-                return await self._wait_for_person(state, call, answer, is_client=is_client)
-            case pipeline.Denied():
-                await self._refuse(state.run_id, call, answer)
-            case pipeline.Ran() if is_client:
-                await self._send_to_device(state, call)
-            case pipeline.Ran(output):
-                await self._end(state, call, output)
-            case _:
-                assert_never(answer)
-        return True
-
-    async def _ask(
-        self, state: RunState, call: CallState, request: ToolRequest, *, is_client: bool
-    ) -> pipeline.Answer:
-        async def started() -> None:
-            running = MoveCall(
-                call.call_id,
-                CallStatus.RUNNING,
-                through=_up_to(call, CallStatus.DISPATCHED),
-            )
-            try:
-                await self.runs.apply(state.run_id, running, told=self._released(state, call))
-            except Conflict as late:
-                raise Refused(str(late)) from late  # the run has ended: the tool must not run
-
         try:
-            if is_client:
-                return await self.runs.pipeline.check(request)
-            running = call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING)
-            if running:  # from before an interruption: the pipeline knows what came of it
-                return await self.runs.pipeline.run(request)
-            return await self.runs.pipeline.run(request, started=started)
+            outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:
             raise
-        except ToolgateError as failed:
-            log.warning("tool_unavailable call_id=%s error=%s", call.call_id, failed)
-            if is_client:  # nobody has let it go to a device
-                return pipeline.Denied("blocked", UNDECIDED, str(failed))
-            outcome = Outcome.MAY_HAVE_EXECUTED
-            return pipeline.Ran(ToolOutput(1, stderr=str(failed), outcome=outcome))
+        except ToolgateError as failed:  # nothing was decided, and nothing ran
+            log.warning("call_undecided call_id=%s error=%s", call.call_id, failed)
+            await self._undecided(state.run_id, call.call_id, str(failed), is_client=is_client)
+            return True
+        if isinstance(outcome, Pending):
+            return not (outcome.known and call.status is CallStatus.WAITING_APPROVAL)
+        if not isinstance(outcome, Denied) and not is_client:
+            output = await self._run_tool(state, call.call_id, outcome)
+            await self._finish(state.run_id, call.call_id, outcome, output)
+        return True
 
-    async def _send_to_device(self, state: RunState, call: CallState) -> None:
-        to_device = MoveCall(
-            call.call_id,
-            CallStatus.DISPATCHED,
-            client=True,
-            deadline=self.runs.clock.now_ms() + self.runs.limits.tool_ms,
-            through=_up_to(call, CallStatus.POLICY_CHECKED),
-        )
-        await self.runs.apply(state.run_id, to_device, told=self._released(state, call))
+    async def _run_tool(self, state: RunState, call_id: str, allowed: Allowed) -> ToolOutput:
+        """Run a call; its updates are in the session's stream before its end is."""
+        run_id, journal = state.run_id, self.runs.journal
+        fence = records.fence_name(run_id)
+        epoch: int | None = None
 
-    async def _end(self, state: RunState, call: CallState, output: ToolOutput) -> None:
-        """What came of a tool that ran here; a known answer may come without a start of ours."""
-        call = (await self.runs.state(state.run_id)).call(call.call_id)
-        through = () if call.status is CallStatus.RUNNING else _up_to(call, CallStatus.DISPATCHED)
-        told = self._released(state, call)
-        await self.runs.apply(
-            state.run_id,
-            MoveCall(
-                call.call_id,
+        async def write(pieces: Sequence[Piece]) -> None:
+            nonlocal epoch
+            if epoch is None:
+                epoch = await journal.epoch(fence)
+            if epoch == FINAL_EPOCH:
+                return
+            told = [
+                deliveries.tool_update(run_id, call_id, piece.text, at=to_iso_ms(piece.at))
+                for piece in pieces
+            ]
+            # The fence refuses what comes after the run's end.
+            append = records.delivery_append(state.session_id, told)
+            await journal.commit(Fence(fence, epoch), append, durable=False)
+
+        updates = Updates(write, self.runs.clock)
+        try:
+            return await allowed.run(updates)
+        finally:
+            await updates.close()
+
+    async def _undecided(self, run_id: str, call_id: str, reason: str, *, is_client: bool) -> None:
+        """End a call that the gate could not decide on; the agent receives why."""
+        call = (await self.runs.state(run_id)).call(call_id)
+        to = CallStatus.BLOCKED if is_client else CallStatus.FAILED
+        last = CallStatus.POLICY_CHECKED if is_client else CallStatus.DISPATCHED
+        code = "blocked" if is_client else "tool_failed"
+        move = MoveCall(call_id, to, output=reason, error_code=code, through=_up_to(call, last))
+        await self.runs.apply(run_id, move)
+
+    async def _begin(self, run_id: str, request: ToolRequest, *, is_client: bool) -> Begun:
+        """Begin a call at the gate; the run's next state is in the same commit."""
+
+        async def commit(state: RunState) -> Begun:
+            call = state.call(request.request_id)
+            changes: list[Change] = []
+
+            def begun(outcome: Begun) -> Sequence[Operation]:
+                if _shows(call, outcome):  # it was interrupted, and is begun again
+                    return ()
+                change = self._begun(state, call, outcome, is_client=is_client)
+                changes[:] = [change]
+                return change.operations
+
+            outcome = await self.runs.gate.begin(request, also=begun, to_client=is_client)
+            if outcome.known and (operations := begun(outcome)):
+                await self.runs.journal.commit(*operations)  # the run did not know it yet
+            for change in changes:
+                self.runs.committed(change)
+            return outcome
+
+        return await self.runs.in_turn(run_id, commit)
+
+    def _begun(
+        self, state: RunState, call: CallState, outcome: Begun, *, is_client: bool
+    ) -> Change:
+        """The run's next state once a call has been decided; raises Conflict where it has ended."""
+        match outcome:
+            case Pending():
+                return self._waiting(state, call, outcome, is_client=is_client)
+            case Denied():
+                return self._refused(state, call, outcome)
+            case _ if is_client:
+                to_device = MoveCall(
+                    call.call_id,
+                    CallStatus.DISPATCHED,
+                    client=True,
+                    deadline=self.runs.clock.now_ms() + self.runs.limits.tool_ms,
+                    through=_up_to(call, CallStatus.POLICY_CHECKED),
+                )
+                return self.runs.change(state, to_device, told=self._released(state, call))
+            case _:
+                running = MoveCall(
+                    call.call_id, CallStatus.RUNNING, through=_up_to(call, CallStatus.DISPATCHED)
+                )
+                return self.runs.change(state, running, told=self._released(state, call))
+
+    async def _finish(
+        self, run_id: str, call_id: str, allowed: Allowed, output: ToolOutput
+    ) -> None:
+        """Finish a call that ran here; a run that has ended meanwhile is left as it is."""
+
+        async def commit(state: RunState) -> None:
+            call = state.call(call_id)
+            if state.ended or call.ended:
+                await allowed.finish(output)
+                return
+            ended = MoveCall(
+                call_id,
                 CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED,
                 output=_text(output)[:OUTPUT_LIMIT],
                 error_code="" if output.ok else "tool_failed",
-                through=through,
-            ),
-            told=told,
-        )
+            )
+            change = self.runs.change(state, ended)
+            await allowed.finish(output, also=change.operations)
+            self.runs.committed(change)
 
-    async def _wait_for_person(
-        self, state: RunState, call: CallState, answer: pipeline.Pending, *, is_client: bool
-    ) -> bool:
-        if call.status is CallStatus.WAITING_APPROVAL:
-            return False
+        await self.runs.in_turn(run_id, commit)
+
+    def _waiting(
+        self, state: RunState, call: CallState, pending: Pending, *, is_client: bool
+    ) -> Change:
         wait = MoveCall(
             call.call_id,
             CallStatus.WAITING_APPROVAL,
-            approval_id=answer.approval_id,
+            approval_id=pending.approval_id,
             client=is_client,
             through=_up_to(call, CallStatus.POLICY_CHECKED),
         )
         told = deliveries.approval_required(
             state.run_id,
-            approval_id=answer.approval_id,
+            approval_id=pending.approval_id,
             call_id=call.call_id,
             tool=call.tool,
-            summary=answer.summary,
-            reason=answer.reason,
-            due=answer.expires_at,
+            summary=pending.summary,
+            reason=pending.reason,
+            due=pending.expires_at,
         )
         line = records.ApprovalLine(state.run_id, state.session_id, call.call_id, told.members)
-        row = Put(records.RUN_APPROVALS, answer.approval_id, records.encode(line))
-        await self.runs.apply(state.run_id, wait, told=[told], besides=[row])
-        return True
+        row = Put(records.RUN_APPROVALS, pending.approval_id, records.encode(line), expected=0)
+        return self.runs.change(state, wait, told=[told], besides=[row])
 
-    async def _refuse(self, run_id: str, call: CallState, answer: pipeline.Denied) -> None:
-        status = REFUSALS[answer.code]
+    def _refused(self, state: RunState, call: CallState, denied: Denied) -> Change:
+        status = REFUSALS.get(denied.code, CallStatus.BLOCKED)
         waited = call.status is CallStatus.WAITING_APPROVAL
         if call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING):
             status = CallStatus.FAILED  # let through before an interruption, and refused after it
@@ -419,13 +465,13 @@ class Advance:
         refused = MoveCall(
             call.call_id,
             status,
-            output=answer.reason,
-            error_code=answer.code,
+            output=denied.text,
+            error_code=denied.code,
             through=_up_to(call, CallStatus.POLICY_CHECKED),
         )
-        decision = {"approval_id": call.approval_id, "decision": DECISIONS.get(answer.code, "")}
-        told = [deliveries.state(run_id, RunStatus.RUNNING, decision)] if waited else []
-        await self.runs.apply(run_id, refused, told=told)
+        decision = {"approval_id": call.approval_id, "decision": DECISIONS.get(denied.code, "")}
+        told = [deliveries.state(state.run_id, RunStatus.RUNNING, decision)] if waited else []
+        return self.runs.change(state, refused, told=told)
 
     def _released(self, state: RunState, call: CallState) -> list[deliveries.Delivery]:
         """An approval that let a call through shows as a state (ingress contract)."""
@@ -435,12 +481,23 @@ class Advance:
 
     async def _is_client(self, state: RunState, tool: str) -> bool:
         """A tool of the session's devices, unless this installation has one of that name."""
-        here = self.runs.pipeline.visible_tools(caller_of(state))
+        here = self.runs.gate.visible_tools(caller_of(state))
         if any(offered.name == tool for offered in here):
             return False
         return any(
             offered.name == tool for offered in await self.session_tools.of(state.session_id)
         )
+
+
+def _shows(call: CallState, outcome: Begun) -> bool:
+    """Whether the run's state has this outcome of the call already."""
+    match outcome:
+        case Pending():
+            return call.status is CallStatus.WAITING_APPROVAL
+        case Denied():
+            return call.ended
+        case _:
+            return call.ended or call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING)
 
 
 def _up_to(call: CallState, status: CallStatus) -> tuple[CallStatus, ...]:

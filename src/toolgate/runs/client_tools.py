@@ -11,6 +11,7 @@ from toolgate.core.enums import Level
 from toolgate.core.errors import Conflict
 from toolgate.core.tools import Tool
 from toolgate.journal.journal import Delete, Journal, Put
+from toolgate.journal.rows import store
 from toolgate.runs import records
 from toolgate.runs.retention import Sweep
 
@@ -52,7 +53,7 @@ class SessionTools:
             for tool in tools
         ]
         row = msgspec.json.encode(_Lines(lines))
-        await self.journal.commit(Put(SESSION_TOOLS, session_id, row))
+        await store(self.journal, SESSION_TOOLS, session_id, row)
 
     async def of(self, session_id: str) -> list[Tool]:
         row = await self.journal.get(SESSION_TOOLS, session_id)

@@ -6,6 +6,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.runs.calls import CallState
 from toolgate.runs.state import CallMoved, Fact, RunEnded, RunStarted, RunState
@@ -21,6 +23,27 @@ ENDS: Final = frozenset({ERROR, DONE})
 # Of an event as another process says it: no members of a delivery, and given anew at the door.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
 RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
+
+
+class _UpdateDetail(msgspec.Struct, forbid_unknown_fields=True):
+    tool_call_id: str
+    delta: str
+    at: str
+
+
+class ToolUpdate(msgspec.Struct, forbid_unknown_fields=True):
+    """The members of a `state` that brings output of a running tool call."""
+
+    run_id: str
+    state: str
+    detail: _UpdateDetail
+
+    @property
+    def call_id(self) -> str:
+        return self.detail.tool_call_id
+
+
+_decode_update: Final = msgspec.json.Decoder(ToolUpdate).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +73,30 @@ def delta(run_id: str, text: str) -> Delivery:
 
 def state(run_id: str, name: str, detail: dict[str, Any] | None = None) -> Delivery:
     return Delivery(STATE, run_id, {"run_id": run_id, "state": name, "detail": detail or {}})
+
+
+def tool_update(run_id: str, call_id: str, text: str, *, at: str) -> Delivery:
+    """Output of a call that runs: like a delta it may be joined with the next, and is never cut."""
+    return state(run_id, RunStatus.RUNNING, {"tool_call_id": call_id, "delta": text, "at": at})
+
+
+def read_update(state_members: bytes) -> ToolUpdate | None:
+    """The update that a `state` event brings; None where it brings none."""
+    try:
+        return _decode_update(state_members)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def is_passing(delivery: Delivery) -> bool:
+    """Whether this is a delta or a tool's update: committed without waiting for the disk."""
+    if delivery.type != STATE:
+        return delivery.type == DELTA
+    try:
+        msgspec.convert(delivery.members, ToolUpdate)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def tool_request(run: RunState, call: CallState) -> Delivery:

@@ -97,8 +97,8 @@ class Retention:
         if await self._is_remembered(owner, before):
             later = records.ended_key(self.clock.now_ms(), owner.run_id)
             await self.journal.commit(
-                Delete(row.collection, row.key),
-                Put(row.collection, later, row.value),
+                Delete(row.collection, row.key, expected=row.version),
+                Put(row.collection, later, row.value, expected=0),
                 durable=False,
             )
             return 0
@@ -119,7 +119,9 @@ class Retention:
             await self.journal.commit(*gone, durable=False)
         await self.journal.forget(stream, through=head.last)
         # Last, so that what a killed process left half done is found again.
-        await self.journal.commit(Delete(row.collection, row.key), durable=False)
+        await self.journal.commit(
+            Delete(row.collection, row.key, expected=row.version), durable=False
+        )
         return head.last - head.first + 1
 
     async def _is_remembered(self, owner: Owner, before: int) -> bool:

@@ -6,10 +6,10 @@ at, and decided anew where someone else was first.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from toolgate.core.clock import Clock
@@ -19,16 +19,26 @@ from toolgate.core.ids import NewId
 from toolgate.core.tools import JsonValue, Tool, ToolOutput
 from toolgate.journal.bus import Bus, Subscription
 from toolgate.journal.dispatcher import Dispatcher
-from toolgate.journal.journal import Append, Delete, Event, Fence, Journal, Operation, Put, Row
+from toolgate.journal.journal import (
+    Append,
+    Delete,
+    Event,
+    Fence,
+    Journal,
+    Operation,
+    Overwrite,
+    Put,
+    Row,
+)
 from toolgate.runs import deliveries, records
 from toolgate.runs.agents.registry import Agents
 from toolgate.runs.calls import CallState
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
-from toolgate.runs.state import Command, End, Fact, MoveCall, RunStarted, RunState, decide, reduce
-from toolgate.tools import gate as pipeline
-from toolgate.tools.gate import ToolPipeline
+from toolgate.runs.state import Command, End, MoveCall, RunStarted, RunState, decide, reduce
+from toolgate.tools import outcomes
+from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +50,10 @@ REASON_LIMIT: Final = 8 * 1024  # characters of why a run failed, as its agent s
 CODE_LIMIT: Final = 128
 PAGE: Final = 50  # runs in a list, unless told otherwise
 PENDING: Final = "PENDING"
-SETTLED: Final = frozenset({pipeline.DECIDED, pipeline.EXPIRED})
+SETTLED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +65,20 @@ class Limits:
     agent_ms: int = 300_000
 
 
+class Change(NamedTuple):
+    """A run's next state, and what writes it."""
+
+    after: RunState
+    operations: Sequence[Operation]
+
+
 @dataclass(slots=True)
 class Runs:
     """All runs of this installation."""
 
     journal: Journal
     dispatcher: Dispatcher
-    pipeline: ToolPipeline
+    gate: ToolGate
     clock: Clock
     new_id: NewId
     agents: Agents
@@ -144,36 +164,56 @@ class Runs:
         *,
         told: Sequence[Delivery] = (),
         seen: RunState | None = None,
-        besides: Sequence[Operation] = (),
         durable: bool = True,
     ) -> RunState:
         """Decide a command on the run's state and commit what follows; Conflict where too late.
 
-        `told` is what the devices hear besides what the facts themselves say, and `besides` what
-        is committed with it.
+        `told` is what the devices receive besides what the facts themselves say.
         """
-        # One after the other: of many calls that move at once each would otherwise surprise the rest.
+
+        async def commit(state: RunState) -> RunState:
+            change = self.change(state, command, told=told)
+            await self.journal.commit(*change.operations, durable=durable)
+            self.committed(change)
+            return change.after
+
+        return await self.in_turn(run_id, commit, seen=seen)
+
+    async def in_turn(
+        self,
+        run_id: str,
+        commit: Callable[[RunState], Awaitable[T]],
+        *,
+        seen: RunState | None = None,
+    ) -> T:
+        """Commit a change of a run's state, again where another change was first.
+
+        One after the other: of many calls that move at once each would otherwise conflict with the
+        rest.
+        """
         async with self._moving.setdefault(run_id, asyncio.Lock()):
             state = seen if seen is not None else await self.state(run_id)
             while True:
-                facts = decide(state, command)
                 try:
-                    return await self._commit(state, facts, told, besides, durable=durable)
+                    return await commit(state)
                 except Fenced:
                     raise
                 except Conflict:
-                    state = await self.state(run_id)
+                    before, state = state, await self.state(run_id)
+                    if state.seq == before.seq:
+                        raise
 
-    async def _commit(
+    def change(
         self,
         state: RunState,
-        facts: Sequence[Fact],
-        told: Sequence[Delivery],
-        besides: Sequence[Operation],
+        command: Command,
         *,
-        durable: bool,
-    ) -> RunState:
+        told: Sequence[Delivery] = (),
+        besides: Sequence[Operation] = (),
+    ) -> "Change":
+        """What a command makes of the run's state, and the operations for it; raises Conflict."""
         run_id, before = state.run_id, state
+        facts = decide(state, command)
         heard: list[Delivery] = []
         operations: list[Operation] = [
             Append(
@@ -190,24 +230,26 @@ class Runs:
         if [*told, *heard]:
             operations.append(records.delivery_append(state.session_id, [*told, *heard]))
         if state.status is not before.status:
-            operations.append(Put(records.RUNS, run_id, records.run_line(state)))
+            operations.append(Overwrite(records.RUNS, run_id, records.run_line(state)))
             operations.extend(self._agent_time(before, state))
         if before.status is RunStatus.CREATED:  # what its start left for later
             key = records.session_key(state.session_id, run_id)
-            operations.append(Put(records.SESSION_RUNS, key, b"null"))
+            operations.append(Overwrite(records.SESSION_RUNS, key, b"null"))
         if state.ended:
             operations.extend(_end_rows(state))
-        await self.journal.commit(*operations, *besides, durable=durable)
-        for operation in operations:
-            if isinstance(operation, Put) and operation.due is not None:
-                self.dispatcher.wake_at(operation.due)
-        self._note(state)
-        return state
+        return Change(state, (*operations, *besides))
 
-    def _open_row(self, state: RunState, *, due: int | None) -> Put:
+    def committed(self, change: "Change") -> None:
+        """Note a change that is on disk."""
+        for operation in change.operations:
+            if isinstance(operation, Put | Overwrite) and operation.due is not None:
+                self.dispatcher.wake_at(operation.due)
+        self._note(change.after)
+
+    def _open_row(self, state: RunState, *, due: int | None) -> Overwrite:
         key = records.open_key(state.session_id, state.request_id, state.run_id)
         owner = records.Owner(state.run_id, state.session_id)
-        return Put(records.OPEN_RUNS, key, records.encode(owner), due=due)
+        return Overwrite(records.OPEN_RUNS, key, records.encode(owner), due=due)
 
     def _agent_time(self, before: RunState, after: RunState) -> list[Operation]:
         """A person's time is not the agent's: its clock stops, and starts anew when they have spoken."""
@@ -254,10 +296,20 @@ class Runs:
                 error_code=self._code(code),
             )
             came_of_it = _failed_on_device(message, started=taken)
-        evidence = await self.pipeline.conclude(call_id, came_of_it)
-        state = await self.apply(run_id, move, besides=evidence)
+        state = await self._finish_on_device(run_id, move, came_of_it)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)
+
+    async def _finish_on_device(self, run_id: str, move: MoveCall, output: ToolOutput) -> RunState:
+        """Finish a call that a device has run, in one commit with the run's next state."""
+
+        async def commit(state: RunState) -> RunState:
+            change = self.change(state, move)
+            await self.gate.finish_call(move.call_id, output, also=change.operations)
+            self.committed(change)
+            return change.after
+
+        return await self.in_turn(run_id, commit)
 
     async def find_call(self, call_id: str) -> tuple[CallState, RunState]:
         row = await self.journal.get(records.CALLS, call_id)
@@ -276,7 +328,7 @@ class Runs:
         reason: str,
         decided_by: str,
     ) -> None:
-        """A person's word; the pipeline keeps it, and the run that waits for it goes on.
+        """Record a person's answer; the run that waits for it goes on when the decision is announced.
 
         In a session it is its user's, who may be called what they like: also as the operator is.
         """
@@ -287,7 +339,7 @@ class Runs:
         if ended and await self.verdict(approval_id) == PENDING:  # nothing would come of it
             raise Conflict(f"run {line.run_id} has ended")
         try:
-            await self.pipeline.decide_approval(
+            await self.gate.decide_approval(
                 approval_id,
                 approve=approve,
                 decided_by=f"user:{decided_by}" if session_id else decided_by,
@@ -296,7 +348,6 @@ class Runs:
         except Conflict:  # someone else was first: all are told the same
             stands = await self.verdict(approval_id)
             raise Conflict(f"approval {approval_id} is {stands.lower()} already") from None
-        self.dispatcher.dispatch(line.run_id)
 
     async def find_approval(self, approval_id: str) -> records.ApprovalLine:
         row = await self.journal.get(records.RUN_APPROVALS, approval_id)
@@ -306,7 +357,7 @@ class Runs:
 
     async def verdict(self, approval_id: str) -> str:
         """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
-        row = await self.journal.get(pipeline.APPROVALS, approval_id)
+        row = await self.journal.get(outcomes.APPROVALS, approval_id)
         return PENDING if row is None else str(records.decode_members(row.value)["status"])
 
     def watch_approvals(self, bus: Bus) -> Subscription:
@@ -319,7 +370,7 @@ class Runs:
                         self._decided[event.subject].set()
                     self.dispatcher.dispatch(event.subject)
 
-        return bus.subscribe(pipeline.APPROVALS, heard)
+        return bus.subscribe(outcomes.APPROVALS, heard)
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         state = await self.state(run_id)
@@ -336,9 +387,9 @@ class Runs:
             state = await self.state(run_id)
             if state.ended:
                 return
-            evidence = await self._abandoned(state, message)
+            change = self.change(state, command)
             try:
-                await self._commit(state, decide(state, command), (), evidence, durable=True)
+                await self._abandon(state, message, change)
                 ended = True
             except Fenced:
                 return
@@ -350,16 +401,19 @@ class Runs:
         """As an agent or a device gives it, which may be any text."""
         return self.redact(given)[:CODE_LIMIT]
 
-    async def _abandoned(self, state: RunState, message: str) -> list[Operation]:
-        """What puts on record that nobody waits any more, for a device's answer or a person's."""
-        ending: list[Operation] = []
-        for call in state.open_calls:
-            if call.client and call.status is CallStatus.DISPATCHED:
-                late = _failed_on_device(message, started=True)
-                ending.extend(await self.pipeline.conclude(call.call_id, late))
-            elif call.status is CallStatus.WAITING_APPROVAL:
-                ending.extend(await self.pipeline.withdraw(call.call_id, reason=message))
-        return ending
+    async def _abandon(self, state: RunState, message: str, change: Change) -> None:
+        """End the run together with the calls that wait for a person or a device."""
+        waiting = [
+            call.call_id for call in state.open_calls if call.status is CallStatus.WAITING_APPROVAL
+        ]
+        late = _failed_on_device(message, started=True)
+        dispatched = {
+            call.call_id: late
+            for call in state.open_calls
+            if call.client and call.status is CallStatus.DISPATCHED
+        }
+        await self.gate.abandon(waiting, dispatched, reason=message, also=change.operations)
+        self.committed(change)
 
     async def on_agent_deadline(self, row: Row) -> None:
         """The row of an open run is due: its agent has had its time."""
@@ -376,7 +430,7 @@ class Runs:
         after, due = "", self.clock.now_ms() + self.limits.agent_ms
         while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
             anew = [row for row in rows if row.due is not None]
-            puts = [Put(row.collection, row.key, row.value, due=due) for row in anew]
+            puts = [Overwrite(row.collection, row.key, row.value, due=due) for row in anew]
             if puts:
                 await self.journal.commit(*puts, durable=False)
             after = rows[-1].key
@@ -389,10 +443,9 @@ class Runs:
         )
         try:
             late = _failed_on_device(move.output, started=True)
-            evidence = await self.pipeline.conclude(row.key, late)
-            await self.apply(line.run_id, move, besides=evidence)
+            await self._finish_on_device(line.run_id, move, late)
         except (Conflict, NotFound):
-            await self.journal.commit(Put(records.CALLS, row.key, row.value))
+            await self.journal.commit(Overwrite(records.CALLS, row.key, row.value))
             return
         self.dispatcher.dispatch(line.run_id)
 
@@ -414,7 +467,7 @@ class Runs:
 
     async def hear(self, session_id: str, delivery: Delivery) -> None:
         """An event that another orchestrator pushed; its run is not one of ours."""
-        durable = delivery.type != deliveries.DELTA
+        durable = not deliveries.is_passing(delivery)
         await self.journal.commit(records.delivery_append(session_id, [delivery]), durable=durable)
 
     async def session_of(self, run_id: str) -> str:
@@ -450,13 +503,13 @@ def _end_rows(state: RunState) -> list[Operation]:
     owner = records.encode(records.Owner(run_id, session_id))
     rows: list[Operation] = [
         Delete(records.OPEN_RUNS, records.open_key(session_id, request_id, run_id)),
-        Put(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner),
+        Overwrite(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner),
         Fence(records.fence_name(run_id), FINAL_EPOCH),
     ]
     if request_id:
         key = records.request_key(session_id, request_id)
         due = state.ended_at + REQUEST_KEPT_MS
-        rows.append(Put(records.REQUESTS, key, records.encode(run_id), due=due))
+        rows.append(Overwrite(records.REQUESTS, key, records.encode(run_id), due=due))
     return rows
 
 
@@ -470,7 +523,7 @@ def _call_rows(before: RunState, after: RunState) -> list[Operation]:
         old_due = None if old is None or old.ended else (old.deadline or None)
         if old is None or due != old_due:
             line = records.Owner(after.run_id, after.session_id)
-            rows.append(Put(records.CALLS, call.call_id, records.encode(line), due=due))
+            rows.append(Overwrite(records.CALLS, call.call_id, records.encode(line), due=due))
     return rows
 
 

@@ -85,19 +85,32 @@ class Scheduler:
             if kept.taken:
                 self._last[kept.kind] = max(self._last.get(kept.kind, 0), kept.taken)
             if name not in self._plans:
-                await self.journal.commit(Delete(SCHEDULES, name))
-        for name, (entry, schedule) in self._plans.items():
-            before = known.get(name)
-            kept = _Kept(entry.kind, entry.line) if before is None else _decode(before.value)
-            due = _next(schedule, self.clock.now_ms(), kept.past)
-            late = before is not None and due is not None and (before.due or due) > due
-            if before is None or late or kept.line != entry.line:  # late: the clock was set back
-                # What was taken under another line is still to be gone on with.
-                named = msgspec.structs.replace(kept, kind=entry.kind, line=entry.line)
-                await self.journal.commit(Put(SCHEDULES, name, _encode(named), due=due))
+                await self._drop(row)
+        for name in self._plans:
+            try:
+                kept = await self._align(name, known.get(name))
+            except Conflict:  # another process has just written it
+                kept = await self._align(name, await self.journal.get(SCHEDULES, name))
             if kept.taken != kept.ended:
                 for taken in kept.going or (kept.taken,):
                     self._go(name, kept.kind, taken)
+
+    async def _align(self, name: str, before: Row | None) -> _Kept:
+        """Write a schedule's row if it is new, has another line or is late; return the row's value."""
+        entry, schedule = self._plans[name]
+        kept = _Kept(entry.kind, entry.line) if before is None else _decode(before.value)
+        due = _next(schedule, self.clock.now_ms(), kept.past)
+        late = before is not None and due is not None and (before.due or due) > due
+        if before is None or late or kept.line != entry.line:  # late: the clock was set back
+            # What was taken under another line is still to be gone on with.
+            named = msgspec.structs.replace(kept, kind=entry.kind, line=entry.line)
+            expected = 0 if before is None else before.version
+            await self.journal.commit(Put(SCHEDULES, name, _encode(named), expected, due))
+        return kept
+
+    async def _drop(self, row: Row) -> None:
+        with contextlib.suppress(Conflict):  # another process has just written it
+            await self.journal.commit(Delete(SCHEDULES, row.key, expected=row.version))
 
     async def keep_time(self) -> None:
         """Look at the clock now and then, for ever: it may be set while we run."""
@@ -129,7 +142,7 @@ class Scheduler:
     async def on_due(self, row: Row) -> None:
         """Take the time, durably, then do the job: one for all that were missed while we were away."""
         if row.key not in self._plans:
-            await self.journal.commit(Delete(SCHEDULES, row.key))
+            await self._drop(row)
             return
         entry, schedule = self._plans[row.key]
         now = self.clock.now_ms()

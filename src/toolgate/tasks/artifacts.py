@@ -1,4 +1,4 @@
-"""What runs leave behind: result JSON, screenshots, PDFs, downloads; read in chunks.
+"""Artifacts of runs: result JSON, screenshots, PDFs, downloads; read in chunks.
 
 An artifact is a row that names a blob by its content. When its time is over the blob goes and the
 row stays as a tombstone, so that a late reader hears "expired" and not "unknown".
@@ -16,11 +16,18 @@ import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.enums import TaskCode
-from toolgate.core.errors import Damaged, NotFound, Unavailable
+from toolgate.core.errors import Conflict, Damaged, NotFound, Unavailable
 from toolgate.core.ids import NewId
 from toolgate.journal.blobs import Blobs
-from toolgate.journal.journal import Delete, Journal, Operation, Put
-from toolgate.tasks.state import ARTIFACT_TTL_MS, CHUNK_LIMIT, TaskFailed, cut_chunk
+from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.tasks.state import (
+    ARTIFACT_TTL_MS,
+    CHUNK_LIMIT,
+    OPERATOR,
+    TaskFailed,
+    cut_chunk,
+    may_see,
+)
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +45,7 @@ class Artifact(msgspec.Struct, frozen=True):
     digest: str  # empty once it has expired
     created_at: int
     ended_at: int = 0  # of its run; its time counts from here
+    owner: str = OPERATOR
 
     @property
     def expires_at(self) -> int:
@@ -70,7 +78,9 @@ class Artifacts:
         self._keeping = 0  # how many are being kept now
         self._kept: set[str] = set()  # the digests of those since the last sweep began
 
-    async def keep(self, content: bytes, *, run_id: str, name: str, mime_type: str) -> Artifact:
+    async def keep(
+        self, content: bytes, *, run_id: str, name: str, mime_type: str, owner: str = OPERATOR
+    ) -> Artifact:
         """Store the bytes and the row; both are on disk when this returns."""
         async with self._dropping:  # not while a blob goes that may have the same content
             self._keeping += 1
@@ -83,18 +93,20 @@ class Artifacts:
                 size=len(content),
                 digest=await self._blobs.put(content),
                 created_at=self._clock.now_ms(),
+                owner=owner,
             )
-            await self._journal.commit(_put(artifact))
+            await self._journal.commit(_put(artifact, expected=0))
             self._kept.add(artifact.digest)
         finally:
             self._keeping -= 1
         return artifact
 
-    async def get(self, artifact_id: str) -> Artifact:
+    async def get(self, artifact_id: str, *, viewer: str = OPERATOR) -> Artifact:
+        """Raises TaskFailed where it is unknown, not the viewer's, or no longer kept."""
         row = await self._journal.get(COLLECTION, artifact_id)
-        if row is None:
+        artifact = None if row is None else _decode(row.value)
+        if artifact is None or not may_see(viewer, artifact.owner):
             raise TaskFailed(TaskCode.ARTIFACT_NOT_FOUND, f"there is no artifact {artifact_id}")
-        artifact = _decode(row.value)
         if not artifact.digest or self._clock.now_ms() >= artifact.expires_at:
             raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is no longer kept")
         return artifact
@@ -107,8 +119,10 @@ class Artifacts:
         except NotFound as gone:
             raise TaskFailed(TaskCode.ARTIFACT_EXPIRED, f"{artifact_id} is gone") from gone
 
-    async def chunk(self, artifact_id: str, *, offset: int, length: int) -> Chunk:
-        artifact = await self.get(artifact_id)
+    async def chunk(
+        self, artifact_id: str, *, offset: int, length: int, viewer: str = OPERATOR
+    ) -> Chunk:
+        artifact = await self.get(artifact_id, viewer=viewer)
         length = min(length, CHUNK_LIMIT)
         if length == 0 or offset >= artifact.size:
             return Chunk(artifact, offset, 0, "", complete=offset >= artifact.size)
@@ -135,24 +149,27 @@ class Artifacts:
         return Chunk(artifact, cut.offset, cut.length, data, cut.complete)
 
     async def ended(self, artifact_ids: tuple[str, ...], *, at: int) -> list[Operation]:
-        """What to commit with a run's end, so that its artifacts' time counts from there."""
+        """Operations for the commit of a run's end: its artifacts are kept from then on."""
         operations: list[Operation] = []
-        for artifact_id in artifact_ids:
+        for artifact_id in dict.fromkeys(artifact_ids):  # each row is written once
             row = await self._journal.get(COLLECTION, artifact_id)
             if row is not None:
-                operations.append(_put(msgspec.structs.replace(_decode(row.value), ended_at=at)))
+                ended = msgspec.structs.replace(_decode(row.value), ended_at=at)
+                operations.append(_put(ended, expected=row.version))
         return operations
 
     async def sweep(self) -> int:
         """Turn what has expired into tombstones, and drop old tombstones; returns how many."""
         now = self._clock.now_ms()
         self._kept.clear()
-        everything = [artifact async for artifact in self._all()]
-        in_use = Counter(a.digest for a in everything if a.digest and now < a.expires_at)
+        everything = [(_decode(row.value), row.version) async for row in self._rows()]
+        in_use = Counter(a.digest for a, _ in everything if a.digest and now < a.expires_at)
         changed = 0
-        for artifact in everything:
+        for artifact, version in everything:
+            change: Operation
             if now >= artifact.expires_at + TOMBSTONE_MS:
-                await self._journal.commit(Delete(COLLECTION, artifact.artifact_id))
+                change = Delete(COLLECTION, artifact.artifact_id, expected=version)
+                changed += await self._change(change)
             elif artifact.digest and now >= artifact.expires_at:
                 async with self._dropping:
                     if self._keeping or artifact.digest in self._kept:
@@ -164,19 +181,24 @@ class Artifacts:
                         except Unavailable as refused:  # the next sweep tries again
                             log.warning("artifact_not_deleted error=%s", refused)
                             continue
-                    await self._journal.commit(_put(msgspec.structs.replace(artifact, digest="")))
-            else:
-                continue
-            changed += 1
+                    change = _put(msgspec.structs.replace(artifact, digest=""), expected=version)
+                    changed += await self._change(change)
         return changed
 
-    async def _all(self) -> AsyncIterator[Artifact]:
+    async def _change(self, change: Operation) -> bool:
+        try:
+            await self._journal.commit(change)
+        except Conflict:  # changed since it was read: the next sweep reads it again
+            return False
+        return True
+
+    async def _rows(self) -> AsyncIterator[Row]:
         after = ""
         while rows := await self._journal.scan(COLLECTION, after=after):
             for row in rows:
-                yield _decode(row.value)
+                yield row
             after = rows[-1].key
 
 
-def _put(artifact: Artifact) -> Put:
-    return Put(COLLECTION, artifact.artifact_id, msgspec.json.encode(artifact))
+def _put(artifact: Artifact, *, expected: int) -> Put:
+    return Put(COLLECTION, artifact.artifact_id, msgspec.json.encode(artifact), expected)

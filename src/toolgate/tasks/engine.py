@@ -1,7 +1,9 @@
-"""Browser tasks as tools of an agent: an engine that the tool pipeline runs like any other.
+"""The engine of `browser.*`: what the gate runs once it has allowed a call.
 
-`browser.<tool>` is one of the seven; `browser.<template>` runs a template with the arguments as
-its inputs; `browser.task` takes a goal.
+The call of a task run (`runtime.py`) has the run's id: the engine carries that run out. Any other
+call is an agent's, a command's or the executor's: `browser.<tool>` is one of the seven,
+`browser.<template>` runs a template with the arguments as its inputs, `browser.task` takes a goal.
+What these run is part of their call and begins no other.
 """
 
 import asyncio
@@ -16,15 +18,15 @@ from toolgate.contracts import tasks_v1 as wire
 from toolgate.core.enums import Level, Outcome, TaskCode, TrustLevel
 from toolgate.core.errors import ToolgateError
 from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
+from toolgate.tasks.runtime import PREFIX
 from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import Template
-from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, schema_of
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer, schema_of
 from toolgate.tools.engine import Update, no_update
 
-PREFIX: Final = "browser."
 GOAL: Final = "task"
-_READS: Final = frozenset(wire.TOOLS) - {"run_task_template", "cancel_task_run"}
+_READS: Final = frozenset(wire.TOOLS) - {RUN, "cancel_task_run"}
 _NOT_STARTED: Final = frozenset(
     {
         TaskCode.INVALID_PARAMETER,
@@ -72,7 +74,7 @@ class BrowserEngine:
     def __init__(
         self, toolset: Toolset, agent: TaskAgent, *, trust: TrustLevel = TrustLevel.REMOTE
     ) -> None:
-        """What an agent opens is guarded like a remote caller's unless it is trusted more."""
+        """`trust` is that of agents, commands and the executor; a run's own call has its run's."""
         self._toolset = toolset
         self._agent = agent
         self._trust = trust
@@ -86,13 +88,19 @@ class BrowserEngine:
         return tools_of(self._toolset.runtime.templates, self._trust)
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        output = await self._toolset.runtime.carry_out(request.request_id)
+        return output or await self._run_within(request, update)
+
+    async def _run_within(self, request: ToolRequest, update: Update) -> ToolOutput:
+        """Run a task as part of the caller's own call."""
         client = f"agent:{request.caller.session or request.run_id or request.request_id}"
 
         def progress(done: int, total: int) -> None:
             update(f"{done}/{total}\n")
 
         begun: list[str] = []
-        call = Call(Asker(self._trust, client), progress=progress, began=begun.append)
+        asker = Asker(self._trust, request.caller, client, in_call=True)
+        call = Call(asker, progress=progress, began=begun.append)
         try:
             answer = await self._answer(request.tool.removeprefix(PREFIX), request.args, call)
         except asyncio.CancelledError:
@@ -113,7 +121,7 @@ class BrowserEngine:
         if name == GOAL:
             return await self._goal(args, call)
         arguments = {"templateId": name, "inputs": dict(args), "options": {"mode": "sync"}}
-        return await self._toolset.call("run_task_template", arguments, call)
+        return await self._toolset.call(RUN, arguments, call)
 
     async def _goal(self, args: Mapping[str, JsonValue], call: Call) -> Answer:
         goal, inputs, schema = args.get("goal"), args.get("inputs"), args.get("outputSchema")

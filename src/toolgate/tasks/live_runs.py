@@ -13,13 +13,15 @@ from typing import Any, Final
 from toolgate.browser.browser import BrowserSession
 from toolgate.core.enums import TaskCode, TaskStatus
 from toolgate.core.errors import ToolgateError
+from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tasks import records
 from toolgate.tasks.artifacts import Artifacts
 from toolgate.tasks.outlines import outline_of
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.sessions import Sessions
-from toolgate.tasks.state import Fail, Finish, TaskCommand, TaskError, TaskRun, status_of
+from toolgate.tasks.state import Fail, Finish, TaskError, TaskRun, status_of
 from toolgate.tasks.template import TaskOutcome, Template, Work, error_of
+from toolgate.tools.outcomes import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +33,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass(eq=False)
 class LiveRun:
-    """A run in memory; `inputs` only while it has not ended."""
+    """A run in memory; `inputs` and `request` only while it has not ended.
+
+    A run with a gate call of its own has the `request` of that call, and the `call` itself once it
+    is allowed.
+    """
 
     stored: records.Stored
     template: Template | None = None
     inputs: Any = None
+    request: ToolRequest | None = None
+    call: Allowed | None = None
+    found: Finish | Fail | None = None  # by the engine, for the run's end
+    decided: asyncio.Event = field(default_factory=asyncio.Event)  # it waits for no person
     client: str = ""
     scrubber: Scrubber = field(default_factory=Scrubber)
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +61,7 @@ class LiveRun:
         return self.stored.run
 
 
-async def carry_out(live: LiveRun, *, artifacts: Artifacts, sessions: Sessions) -> TaskCommand:
+async def carry_out(live: LiveRun, *, artifacts: Artifacts, sessions: Sessions) -> Finish | Fail:
     """Run the template; whatever happens in it becomes the command that ends the run."""
     template = live.template
     assert template is not None
@@ -70,6 +80,20 @@ async def carry_out(live: LiveRun, *, artifacts: Artifacts, sessions: Sessions) 
     if work is not None and not error.failed_step:
         error = replace(error, failed_step=work.step)
     return Fail(_scrubbed(error, live.scrubber), tuple(live.artifact_ids), live.done_steps)
+
+
+def output_of(live: LiveRun, command: Finish | Fail) -> ToolOutput:
+    """The output of a run's own gate call: what became of the run, and where its result is."""
+    status = command.status if isinstance(command, Finish) else TaskStatus.FAILED
+    error = command.error
+    data: dict[str, JsonValue] = {
+        "runId": live.run.run_id,
+        "status": status.value,
+        "artifactIds": [*command.artifact_ids],
+    }
+    if error is None:
+        return ToolOutput(0, data=data)
+    return ToolOutput(1, stderr=f"{error.code}: {error.message}", data=data)
 
 
 async def _finished(live: LiveRun, outcome: TaskOutcome, artifacts: Artifacts) -> Finish:
@@ -96,7 +120,11 @@ async def _finished(live: LiveRun, outcome: TaskOutcome, artifacts: Artifacts) -
 
 async def _keep_json(live: LiveRun, artifacts: Artifacts, content: bytes, name: str) -> str:
     artifact = await artifacts.keep(
-        content, run_id=live.run.run_id, name=name, mime_type="application/json"
+        content,
+        run_id=live.run.run_id,
+        name=name,
+        mime_type="application/json",
+        owner=live.run.owner,
     )
     return artifact.artifact_id
 
@@ -104,11 +132,12 @@ async def _keep_json(live: LiveRun, artifacts: Artifacts, content: bytes, name: 
 async def _session(live: LiveRun, template: Template, sessions: Sessions) -> BrowserSession:
     run = live.run
     if not run.owns_session:
-        return sessions.get(run.session_id, trust=run.trust)
+        return sessions.get(run.session_id, trust=run.trust, viewer=run.owner)
     return await sessions.open(
         run.session_id,
         trust=run.trust,
         client=live.client,
+        owner=run.owner,
         media=template.media,
         only_reads=template.only_reads,
     )
@@ -120,7 +149,9 @@ def _work_of(
     run = live.run
 
     async def keep(content: bytes, *, name: str, mime_type: str) -> str:
-        artifact = await artifacts.keep(content, run_id=run.run_id, name=name, mime_type=mime_type)
+        artifact = await artifacts.keep(
+            content, run_id=run.run_id, name=name, mime_type=mime_type, owner=run.owner
+        )
         live.artifact_ids.append(artifact.artifact_id)
         return artifact.artifact_id
 

@@ -1,4 +1,4 @@
-"""How browser task runs are written in the journal.
+"""Browser task runs in the journal.
 
 `task_runs` holds one row per run, changed in the same commit as the event in stream `tasks` that
 explains it, and only over the version it was read at: of two ends that race, one is written.
@@ -7,13 +7,13 @@ explains it, and only over the version it was read at: of two ends that race, on
 
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
-from toolgate.tasks.state import TaskEvent, TaskRun
+from toolgate.tasks.state import OPERATOR, OPERATORS_CALLER, TaskEvent, TaskRun
 
 RUNS: Final = "task_runs"
 KEYS: Final = "task_keys"
@@ -29,9 +29,11 @@ class Stored:
     version: int
 
 
-def key_of(template_id: str, idempotency_key: str) -> str:
-    """Both are a caller's text of any length and letters; the row's key is neither."""
+def key_of(owner: str, template_id: str, idempotency_key: str) -> str:
+    """A row key of fixed length: the parts are callers' texts of any length and letters."""
     text = f"{template_id}\0{idempotency_key}"
+    if owner != OPERATOR:  # whose keys were everyone's in 0.1.0
+        text = f"{owner}\0{text}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -52,7 +54,7 @@ def change(before: Stored, after: TaskRun, event: TaskEvent) -> list[Operation]:
 
 def claim(run: TaskRun, *, expected: int) -> Put:
     """Take an idempotency key: a new one (0), or one whose run is no longer kept."""
-    key = key_of(run.template_id, run.idempotency_key)
+    key = key_of(run.owner, run.template_id, run.idempotency_key)
     return Put(KEYS, key, run.run_id.encode(), expected=expected)
 
 
@@ -60,7 +62,7 @@ async def forget(journal: Journal, run: TaskRun) -> list[Operation]:
     """The run goes, and its key with it, unless a later run has taken that."""
     operations: list[Operation] = [Delete(RUNS, run.run_id)]
     if run.idempotency_key:
-        key = key_of(run.template_id, run.idempotency_key)
+        key = key_of(run.owner, run.template_id, run.idempotency_key)
         row = await journal.get(KEYS, key)
         if row is not None and row.value.decode() == run.run_id:
             operations.append(Delete(KEYS, key, expected=row.version))
@@ -72,7 +74,10 @@ async def load(journal: Journal) -> AsyncIterator[Stored]:
     after = ""
     while rows := await journal.scan(RUNS, after=after):
         for row in rows:
-            yield Stored(_decode(row.value), row.version)
+            run = _decode(row.value)
+            if not run.owner:  # of 0.1.0: the gate has not decided it
+                run = replace(run, owner=OPERATOR, caller=OPERATORS_CALLER)
+            yield Stored(run, row.version)
         after = rows[-1].key
 
 

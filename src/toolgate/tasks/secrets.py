@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from toolgate.policy.inputs import URL_ARGUMENTS
+
 REDACTED: Final = "[redacted]"
 SHORTEST: Final = 3  # a shorter text occurs everywhere by itself
 
@@ -48,7 +50,7 @@ class Scrubber:
         return "".join([*kept, text[at:]])
 
     def _end(self, text: str, begin: int, signs: Sequence[int]) -> int:
-        """Of the longest that begins there; 0 where none does."""
+        """Return the end of the longest form that begins there, 0 if none does."""
         forms = [form for head in _heads(text, begin) for form in self._forms.get(head, ())]
         for form in sorted(forms, key=len, reverse=True) if len(forms) > 1 else forms:
             if end := _end_of(form, text, begin, signs):
@@ -73,6 +75,19 @@ class Scrubber:
         return value
 
 
+def without_secrets(inputs: Any, secrets: Iterable[str], *, key: str = "") -> Any:
+    """A template's inputs for the gate: a text that is a secret as a whole is replaced.
+
+    Addresses stay as they are: the policy decides by them.
+    """
+    if isinstance(inputs, dict):
+        return {name: without_secrets(part, secrets, key=name) for name, part in inputs.items()}
+    if isinstance(inputs, list):
+        return [without_secrets(part, secrets, key=key) for part in inputs]
+    is_secret = isinstance(inputs, str) and inputs in secrets and key not in URL_ARGUMENTS
+    return REDACTED if is_secret else inputs
+
+
 def _forms_of(secret: str) -> list[str]:
     """Whole in another alphabet, besides its own."""
     raw = secret.encode()
@@ -85,7 +100,7 @@ def _forms_of(secret: str) -> list[str]:
 
 
 def _heads(text: str, begin: int) -> Iterable[str]:
-    """What the first letters there may be."""
+    """Return the letters that a form there may begin with."""
     plain = text[begin : begin + SHORTEST]
     if not any(sign in plain for sign in _ESCAPES):
         return (plain,)
@@ -96,7 +111,7 @@ def _heads(text: str, begin: int) -> Iterable[str]:
 
 
 def _end_of(form: str, text: str, begin: int, signs: Sequence[int]) -> int:
-    """Where a form ends that begins there, each letter in any way that it may be written."""
+    """Return the end of a form that begins there, its letters written plainly or escaped."""
     left, tried = [(begin, 0)], set()
     while left:
         at, done = left.pop()

@@ -8,7 +8,7 @@ from typing import Final
 from toolgate.browser.browser import Browser, BrowserSession
 from toolgate.core.clock import Clock
 from toolgate.core.enums import TaskCode, TrustLevel
-from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.state import OPERATOR, TaskFailed, may_see
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ class _Open:
     trust: TrustLevel
     client: str
     used_at: float
+    owner: str = OPERATOR
     media: bool = False
     only_reads: bool = False
     kept: bool = False
@@ -43,12 +44,13 @@ class Sessions:
         *,
         trust: TrustLevel,
         client: str,
+        owner: str = OPERATOR,
         media: bool = False,
         only_reads: bool = False,
     ) -> BrowserSession:
         session = await self._new(trust=trust, media=media, only_reads=only_reads)
         now = self._clock.monotonic()
-        self._open[session_id] = _Open(session, trust, client, now, media, only_reads)
+        self._open[session_id] = _Open(session, trust, client, now, owner, media, only_reads)
         return session
 
     async def reopen(self, session_id: str) -> BrowserSession:
@@ -64,11 +66,15 @@ class Sessions:
         known.session = session
         return session
 
-    def get(self, session_id: str, *, trust: TrustLevel, client: str = "") -> BrowserSession:
-        """A kept session that a caller of this trust may use; a run's own is nobody else's."""
+    def get(
+        self, session_id: str, *, trust: TrustLevel, client: str = "", viewer: str = OPERATOR
+    ) -> BrowserSession:
+        """A kept session of the viewer's, opened with this trust; a run's own is nobody else's."""
         known = self._open.get(session_id)
         usable = known is not None and known.kept and known.session.is_alive
         if known is None or not usable or known.trust is not trust:
+            raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
+        if not may_see(viewer, known.owner):
             raise TaskFailed(TaskCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         known.used_at = self._clock.monotonic()
         self._client_back(client)

@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
-from toolgate.core.enums import TaskCode, TaskMode, TaskStatus, TrustLevel
+from toolgate.core.enums import Level, TaskCode, TaskMode, TaskStatus, TrustLevel
 from toolgate.core.errors import Conflict, ToolgateError
+from toolgate.core.tools import Caller
 
 CHUNK_LIMIT: Final = 262_144  # seed 004 §4.5 artifactMaxChunkSize
 RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
 TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
+OPERATOR: Final = "operator"  # sees everyone's runs; those that say no owner (0.1.0) are its own
+OPERATORS_CALLER: Final = Caller(device=OPERATOR, user=OPERATOR, role=OPERATOR, level=Level.WRITE)
 
 
 TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
@@ -97,6 +100,21 @@ class TaskFailed(ToolgateError):
         return self.error.code
 
 
+def owner_of(caller: Caller) -> str:
+    """The name under which a caller owns runs, artifacts and sessions."""
+    if caller.role == "service":
+        return caller.device  # which begins with `service:`
+    if caller.role == "device":
+        return f"device:{caller.device}"
+    if caller.role:
+        return caller.role  # operator, local, loopback, executor, scheduler
+    return f"user:{caller.user}" if caller.user else f"session:{caller.session}"
+
+
+def may_see(viewer: str, owner: str) -> bool:
+    return viewer in {owner, OPERATOR}
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     total: int
@@ -141,6 +159,8 @@ class TaskRun:
     artifact_ids: tuple[str, ...] = ()
     error: TaskError | None = None
     raised: bool = False  # the error came from the executor, not from what a template found
+    owner: str = ""
+    caller: Caller | None = None  # of the run's own gate call; None: it runs within another call
 
     def __post_init__(self) -> None:
         failed = self.status in {TaskStatus.FAILED, TaskStatus.CANCELED}
@@ -157,7 +177,7 @@ class TaskRun:
         return max(0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
     def is_kept(self, now: int) -> bool:
-        """Whether the run, and with it its idempotency key, can still be asked for."""
+        """Return True while the run and its idempotency key can be found."""
         return self.ended_at is None or now < self.ended_at + RUN_TTL_MS
 
 
@@ -228,7 +248,7 @@ MAX_ATTEMPTS: Final = 3  # a run that takes its process down with it is not trie
 
 
 def decide(run: TaskRun, command: TaskCommand, *, now: int) -> TaskEvent:
-    """What a command makes of a run; raises Conflict where its state no longer allows it."""
+    """Turn a command into an event; raises Conflict if the run's state does not allow it."""
     match command:
         case Start():
             event: TaskEvent = Started(now)
@@ -336,7 +356,7 @@ def reduce(run: TaskRun, event: TaskEvent) -> TaskRun:
 
 
 def starts_sync(template_id: str, *, url_count: int, mode: TaskMode) -> bool:
-    """Whether the caller is kept waiting: `auto` waits unless a batch is large."""
+    """Return True if the caller waits for the end: `auto` waits unless a batch is large."""
     if mode is TaskMode.AUTO:
         return not (template_id == "batch_extract_pages" and url_count > AUTO_SYNC_URLS)
     return mode is TaskMode.SYNC

@@ -1,4 +1,4 @@
-"""From a goal to a checked result: rules choose a template, and shape what it found.
+"""Goals: rules choose a template for a goal, and shape its result.
 
 What comes out fits the schema that was given, or the failure says in which way it does not.
 """
@@ -13,7 +13,7 @@ import msgspec
 from toolgate.core.enums import TaskCode
 from toolgate.core.urls import urls_in
 from toolgate.tasks.state import TaskFailed
-from toolgate.tasks.toolset import Answer, Call, Toolset
+from toolgate.tasks.toolset import RUN, Answer, Call, Toolset
 
 Check = Callable[[Any, Mapping[str, Any]], Sequence[str]]
 
@@ -44,7 +44,7 @@ class TaskAgent:
         if timeout_ms is not None:
             options["timeoutMs"] = timeout_ms
         answer = await self._toolset.call(
-            "run_task_template",
+            RUN,
             {"templateId": plan.template_id, "inputs": dict(plan.inputs), "options": options},
             call,
         )

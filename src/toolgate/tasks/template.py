@@ -1,4 +1,4 @@
-"""What a template is, and what it works with. A template knows pages; not runs, nor the journal."""
+"""Templates, and what they work with. A template knows pages; not runs, nor the journal."""
 
 import asyncio
 import contextlib
@@ -28,6 +28,7 @@ from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.tasks.addresses import check_target
 from toolgate.tasks.secrets import Scrubber
 from toolgate.tasks.state import Summary, TaskError, TaskFailed
+from toolgate.tools.outcomes import Denied
 
 STEP_TIMEOUT_MS: Final = 10_000  # the default of a wait, browser spec
 PICTURE_S: Final = 2.0  # a picture of a failure must not hold the failure up
@@ -51,9 +52,15 @@ def error_of(failed: ToolgateError) -> TaskError:
     return TaskError(TaskCode.EXECUTION_ERROR, str(failed))
 
 
+def refused_by(denied: Denied) -> TaskFailed:
+    """A refusal of the gate: the rule, the reason, and what would change it."""
+    details = {"tool": denied.tool, "ruleId": denied.rule_id, "reason": denied.reason}
+    return TaskFailed(TaskCode.TRUST_LEVEL_NOT_ALLOWED, denied.text, details=details)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What a template found: JSON, and whether that counts as success."""
+    """The result of a template: JSON, and whether it counts as success."""
 
     result: bytes
     summary: Summary | None = None

@@ -1,6 +1,7 @@
-"""The seven tools: arguments in, an answer out, whoever asks and by whichever door.
+"""The seven tools: arguments in, an answer out, whoever asks and by whichever surface.
 
-It checks what comes in, in the order of the contract, and says runs in the contract's words.
+It checks arguments in the order of the contract and answers in the contract's words. The gate decides
+every call: a submission when its run begins (`runtime.py`), any other here.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,23 +13,38 @@ import msgspec
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import field_of, given
 from toolgate.core.clock import Clock
-from toolgate.core.enums import TaskCode, TaskMode, TrustLevel
-from toolgate.core.errors import Damaged
+from toolgate.core.enums import Level, TaskCode, TaskMode, TrustLevel
+from toolgate.core.errors import Damaged, Invalid
+from toolgate.core.ids import NewId
+from toolgate.core.tools import Caller, ToolRequest
 from toolgate.tasks.live_runs import Progress
-from toolgate.tasks.runtime import Submission, TaskRuntime
-from toolgate.tasks.state import NEXT_ACTIONS, TaskError, TaskFailed, TaskRun, starts_sync
-from toolgate.tasks.template import Template
+from toolgate.tasks.runtime import PREFIX, Submission, TaskRuntime
+from toolgate.tasks.state import NEXT_ACTIONS, TaskError, TaskFailed, TaskRun, owner_of, starts_sync
+from toolgate.tasks.template import Template, refused_by
+from toolgate.tools.outcomes import ToolGate
 
 S = TypeVar("S", bound=msgspec.Struct)
+RUN: Final = "run_task_template"
 LIST_INLINE: Final = 16_384  # in a list, a larger result is only named
+HOLD_MS: Final = 50_000  # MCP_HOLD_MS: clients give up after 60 s
+
+# Who asks where nobody is authenticated: `toolgate browser` alone, on stdio or on loopback.
+LOCAL: Final = Caller(user="local", role="local", level=Level.WRITE)
+LOOPBACK: Final = Caller(user="loopback", role="loopback", level=Level.WRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who calls, as the transport knows them."""
+    """The caller of a tool, and the connection that the call came by."""
 
     trust: TrustLevel
-    client: str = ""
+    caller: Caller
+    client: str = ""  # the connection: sessions kept for it are closed when it goes away
+    in_call: bool = False  # the gate has let the call in already
+
+    @property
+    def name(self) -> str:
+        return owner_of(self.caller)
 
 
 def unheard(_done: int, _total: int) -> None:
@@ -49,14 +65,25 @@ Answer = dict[str, Any]
 
 class Toolset:
     def __init__(
-        self, runtime: TaskRuntime, *, clock: Clock, auto_wait_s: float = wire.AUTO_WAIT_MS / 1000
+        self,
+        runtime: TaskRuntime,
+        *,
+        gate: ToolGate,
+        clock: Clock,
+        new_id: NewId,
+        auto_wait_s: float = wire.AUTO_WAIT_MS / 1000,
+        hold_s: float = HOLD_MS / 1000,
     ) -> None:
+        """`hold_s`: how long a caller that waits for its run also waits for a person's approval."""
         self.runtime = runtime
+        self._gate = gate
         self._clock = clock
+        self._new_id = new_id
         self._auto_wait_s = auto_wait_s
+        self._hold_s = hold_s
         self._tools: dict[str, Callable[[Mapping[str, Any], Call], Awaitable[Answer]]] = {
             "list_task_templates": self._list_templates,
-            "run_task_template": self._run_template,
+            RUN: self._run_template,
             "get_task_run": self._get_run,
             "list_task_runs": self._list_runs,
             "cancel_task_run": self._cancel_run,
@@ -71,9 +98,30 @@ class Toolset:
         """The answer as JSON values; raises TaskFailed for what becomes an error answer."""
         try:
             msgspec.json.encode(arguments)
-        except (UnicodeEncodeError, RecursionError) as unwritable:  # not every door refuses these
-            raise _invalid("half letters, or too deep: they cannot be kept", "$") from unwritable
+        except (
+            UnicodeEncodeError,
+            RecursionError,
+        ) as unwritable:  # not every surface refuses these
+            raise _invalid(
+                "arguments must be valid Unicode text, and nested less deeply", "$"
+            ) from unwritable
+        if tool != RUN:
+            await self.authorize(tool, arguments, call.asker)
         return await self._tools[tool](arguments, call)
+
+    async def authorize(self, tool: str, arguments: Mapping[str, Any], asker: Asker) -> None:
+        """Have the gate decide a call of a tool that runs nothing; raises TaskFailed."""
+        if asker.in_call:
+            return
+        name = PREFIX + tool
+        try:
+            denied = await self._gate.authorize(
+                ToolRequest(self._new_id("req"), name, arguments, asker.caller)
+            )
+        except Invalid as wrong:
+            raise _invalid(str(wrong), "$") from wrong
+        if denied is not None:
+            raise refused_by(denied)
 
     async def _list_templates(self, _: Mapping[str, Any], call: Call) -> Answer:
         return {"templates": [template_info(found) for found in self.runtime.templates.values()]}
@@ -81,7 +129,7 @@ class Toolset:
     async def _run_template(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         submission, mode = self._check(arguments, call.asker)
         run, deduplicated = await self.runtime.submit(submission, began=call.began)
-        if submission.sync:
+        if submission.sync and await self.runtime.decided(run.run_id, timeout_s=self._hold_s):
             run = await self._wait(run, mode, call)
             if run.is_over:
                 if run.raised and run.error is not None:
@@ -112,12 +160,16 @@ class Toolset:
 
     async def _get_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.GetTaskRun)
-        return await self._shown(self.runtime.view(asked.run_id))
+        return await self._shown(self.runtime.view(asked.run_id, viewer=call.asker.name))
 
     async def _list_runs(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.ListTaskRuns)
         status = None if isinstance(asked.status, msgspec.UnsetType) else asked.status
-        found = self.runtime.listed(status=status, template_id=given(asked.template_id, ""))
+        found = self.runtime.listed(
+            status=status,
+            template_id=given(asked.template_id, ""),
+            viewer=call.asker.name,
+        )
         page = found[asked.offset : asked.offset + asked.limit]
         return {
             "runs": [await self._shown(run, limit=LIST_INLINE) for run in page],
@@ -129,7 +181,7 @@ class Toolset:
 
     async def _cancel_run(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.CancelTaskRun)
-        run, canceled = await self.runtime.cancel(asked.run_id)
+        run, canceled = await self.runtime.cancel(asked.run_id, viewer=call.asker.name)
         answer = {"success": canceled, "runId": run.run_id, "status": run.status.value}
         if not canceled:
             answer["reason"] = f"the run has already ended: {run.status.value}"
@@ -138,7 +190,10 @@ class Toolset:
     async def _get_artifact(self, arguments: Mapping[str, Any], call: Call) -> Answer:
         asked = _convert(arguments, wire.GetArtifact)
         chunk = await self.runtime.artifacts.chunk(
-            asked.artifact_id, offset=asked.offset, length=asked.length
+            asked.artifact_id,
+            offset=asked.offset,
+            length=asked.length,
+            viewer=call.asker.name,
         )
         return {
             "artifactId": chunk.artifact.artifact_id,
@@ -192,6 +247,8 @@ class Toolset:
             given=raw,
             trust=asker.trust,
             sync=starts_sync(template.id, url_count=template.steps(inputs), mode=mode),
+            caller=asker.caller,
+            in_call=asker.in_call,
             session_id=session_id,
             timeout_ms=timeout_ms,
             idempotency_key=given(checked.idempotency_key, ""),
@@ -249,7 +306,7 @@ class Toolset:
 
 
 def error_answer(error: TaskError) -> Answer:
-    """What an answer with `isError` holds."""
+    """The content of an answer with `isError`."""
     answer: Answer = {
         "error": error.message,
         "errorCode": error.code.value,

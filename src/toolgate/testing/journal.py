@@ -7,7 +7,18 @@ from typing import TypeVar, assert_never
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Fenced
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Append, Delete, Event, Fence, Head, Operation, Put, Row
+from toolgate.journal.journal import (
+    Append,
+    Check,
+    Delete,
+    Event,
+    Fence,
+    Head,
+    Operation,
+    Overwrite,
+    Put,
+    Row,
+)
 
 T = TypeVar("T")
 
@@ -35,7 +46,7 @@ class MemoryJournal:
 
     def __init__(self, *, clock: Clock, bus: Bus, vouches_since: str = "ep_memory") -> None:
         self._clock = clock
-        self._bus = bus
+        self.bus = bus
         self._state = _State()
         self._vouches_since = vouches_since
 
@@ -54,7 +65,7 @@ class MemoryJournal:
         self._state = state
         committed = state.events[known:]
         if committed:
-            self._bus.publish(committed)
+            self.bus.publish(committed)
         return committed
 
     async def read(
@@ -136,12 +147,17 @@ def _apply(state: _State, operation: Operation, *, now: int) -> None:
                 )
             if events:
                 state.heads[stream] = replace(head, last=head.last + len(events))
-        case Put(collection, key, value, due):
-            version = _expected_version(state, operation)
+        case Put(collection, key, value, expected, due):
+            version = _expected_version(state, operation, expected)
+            state.rows[collection, key] = Row(collection, key, version + 1, value, due)
+        case Overwrite(collection, key, value, due):
+            version = _expected_version(state, operation, None)
             state.rows[collection, key] = Row(collection, key, version + 1, value, due)
         case Delete(collection, key):
-            _expected_version(state, operation)
+            _expected_version(state, operation, operation.expected)
             state.rows.pop((collection, key), None)
+        case Check():
+            _expected_version(state, operation, operation.version)
         case Fence(name, epoch):
             held = state.fences.get(name, 0)
             if epoch < held:
@@ -152,12 +168,13 @@ def _apply(state: _State, operation: Operation, *, now: int) -> None:
             assert_never(operation)
 
 
-def _expected_version(state: _State, operation: Put | Delete) -> int:
+def _expected_version(
+    state: _State, operation: Put | Overwrite | Delete | Check, expected: int | None
+) -> int:
     row = state.rows.get((operation.collection, operation.key))
     version = 0 if row is None else row.version
-    if operation.expected is not None and operation.expected != version:
+    if expected is not None and expected != version:
         raise Conflict(
-            f"{operation.collection}/{operation.key} is at version {version},"
-            f" not at {operation.expected}"
+            f"{operation.collection}/{operation.key} is at version {version}, not at {expected}"
         )
     return version

@@ -15,6 +15,7 @@ import pytest
 from toolgate.core.errors import Conflict, Fenced
 from toolgate.journal.journal import (
     Append,
+    Check,
     Delete,
     Event,
     Fence,
@@ -132,12 +133,12 @@ class JournalSuite:
         assert seqs(await journal.read("a")) == [1]
 
     async def test_a_refused_commit_leaves_nothing_of_itself(self, journal: Journal) -> None:
-        await journal.commit(Put("runs", "r", b"before"))
+        await journal.commit(Put("runs", "r", b"before", expected=0))
         with pytest.raises(Conflict):
             await journal.commit(
                 Append("a", [said("one")]),
-                Put("runs", "r", b"after"),
-                Put("runs", "new", b"", due=1),
+                Put("runs", "r", b"after", expected=1),
+                Put("runs", "new", b"", due=1, expected=0),
                 Fence("r", 9),
                 Append("b", [said("two")], expected_seq=7),
             )
@@ -152,13 +153,13 @@ class JournalSuite:
     async def test_a_row_counts_its_versions_and_starts_again_once_deleted(
         self, journal: Journal
     ) -> None:
-        await journal.commit(Put("runs", "r", b"1"))
-        await journal.commit(Put("runs", "r", b"2", due=50))
+        await journal.commit(Put("runs", "r", b"1", expected=0))
+        await journal.commit(Put("runs", "r", b"2", expected=1, due=50))
         assert await journal.get("runs", "r") == Row("runs", "r", 2, b"2", 50)
         await journal.commit(Delete("runs", "r"))
         assert await journal.get("runs", "r") is None
         await journal.commit(Delete("runs", "r"))
-        await journal.commit(Put("runs", "r", b"3"))
+        await journal.commit(Put("runs", "r", b"3", expected=0))
         assert await journal.get("runs", "r") == Row("runs", "r", 1, b"3", None)
 
     async def test_a_row_is_changed_only_over_the_version_expected(self, journal: Journal) -> None:
@@ -185,9 +186,113 @@ class JournalSuite:
         )
         assert await journal.get("runs", "r") == Row("runs", "r", 1, b"3", 7)
 
+    async def test_a_check_that_holds_lets_the_commit_through_and_writes_nothing(
+        self, journal: Journal
+    ) -> None:
+        await journal.commit(Put("devices", "d", b"1", expected=0, due=9))
+        await journal.commit(Put("devices", "d", b"2", expected=1, due=9))
+        assert await journal.commit(Check("devices", "d", 2)) == []
+        await journal.commit(Check("devices", "d", 2), Append("a", [said("one")]))
+        assert texts(await journal.read("a")) == ["one"]
+        assert await journal.scan("devices") == [Row("devices", "d", 2, b"2", 9)]
+
+    async def test_a_check_that_does_not_hold_refuses_the_whole_commit(
+        self, journal: Journal, bus: LocalBus
+    ) -> None:
+        heard: list[Event] = []
+        await journal.commit(Put("devices", "d", b"1", expected=0))
+        await journal.commit(Put("devices", "d", b"2", expected=1))
+        bus.subscribe(None, heard.extend)
+        for version in (0, 1, 3):
+            with pytest.raises(Conflict):
+                await journal.commit(
+                    Append("a", [said("one")]),
+                    Put("runs", "new", b"", expected=0, due=1),
+                    Put("devices", "other", b"", expected=0),
+                    Fence("r", 9),
+                    Check("devices", "d", version),
+                )
+        assert await journal.read_all() == [] == heard
+        assert await journal.scan("runs") == []
+        assert keys(await journal.scan("devices")) == ["d"]
+        assert await journal.next_due() is None
+        assert await journal.epoch("r") == 0
+
+    async def test_a_check_for_version_0_holds_only_where_there_is_no_row(
+        self, journal: Journal
+    ) -> None:
+        await journal.commit(Check("devices", "d", 0), Append("a", [said("one")]))
+        with pytest.raises(Conflict):
+            await journal.commit(Check("devices", "d", 1))
+        assert await journal.get("devices", "d") is None
+        await journal.commit(Put("devices", "d", b"", expected=0))
+        with pytest.raises(Conflict):
+            await journal.commit(Check("devices", "d", 0), Append("a", [said("two")]))
+        await journal.commit(Delete("devices", "d", expected=1))
+        with pytest.raises(Conflict):
+            await journal.commit(Check("devices", "d", 1), Append("a", [said("three")]))
+        await journal.commit(Check("devices", "d", 0), Append("a", [said("four")]))
+        assert texts(await journal.read("a")) == ["one", "four"]
+
+    async def test_a_check_sees_what_its_own_commit_changed_before_it(
+        self, journal: Journal
+    ) -> None:
+        await journal.commit(
+            Check("devices", "d", 0),
+            Put("devices", "d", b"1", expected=0),
+            Check("devices", "d", 1),
+            Put("devices", "d", b"2", expected=1),
+            Check("devices", "d", 2),
+        )
+        with pytest.raises(Conflict):
+            await journal.commit(
+                Put("devices", "d", b"3", expected=2), Check("devices", "d", 2), Fence("r", 1)
+            )
+        assert await journal.get("devices", "d") == Row("devices", "d", 2, b"2", None)
+        await journal.commit(
+            Delete("devices", "d"), Check("devices", "d", 0), Append("a", [said("gone")])
+        )
+        assert await journal.get("devices", "d") is None
+        assert await journal.epoch("r") == 0
+
+    async def test_of_many_commits_at_once_only_those_with_a_stale_check_are_refused(
+        self, journal: Journal
+    ) -> None:
+        await journal.commit(Put("devices", "d", b"paired", expected=0))
+        await journal.commit(Put("devices", "e", b"paired", expected=0))
+
+        async def call(n: int) -> bool:
+            """Commit as device d in even calls, as e in odd ones; d is revoked halfway."""
+            if n == 32:
+                await journal.commit(Put("devices", "d", b"revoked", expected=1))
+                return True
+            device = "e" if n % 2 else "d"
+            try:
+                await journal.commit(
+                    Append("calls", [said(f"{n}")]),
+                    Put("keys", f"{n}", b"", expected=0),
+                    Check("devices", device, 1),
+                    Check("devices", "none", 0),
+                )
+            except Conflict:
+                return False
+            return True
+
+        passed = await asyncio.gather(*(call(n) for n in range(64)))
+        refused = [n for n in range(64) if not passed[n]]
+        assert refused == list(range(34, 64, 2))
+        called = await journal.read("calls")
+        assert seqs(called) == list(range(1, len(called) + 1))
+        assert texts(called) == [str(n) for n in range(64) if n != 32 and n not in refused]
+        assert {int(key) for key in keys(await journal.scan("keys"))} == {
+            n for n in range(64) if n != 32 and n not in refused
+        }
+
     async def test_rows_are_scanned_in_the_order_of_their_keys(self, journal: Journal) -> None:
-        await journal.commit(*(Put("runs", key, b"") for key in ["c", "a", "B", "é", "b"]))
-        await journal.commit(Put("other", "aa", b""))
+        await journal.commit(
+            *(Put("runs", key, b"", expected=0) for key in ["c", "a", "B", "é", "b"])
+        )
+        await journal.commit(Put("other", "aa", b"", expected=0))
         assert keys(await journal.scan("runs")) == ["B", "a", "b", "c", "é"]
         assert keys(await journal.scan("runs", after="a", limit=2)) == ["b", "c"]
         assert keys(await journal.scan("runs", newest_first=True)) == ["é", "c", "b", "a", "B"]
@@ -196,15 +301,15 @@ class JournalSuite:
     async def test_rows_come_due_in_the_order_of_their_deadlines(self, journal: Journal) -> None:
         assert await journal.next_due() is None
         await journal.commit(
-            Put("runs", "late", b"", due=30),
-            Put("approvals", "soon", b"", due=10),
-            Put("runs", "mid", b"", due=20),
-            Put("runs", "never", b""),
+            Put("runs", "late", b"", due=30, expected=0),
+            Put("approvals", "soon", b"", due=10, expected=0),
+            Put("runs", "mid", b"", due=20, expected=0),
+            Put("runs", "never", b"", expected=0),
         )
         assert await journal.next_due() == 10
         assert keys(await journal.due(until=20)) == ["soon", "mid"]
         assert keys(await journal.due(until=99, limit=1)) == ["soon"]
-        await journal.commit(Put("approvals", "soon", b""), Delete("runs", "mid"))
+        await journal.commit(Put("approvals", "soon", b"", expected=1), Delete("runs", "mid"))
         assert await journal.next_due() == 30
         assert await journal.due(until=29) == []
 

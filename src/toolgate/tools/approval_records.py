@@ -11,7 +11,7 @@ import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus
-from toolgate.core.errors import Conflict, NotFound, Refused
+from toolgate.core.errors import Conflict, NotFound
 from toolgate.core.tools import ToolRequest
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
@@ -74,7 +74,7 @@ class Approvals:
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
             request_id=request.request_id,
-            binding=self._binding(request, decision, place),
+            binding=self._binding(request, decision.rule_digest, place),
             tool=request.tool,
             summary=summary,
             reason=decision.reason,
@@ -87,6 +87,7 @@ class Approvals:
             workspace=request.caller.workspace,
             session=request.caller.session,
             run_id=request.run_id,
+            rule_digest=decision.rule_digest,
         )
         return approval, self._write(approval, expected=0)
 
@@ -119,11 +120,10 @@ class Approvals:
         """
         row = await self._row(approval_id_of(request.request_id))
         approval = decode(row.value)
-        if approval.policy_version != decision.policy_version:
-            raise Refused(
-                f"approval {approval.approval_id} was asked for under another policy than is in force now"
-            )
-        binding = self._binding(request, decision, place)
+        rule = decision.rule_digest
+        if not approval.rule_digest:  # asked for by 0.1.0, which bound it to the whole policy
+            rule = decision.policy_version
+        binding = self._binding(request, rule, place)
         used = approval.use(binding, now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
@@ -135,14 +135,9 @@ class Approvals:
                 await self._journal.commit(*self._write(expired, expected=row.version))
         return expired.run_id
 
-    def _binding(self, request: ToolRequest, decision: Decision, place: str) -> str:
-        """Keyed, for it is of the arguments as they are: a secret in them could be guessed else."""
-        bound = binding_of(
-            request.tool,
-            request.args,
-            target=place,
-            policy_version=decision.policy_version,
-        )
+    def _binding(self, request: ToolRequest, rule: str, place: str) -> str:
+        """An HMAC, not a hash: a short secret in the arguments could be guessed otherwise."""
+        bound = binding_of(request.tool, request.args, target=place, rule=rule)
         return self._evidence.commitment(bound.encode())
 
     async def _row(self, approval_id: str) -> Row:
@@ -163,7 +158,7 @@ class Approvals:
                 due=approval.expires_at if pending else None,
                 expected=expected,
             ),
-            Put(OPEN, approval.approval_id, value)
+            Put(OPEN, approval.approval_id, value, expected=0)
             if pending
             else Delete(OPEN, approval.approval_id),
             Append(STREAM, [event]),
@@ -177,6 +172,7 @@ class Approvals:
                     "rule_id": approval.rule_id,
                     "policy_version": approval.policy_version,
                     "decided_by": approval.decided_by,
+                    "confirmation": approval.confirmation,
                     "note": approval.note,
                 },
                 subject=approval.request_id,

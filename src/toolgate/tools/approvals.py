@@ -1,6 +1,6 @@
 """An approval: asked once, decided once by someone else, used once, for one exact call.
 
-It is bound to the hash of the tool, its arguments, its target and the policy's version: whatever of
+It is bound to the hash of the tool, its arguments, its place and the rule that asked: whatever of
 these changes, it no longer fits.
 """
 
@@ -18,6 +18,8 @@ DEFAULT_TTL_MS: Final = 10 * 60 * 1000
 # Who decides where a person's word would come to nothing: the call is denied, or its run is over.
 POLICY: Final = "policy"
 RUN: Final = "run"
+OPERATOR: Final = "operator"  # may confirm their own call, at the console or a terminal
+SELF: Final = "self"
 USE_WINDOW_MS: Final = 15 * 60 * 1000  # how long after the decision the call may still start
 
 
@@ -53,6 +55,8 @@ class Approval:
     decided_at: int = 0
     note: str = ""
     used: bool = False
+    confirmation: str = ""  # `self`: the operator decided a call of their own
+    rule_digest: str = ""  # of the rule that asked; empty: bound to the policy's version instead
 
     def at(self, now: int) -> "Approval":
         """As it is at this moment: nobody has to be there when it expires."""
@@ -65,10 +69,17 @@ class Approval:
         current = self.at(now)
         if current.status is not ApprovalStatus.PENDING:
             raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
-        if not decided_by or decided_by in self.asked_by:
+        own = decided_by in self.asked_by
+        if not decided_by or (own and decided_by != OPERATOR):
             raise Refused("nobody decides what they asked for themselves")
         verdict = ApprovalStatus.APPROVED if approve else ApprovalStatus.REJECTED
-        return replace(current._to(verdict), decided_by=decided_by, decided_at=now, note=note)
+        return replace(
+            current._to(verdict),
+            decided_by=decided_by,
+            decided_at=now,
+            note=note,
+            confirmation=SELF if own else "",
+        )
 
     def withdraw(self, *, by: str, now: int, note: str) -> "Approval":
         """Of what will not be run whatever a person says. Raises Conflict, as `decide`."""
@@ -80,7 +91,9 @@ class Approval:
         if self.status is not ApprovalStatus.APPROVED:
             raise Refused(f"approval {self.approval_id} is {self.status.lower()}")
         if binding != self.binding:
-            raise Refused(f"approval {self.approval_id} is for another call, or another target")
+            raise Refused(
+                f"approval {self.approval_id} is for another call, place or rule than this one"
+            )
         if self.used:
             raise Refused(f"approval {self.approval_id} has been used")
         if now > self.decided_at + USE_WINDOW_MS:
@@ -93,11 +106,9 @@ class Approval:
         return replace(self, status=status)
 
 
-def binding_of(
-    tool: str, args: Mapping[str, JsonValue], *, target: str, policy_version: str
-) -> str:
-    """The hash of everything that an approval approves."""
-    parts = [tool, dict(args), target, policy_version]
+def binding_of(tool: str, args: Mapping[str, JsonValue], *, target: str, rule: str) -> str:
+    """The hash of everything that an approval approves; `rule` is the digest of the rule that asked."""
+    parts = [tool, dict(args), target, rule]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 

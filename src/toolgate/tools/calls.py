@@ -4,19 +4,18 @@ The row is the request's idempotency: it holds what was asked (as a keyed finger
 call has come, and in the end what came of it. Nothing in it is secret.
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.contracts import executor_v0 as wire
-from toolgate.core.enums import Level, Outcome
+from toolgate.core.enums import Level
 from toolgate.core.errors import Invalid
 from toolgate.core.ids import is_path_safe
 from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.model import Decision
 from toolgate.tools.approvals import Approval
+from toolgate.tools.responses import Response
 
 EXECUTIONS: Final = "executions"  # rows by request id
 # By process: the number of the evidence record up to which all of its calls are known to have ended.
@@ -51,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     owner: str  # the process that started it
     started: Started | None = None
-    response: wire.RunToolResponse | None = None  # of a refused call; others have an artifact
+    response: Response | None = None  # of a refused call; others have an artifact
     isolation: str = ""
 
 
@@ -72,12 +71,6 @@ class Call(NamedTuple):
     @property
     def id(self) -> str:
         return self.request.request_id
-
-    def refs(self, artifacts: Iterable[str]) -> list[str]:
-        return [f"requests/{self.id}/{artifact}.json" for artifact in artifacts]
-
-    def ref(self, artifact: str) -> str:
-        return f"requests/{self.id}/{artifact}.json"
 
 
 def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
@@ -125,10 +118,12 @@ def complete(request: ToolRequest) -> ToolRequest:
         request.tool,
         request.args,
         request.caller,
-        request.run_id or wire.DERIVED_RUN_ID.format(request_id=request.request_id),
-        request.step_id or wire.DERIVED_STEP_ID.format(request_id=request.request_id),
+        request.run_id or f"run_{request.request_id}",
+        request.step_id or f"step_{request.request_id}",
         request.policy_ref,
         request.target_id,
+        request.no_links,
+        request.scope,
     )
 
 
@@ -176,8 +171,3 @@ def names_in(request: ToolRequest) -> tuple[str, ...]:
         caller.agent,
         caller.session,
     )
-
-
-def outcome_of(response: wire.RunToolResponse) -> Outcome:
-    known = response.outcome
-    return known if isinstance(known, Outcome) else Outcome.EXECUTED

@@ -54,9 +54,12 @@ class Capability:
     status: HealthStatus = HealthStatus.HEALTHY
     server: Server | None = None
 
+    def is_expired(self, now: int) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
     def refusal(self, now: int) -> str:
         """Why it may not be called now; empty where it may."""
-        if self.expires_at is not None and now >= self.expires_at:
+        if self.is_expired(now):
             return f"capability {self.capability_id} has expired"
         if self.status is HealthStatus.OFFLINE:
             return f"capability {self.capability_id} is offline"

@@ -10,8 +10,9 @@ import msgspec
 from toolgate.access.audit import Trail
 from toolgate.core.clock import Clock
 from toolgate.core.enums import HealthStatus
-from toolgate.core.errors import Invalid, NotFound
-from toolgate.journal.journal import Delete, Journal, Operation, Put
+from toolgate.core.errors import Conflict, Invalid, NotFound
+from toolgate.journal.journal import Check, Journal, Operation, Put
+from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.seal import Seal
 from toolgate.tools.capabilities import Capability
 
@@ -19,7 +20,7 @@ CAPABILITIES: Final = "capabilities"
 
 Tell = Callable[[str, HealthStatus], Sequence[Operation]]  # the world, of a health that changed
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(Capability).decode
+_decode: Final = msgspec.json.Decoder(Capability | None).decode
 
 
 @dataclass(slots=True)
@@ -34,15 +35,17 @@ class Capabilities:
     learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
     tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
     _observed: dict[str, HealthStatus] = field(default_factory=dict)
     _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
         self._known = {one.capability_id: one for one in self.built_in}
+        self._versions = {}
         after = ""
         while rows := await self.journal.scan(CAPABILITIES, after=after):
             for row in rows:
-                self._known[row.key] = _decode(self.seal.open(row.value))
+                self._keep(row.key, _decode(self.seal.open(row.value)), row.version)
             after = rows[-1].key
         for capability in self._known.values():
             self._learn(capability)
@@ -59,6 +62,12 @@ class Capabilities:
         """As registered, however it was seen to be."""
         return self._known.get(capability_id)
 
+    def check_of(self, capability_id: str) -> Check | None:
+        """Return the check that a capability's row is still the one in memory; None if unknown."""
+        if capability_id not in self._known:
+            return None
+        return Check(CAPABILITIES, capability_id, self._versions.get(capability_id, 0))
+
     def all(self) -> Sequence[Capability]:
         found = (self.get(capability_id) for capability_id in sorted(self._known))
         return [one for one in found if one is not None]
@@ -74,10 +83,16 @@ class Capabilities:
                 f"{capability.capability_id} is our own: it takes no server", field="server"
             )
         async with self._registering:  # one that is being given was given before
+            for _ in range(ATTEMPTS - 1):
+                try:
+                    return await self._register(capability, by=by)
+                except Conflict:
+                    await self._reload(capability.capability_id)
             return await self._register(capability, by=by)
 
     async def _register(self, capability: Capability, *, by: str) -> Capability:
         before = self._known.get(capability.capability_id)
+        expected = self._versions.get(capability.capability_id, 0)
         if before is not None and capability.server is None:
             capability = replace(capability, server=before.server)
         self._learn(capability)
@@ -86,7 +101,7 @@ class Capabilities:
         server = capability.server
         await self.journal.commit(
             # Sealed: a server's environment and headers may hold its secrets.
-            Put(CAPABILITIES, capability.capability_id, self.seal.close(_encode(capability))),
+            self._put(capability.capability_id, capability, expected),
             *self.trail.note(
                 "capability.registered",
                 actor=by,
@@ -101,24 +116,58 @@ class Capabilities:
         )
         if before is not None and before.server != capability.server:
             self._observed.pop(capability.capability_id, None)  # that was another server's
-        self._known[capability.capability_id] = capability
+        self._keep(capability.capability_id, capability, expected + 1)
         return capability
 
     async def remove(self, capability_id: str, *, by: str) -> None:
-        """One that is built in goes back to its own terms; raises NotFound."""
+        """Remove a capability; a built-in one goes back to its own terms. Raises NotFound.
+
+        Its row stays, empty: a new row would start at version 1, and a check of the old terms could
+        hold for the new ones.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._remove(capability_id, by=by)
+            except Conflict:
+                await self._reload(capability_id)
+                if capability_id not in self._known:
+                    return None  # another request removed it at the same time
+        return await self._remove(capability_id, by=by)
+
+    async def _remove(self, capability_id: str, *, by: str) -> None:
         if capability_id not in self._known:
             raise NotFound("capability", capability_id)
+        expected = self._versions.get(capability_id, 0)
         await self.journal.commit(
-            Delete(CAPABILITIES, capability_id),
+            self._put(capability_id, None, expected),
             *self.trail.note(
                 "capability.removed", actor=by, resource=("capability", capability_id)
             ),
         )
-        self._known.pop(capability_id, None)  # another may have been faster
         self._observed.pop(capability_id, None)
+        self._keep(capability_id, None, expected + 1)
+
+    async def _reload(self, capability_id: str) -> None:
+        row = await self.journal.get(CAPABILITIES, capability_id)
+        if row is None:
+            self._keep(capability_id, None, 0)
+        else:
+            self._keep(capability_id, _decode(self.seal.open(row.value)), row.version)
+
+    def _put(self, capability_id: str, capability: Capability | None, expected: int) -> Put:
+        value = self.seal.close(_encode(capability))
+        return Put(CAPABILITIES, capability_id, value, expected)
+
+    def _keep(self, capability_id: str, capability: Capability | None, version: int) -> None:
+        """Hold what a row says: None where the capability was removed."""
+        self._versions[capability_id] = version
+        self._known.pop(capability_id, None)
         self._known.update(
             (one.capability_id, one) for one in self.built_in if one.capability_id == capability_id
         )
+        if capability is not None:
+            self._learn(capability)
+            self._known[capability_id] = capability
 
     def report(self, capability_id: str, health: HealthStatus) -> bool:
         """What a check found; whether that is news. Of this process alone: it is not kept."""

@@ -15,7 +15,15 @@ from toolgate.evidence.audit import AuditEntry, AuditLog
 from toolgate.evidence.evidence import Evidence
 from toolgate.policy.decide import FindPolicy
 from toolgate.policy.egress import decide_connection, granting, may_reach_any
-from toolgate.policy.model import ACTIVE_POLICY, EGRESS, Decision, Effect, Policy
+from toolgate.policy.model import (
+    ACTIVE_POLICY,
+    DENIAL_DIGESTS,
+    EGRESS,
+    POLICY_NOT_FOUND,
+    Decision,
+    Effect,
+    Policy,
+)
 from toolgate.sandbox.sandbox import SessionKey
 
 log = logging.getLogger(__name__)
@@ -44,7 +52,9 @@ class PolicyEgress:
     def decide(self, key: SessionKey, host: str, port: int) -> Decision:
         granted = self._current()
         if granted is None:
-            return Decision(Effect.DENY, "policy_not_found", "There is no policy", "", "")
+            digest = DENIAL_DIGESTS[POLICY_NOT_FOUND]
+            reason = "There is no policy"
+            return Decision(Effect.DENY, POLICY_NOT_FOUND, reason, "", "", rule_digest=digest)
         return decide_connection(granted, _caller(key), host=host, port=port)
 
     def _current(self) -> Policy | None:

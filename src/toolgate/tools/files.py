@@ -17,7 +17,8 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Invalid, NotFound
 from toolgate.core.tools import Caller
 from toolgate.journal.blobs import Blobs
-from toolgate.journal.journal import Journal, Operation, Put
+from toolgate.journal.journal import Journal, Operation
+from toolgate.journal.rows import store
 
 COLLECTION: Final = "file_artifacts"  # rows by digest and owner
 LARGEST_FILE: Final = 32 * 1024 * 1024  # half of what a session's disk holds
@@ -81,7 +82,7 @@ class FileArtifacts:
         digest = (await self._blobs.put(content)).removeprefix("sha256:")
         row = _Row(len(content), self._clock.now_ms())
         kept = FileArtifact(PREFIX + digest, len(content))
-        await self._journal.commit(Put(COLLECTION, _key(digest, owner), _encode(row)), *also(kept))
+        await store(self._journal, COLLECTION, _key(digest, owner), _encode(row), *also(kept))
         return kept
 
     def _check(self, content: bytes) -> None:

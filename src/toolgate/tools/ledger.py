@@ -5,6 +5,7 @@ moves on only from the version that was read, and a ref that is taken conflicts.
 here has been redacted by the pipeline.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -12,16 +13,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from toolgate.contracts import executor_v0 as wire
-from toolgate.contracts.wire import given, to_iso_ms
+from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Outcome
-from toolgate.core.errors import ToolgateError
+from toolgate.core.errors import Conflict, ToolgateError
 from toolgate.core.tools import Caller, ToolOutput
 from toolgate.evidence.audit import TOOL_RUN, AuditEntry, AuditLog
 from toolgate.evidence.evidence import STREAM, Evidence
-from toolgate.journal.journal import Event, Journal, Operation, Put
-from toolgate.policy.model import Decision, Effect
+from toolgate.journal.journal import Check, Event, Journal, Operation, Overwrite, Put
+from toolgate.policy.model import DENIAL_DIGESTS, REQUEST_ID_CONFLICT, Decision, Effect
 from toolgate.tools.approvals import Approval
 from toolgate.tools.calls import (
     EXECUTIONS,
@@ -36,17 +36,22 @@ from toolgate.tools.calls import (
 )
 from toolgate.tools.definitions import failed
 from toolgate.tools.episodes import OK
+from toolgate.tools.responses import (
+    ALLOW,
+    DENY,
+    ON_ALLOW,
+    ON_DENY,
+    Artifact,
+    Response,
+    StoredCheck,
+    StoredResult,
+    decode_response,
+    refs_of,
+)
 
-A = wire.Artifact
-APPROVAL_ARTIFACT: Final = "approval"
-REQUEST_ID_CONFLICT: Final = "request_id_conflict"
-
-Also = Callable[[wire.RunToolResponse], Sequence[Operation]]  # goes with the response's commit
+OPEN_WITHOUT_CALLER: Final = frozenset({State.RELEASED, State.INTERRUPTED})
+WithResponse = Callable[[Response], Sequence[Operation]]  # what goes with the response's commit
 DECISIONS_PER_NOTE: Final = 1_000  # a start has to read what came since the last note
-
-
-def nothing(_: wire.RunToolResponse) -> Sequence[Operation]:
-    return ()
 
 
 class Ledger:
@@ -77,7 +82,7 @@ class Ledger:
         """Write down how far all calls have ended, `newest` being a record that is there."""
         self._newest = max(self._newest, newest)
         through = min([self._newest, *self._running.values(), *self._starting.values()])
-        return Put(FINISHED, self.owner, str(through).encode())
+        return Overwrite(FINISHED, self.owner, str(through).encode())
 
     async def find(self, call: Call) -> tuple[Call, Entry | None]:
         """What is known of a call, and the call with its row's version."""
@@ -86,11 +91,11 @@ class Ledger:
             return call, None
         return call._replace(version=row.version), decode_entry(row.value)
 
-    async def response(self, call: Call, entry: Entry) -> wire.RunToolResponse:
+    async def response(self, call: Call, entry: Entry) -> Response:
         """What an ended call was answered: with the row where nothing ran, else in the evidence."""
         if entry.response is not None:
             return entry.response
-        return wire.decode_response(await self.evidence.fetch(call.ref(A.RESPONSE)))
+        return decode_response(await self.evidence.fetch(refs_of(call.id, [Artifact.RESPONSE])[0]))
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
         """A person is asked; `operations` write the approval."""
@@ -106,14 +111,14 @@ class Ledger:
         decision: Decision,
         *,
         approval: Approval | None = None,
-        also: Also = nothing,
-    ) -> wire.RunToolResponse:
+        also: WithResponse,
+    ) -> Response:
         """Denied: the evidence of it, and the response for whoever asks again."""
-        names = (*wire.ARTIFACTS_ON_DENY, *((APPROVAL_ARTIFACT,) if approval else ()))
-        response = wire.RunToolResponse(
+        names = (*ON_DENY, *((Artifact.APPROVAL,) if approval else ()))
+        response = Response(
             ok=False,
             policy_check=check_of(decision),
-            evidence_refs=call.refs(names),
+            evidence_refs=refs_of(call.id, names),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
             step_id=call.request.step_id,
@@ -122,6 +127,33 @@ class Ledger:
             self._entry(call, State.ENDED, response=response),
             await self._decided_after(call, decision, approval),
             *self._ended(call, response, names, approval),
+            *also(response),
+        )
+        return response
+
+    async def refuse_for_now(
+        self, call: Call, decision: Decision, *, also: WithResponse
+    ) -> Response:
+        """Denied under this id only now: on record, and the call's own row is left as it is.
+
+        The decision is an artifact under a name of its own: the others belong to the call when it is
+        decided for good.
+        """
+        name = f"{decision.rule_id}_{self.clock.now_ms()}_{self._decisions}"
+        response = Response(
+            ok=False,
+            policy_check=check_of(decision),
+            evidence_refs=refs_of(call.id, [name]),
+            engine_ref=call.engine_ref,
+            run_id=call.request.run_id,
+            step_id=call.request.step_id,
+        )
+        await self._commit(
+            Check(EXECUTIONS, call.id, call.version),  # a call that has ended has another answer
+            await self._decided(
+                call, decision, {name: self.evidence.canonical(_Verdict.of(decision))}
+            ),
+            *self._ended(call, response, (name,), None),
             *also(response),
         )
         return response
@@ -153,9 +185,37 @@ class Ledger:
         except ToolgateError:  # nothing was written
             del self._starting[number]
             raise
+        except asyncio.CancelledError:  # perhaps it was: see `look_for_start`
+            del self._starting[number]
+            self._running[call.id] = before
+            raise
         del self._starting[number]
         self._running[call.id] = before
         return call._replace(version=call.version + 1)
+
+    async def look_for_start(self, call: Call) -> bool:
+        """Whether a `start` that was cancelled has been committed; waits for it."""
+        if not await self._has_moved(call):
+            self._running.pop(call.id, None)
+            return False
+        return True
+
+    async def look_for_end(self, call: Call) -> Response | None:
+        """The response of a `finish` that was cancelled; None where it was not committed."""
+        if not await self._has_moved(call):
+            return None
+        self._running.pop(call.id, None)
+        _, entry = await self.find(call)
+        assert entry is not None
+        return await self.response(call, entry)
+
+    async def _has_moved(self, call: Call) -> bool:
+        """Whether the next version of the call's row is there; commits are made in their order."""
+        try:
+            await self.journal.commit(Check(EXECUTIONS, call.id, call.version + 1))
+        except Conflict:
+            return False
+        return True
 
     async def release(
         self,
@@ -174,7 +234,7 @@ class Ledger:
 
     async def interrupted(
         self, call: Call, entry: Entry, *, may_run_again: bool
-    ) -> wire.RunToolResponse | None:
+    ) -> Response | None:
         """A call that was started and has no result: what is known of it is put on record."""
         assert entry.started is not None
         if may_run_again:
@@ -200,19 +260,22 @@ class Ledger:
         *,
         approval: Approval | None = None,
         kind: str = "result",
-        also: Also = nothing,
-    ) -> wire.RunToolResponse:
+        also: Sequence[Operation] = (),
+    ) -> Response:
         """The tool has ended, and `output` holds no secret."""
         response, ending = await self._ending(call, decision, output, approval, kind)
-        await self.journal.commit(*ending, *also(response))
+        await self.journal.commit(*ending, *also)
         self._running.pop(call.id, None)
         return response
 
     async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
-        """The end of a call that a device has run; nothing where it is no such call, or has ended."""
+        """The end of a call that a device has run, or that a restart has interrupted for good.
+
+        Nothing where it is no such call, or has ended.
+        """
         row = await self.journal.get(EXECUTIONS, request_id)
         entry = decode_entry(row.value) if row is not None else None
-        if row is None or entry is None or entry.state is not State.RELEASED:
+        if row is None or entry is None or entry.state not in OPEN_WITHOUT_CALLER:
             return ()
         assert entry.started is not None
         call = interrupted_call(request_id, entry, version=row.version)
@@ -227,13 +290,13 @@ class Ledger:
         output: ToolOutput,
         approval: Approval | None,
         kind: str,
-    ) -> tuple[wire.RunToolResponse, list[Operation]]:
-        names = (*wire.ARTIFACTS_ON_ALLOW, *((APPROVAL_ARTIFACT,) if approval else ()))
+    ) -> tuple[Response, list[Operation]]:
+        names = (*ON_ALLOW, *((Artifact.APPROVAL,) if approval else ()))
         response = response_of(call, decision, output, names)
         canonical = self.evidence.canonical
         contents: dict[str, bytes] = {
-            A.TOOL_RESULT: canonical(_Result.of(output)),
-            A.RESPONSE: canonical(response),
+            Artifact.TOOL_RESULT: canonical(_Result.of(output)),
+            Artifact.RESPONSE: canonical(response),
         }
         return response, [
             self._entry(call, State.ENDED, isolation=output.isolation),
@@ -241,7 +304,7 @@ class Ledger:
             *self._ended(call, response, names, approval),
         ]
 
-    async def conflict(self, call: Call) -> wire.RunToolResponse:
+    async def conflict(self, call: Call) -> Response:
         """The id stands for another request: denied, and the first one's evidence is untouched.
 
         The same wrong request again finds its own evidence there.
@@ -252,13 +315,14 @@ class Ledger:
             f"Request id {call.id} was used for another request",
             "",
             call.request.policy_ref,
+            rule_digest=DENIAL_DIGESTS[REQUEST_ID_CONFLICT],
         )
         name = f"{REQUEST_ID_CONFLICT}_{call.fingerprint[-16:]}"
-        names = (*wire.ARTIFACTS_ON_DENY, name)
-        response = wire.RunToolResponse(
+        names = (*ON_DENY, name)
+        response = Response(
             ok=False,
             policy_check=check_of(decision),
-            evidence_refs=call.refs(names),
+            evidence_refs=refs_of(call.id, names),
             engine_ref=call.engine_ref,
             run_id=call.request.run_id,
             step_id=call.request.step_id,
@@ -275,9 +339,9 @@ class Ledger:
     def _of_decision(self, call: Call, decision: Decision) -> dict[str, bytes]:
         """The artifacts of a call that is decided for the first time."""
         return {
-            A.REQUEST: call.shown,
-            A.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner),
-            A.POLICY_DECISION: self.evidence.canonical(_Verdict.of(decision)),
+            Artifact.REQUEST: call.shown,
+            Artifact.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner),
+            Artifact.POLICY_DECISION: self.evidence.canonical(_Verdict.of(decision)),
         }
 
     async def _decided_after(
@@ -298,7 +362,7 @@ class Ledger:
             "policy_version": decision.policy_version,
         }
         content = self.evidence.canonical(word)
-        return await self._decided(call, decision, {APPROVAL_ARTIFACT: content})
+        return await self._decided(call, decision, {Artifact.APPROVAL: content})
 
     async def _commit(self, *operations: Operation) -> None:
         """Commit what a decision comes to, and now and then how far all calls have ended."""
@@ -351,13 +415,13 @@ class Ledger:
     def _ended(
         self,
         call: Call,
-        response: wire.RunToolResponse,
+        response: Response,
         artifacts: tuple[str, ...],
         approval: Approval | None,
     ) -> list[Operation]:
         """The row of an ended call in the audit, in which a search finds it as well."""
         check, request = response.policy_check, call.request
-        denied = check.decision is wire.Decision.DENY
+        denied = check.decision == DENY
         row = AuditEntry(
             action=TOOL_RUN,
             actor=actor_of(request.caller),
@@ -371,7 +435,7 @@ class Ledger:
                 "stepId": request.step_id,
                 "deviceId": request.caller.device,
                 "decision": check.decision,
-                "ruleId": given(check.rule_id, ""),
+                "ruleId": response.rule_id,
                 "riskLevel": call.level,
                 "confirmation": approval.status.value if approval else "none",
                 "result": "denied" if denied else OK if response.ok else "failed",
@@ -491,11 +555,11 @@ def actor_of(caller: Caller) -> str:
     return next((f"{kind}:{who}" for kind, who in named if who), "system")
 
 
-def check_of(decision: Decision) -> wire.PolicyCheck:
+def check_of(decision: Decision) -> StoredCheck:
     """On the wire there is allow and deny: what was asked about and let through is allowed."""
     denied = decision.effect is Effect.DENY
-    return wire.PolicyCheck(
-        decision=wire.Decision.DENY if denied else wire.Decision.ALLOW,
+    return StoredCheck(
+        decision=DENY if denied else ALLOW,
         reason=decision.reason,
         rule_id=decision.rule_id or UNSET,
     )
@@ -503,11 +567,11 @@ def check_of(decision: Decision) -> wire.PolicyCheck:
 
 def response_of(
     call: Call, decision: Decision, output: ToolOutput, artifacts: tuple[str, ...]
-) -> wire.RunToolResponse:
+) -> Response:
     has_data = output.data is not None or output.says_null
-    return wire.RunToolResponse(
+    return Response(
         ok=output.ok,
-        tool_result=wire.ToolResult(
+        tool_result=StoredResult(
             exit_code=output.exit_code,
             stdout=output.stdout,
             stderr=output.stderr,
@@ -515,7 +579,7 @@ def response_of(
             truncated=True if output.truncated else UNSET,
         ),
         policy_check=check_of(decision),
-        evidence_refs=call.refs(artifacts),
+        evidence_refs=refs_of(call.id, artifacts),
         engine_ref=call.engine_ref,
         run_id=call.request.run_id,
         step_id=call.request.step_id,

@@ -1,91 +1,98 @@
-"""The terms of capabilities for whoever calls by another way than the gateway's commands.
+"""The limits of capabilities, for every call: offline, expired, called too often.
 
-An agent, a schedule, another's executor: what is offline, has expired or was called too often is so
-for them too. A device's command has met its terms, and paid, when the gateway let it in.
+A tool has up to three capabilities: its MCP server's, that of a server of ours, and its own name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from toolgate.access.rate_limits import Bucket, RateLimits
-from toolgate.access.refusals import RateLimited
+from toolgate.access.rate_limits import Bucket, Charge, RateLimits
+from toolgate.access.refusals import Forbidden
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Level
-from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
+from toolgate.core.tools import Caller, Tool
+from toolgate.journal.journal import Check
+from toolgate.policy.model import Effect
+from toolgate.policy.refusal_texts import CAPABILITY_EXPIRED, CAPABILITY_OFFLINE, refusal_text
+from toolgate.tools.capabilities import Capability
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.definitions import failed
-from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.routing import Route
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedByTerms:
+class CapabilityRefusal(NamedTuple):
+    rule_id: str
     reason: str
-    ref: str
-
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        return failed(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Metered:
-    """An engine whose calls are counted."""
-
-    engine: Engine
-    limits: RateLimits
-    buckets: Sequence[Bucket]
-
-    @property
-    def ref(self) -> str:
-        return self.engine.ref
-
-    async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
-        try:
-            paid = self.limits.take(*self.buckets)
-        except RateLimited as too_soon:
-            return failed(str(too_soon))
-        try:
-            await self.limits.journal.commit(*self.limits.writes(paid))
-        except BaseException:
-            self.limits.give_back(paid)
-            raise
-        return await self.engine.run(request, update=update)
-
-
-@dataclass(slots=True)
-class Terms:
-    """There are none until the gateway has said what is registered."""
-
+class CapabilityLimits:
     clock: Clock
-    capability_of: Callable[[str], str]  # the server that a tool is of; empty: none
-    own: Mapping[str, str] = field(default_factory=dict)  # a tool of ours: its capability
-    registered: tuple[Capabilities, RateLimits] | None = None
+    capabilities: Capabilities
+    rates: RateLimits
+    capability_of: Callable[[str], str]  # the MCP server of a tool; empty: none
+    own: Mapping[str, str] = field(default_factory=dict)  # the capability of a tool of ours
 
     def route(self) -> Route:
-        """Takes no call; what of ours is registered as signing signs, whatever it says itself."""
+        """A route that takes no call; it raises the level of tools registered as `sign`."""
         return Route(describe=self._describe)
 
     def _describe(self, tool: str, _caller: Caller) -> Tool | None:
-        if self.registered is None:
-            return None
-        found = self.registered[0].get(self.own.get(tool, tool))
+        found = self.capabilities.get(self.own.get(tool, tool))
         signs = found is not None and found.level is Level.SIGN
         return Tool(tool, "", Level.SIGN, {}, False) if signs else None
 
-    def hold(self, engine: Engine, request: ToolRequest) -> Engine:
-        """The engine, on the terms of the call's capabilities."""
-        if self.registered is None or request.caller.device:
-            return engine
-        capabilities, limits = self.registered
-        tool = request.tool
-        names = dict.fromkeys((self.capability_of(tool), self.own.get(tool, ""), tool))
-        known = [found for name in names if (found := capabilities.get(name)) is not None]
+    def checks(self, tool: str) -> list[Check]:
+        """The checks that the capabilities of a tool are the ones in memory."""
+        found = (self.capabilities.check_of(name) for name in self.names(tool))
+        return [check for check in found if check is not None]
+
+    def refusal(self, tool: str) -> CapabilityRefusal | None:
+        """Why a tool may not be called now; rates are left to `charge`."""
         now = self.clock.now_ms()
-        if refusal := next(filter(None, (one.refusal(now) for one in known)), ""):
-            return RefusedByTerms(refusal, engine.ref)
-        buckets = [
+        for one in self._capabilities(tool):
+            if reason := one.refusal(now):
+                rule_id = CAPABILITY_EXPIRED if one.is_expired(now) else CAPABILITY_OFFLINE
+                return CapabilityRefusal(rule_id, reason)
+        return None
+
+    def buckets(self, tool: str) -> list[Bucket]:
+        """What one call of a tool takes from."""
+        return [
             Bucket(f"capability/{one.capability_id}", one.rate, f"capability {one.capability_id}")
-            for one in known
+            for one in self._capabilities(tool)
             if one.rate is not None
         ]
-        return Metered(engine, limits, buckets) if buckets else engine
+
+    async def charge(self, buckets: Sequence[Bucket]) -> Charge:
+        """Take one from each bucket; raises RateLimited. Reads only rows that changed elsewhere."""
+        await self.rates.refresh(buckets)
+        return self.rates.charge(buckets)
+
+    def check_open(self, tool: str) -> None:
+        """Check that a tool is neither offline nor expired; raises Forbidden."""
+        if (refusal := self.refusal(tool)) is not None:
+            text = refusal_text(
+                tool=tool, rule_id=refusal.rule_id, reason=refusal.reason, effect=Effect.DENY
+            )
+            raise Forbidden(text)
+
+    def check_together(self, tools: Sequence[str]) -> None:
+        """Check that all these calls might be made now; takes nothing.
+
+        Raises Forbidden if one is offline or expired, RateLimited if they are too many.
+        """
+        for tool in tools:
+            self.check_open(tool)
+        self.rates.check([bucket for tool in tools for bucket in self.buckets(tool)])
+
+    def names(self, tool: str) -> Sequence[str]:
+        """The names that the capabilities of a tool would have."""
+        server, own = self.capability_of(tool), self.own.get(tool)
+        if not server and not own:
+            return (tool,)
+        return [name for name in dict.fromkeys((server, own, tool)) if name]
+
+    def _capabilities(self, tool: str) -> list[Capability]:
+        found = (self.capabilities.get(name) for name in self.names(tool))
+        return [one for one in found if one is not None]

@@ -22,7 +22,6 @@ Find = Callable[[ToolRequest], Engine | None]
 Offers = Callable[[Caller], Sequence[Tool]]
 Describe = Callable[[str, Caller], Tool | None]
 Place = Callable[[ToolRequest], Awaitable[str]]  # where a call would run now
-OnTerms = Callable[[Engine, ToolRequest], Engine]  # the engine as this call may use it
 
 
 def takes_nothing(_: ToolRequest) -> Engine | None:
@@ -62,19 +61,14 @@ class UnknownTool:
         return failed(f"Unknown tool: {request.tool}")
 
 
-def on_any_terms(engine: Engine, _: ToolRequest) -> Engine:
-    return engine
-
-
 class Routing:
-    def __init__(self, routes: Sequence[Route], *, on_terms: OnTerms = on_any_terms) -> None:
+    def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = tuple(routes)
-        self._on_terms = on_terms
         self._unknown = UnknownTool()
 
     def engine_for(self, request: ToolRequest) -> Engine:
         taken = self._take(request)
-        return self._unknown if taken is None else self._on_terms(taken[1], request)
+        return self._unknown if taken is None else taken[1]
 
     async def place_of(self, request: ToolRequest) -> str:
         """Where the call would run now, for whoever approves that it does."""

@@ -14,10 +14,9 @@ from toolgate.core.tools import Caller, ToolRequest
 from toolgate.evidence.audit import STREAM, TOOL_RUN, decode_row
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Journal
-from toolgate.policy.model import Effect, Policy
+from toolgate.policy.model import REQUEST_ID_CONFLICT, Effect, Policy
 from toolgate.policy.shell import ParseShell
 from toolgate.policy.simulate import Change, RecordedCall, simulate
-from toolgate.tools.ledger import REQUEST_ID_CONFLICT
 
 PAGE: Final = 200
 

@@ -11,6 +11,7 @@ from toolgate.core.errors import Unavailable
 from toolgate.journal.disk_blobs import DiskBlobs
 from toolgate.journal.journal import Append, Head, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.rows import version_of
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.testing.clock import FakeClock
 
@@ -37,15 +38,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def fill(journal: SqliteJournal, last: int) -> tuple[int, Unavailable]:
     """Commit until the disk refuses; the last number acknowledged, and the refusal."""
+    version = await version_of(journal, "lasts", "a")
     while True:
         try:
             committed = await journal.commit(
                 Append("a", [NewEvent("said", b"x" * 4000)], expected_seq=last),
-                Put("lasts", "a", str(last + 1).encode()),
+                Put("lasts", "a", str(last + 1).encode(), expected=version),
             )
         except Unavailable as refused:
             return last, refused
         last = committed[0].seq
+        version += 1
         assert last < 2000
 
 

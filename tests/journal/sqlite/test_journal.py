@@ -20,7 +20,7 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.journal.journal import Append, Delete, Fence, Head, Journal, NewEvent, Put
+from toolgate.journal.journal import Append, Check, Delete, Fence, Head, Journal, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite import schema
 from toolgate.journal.sqlite.clean_shutdown_marker import witness_path
@@ -84,7 +84,8 @@ def edit_meta(path: Path, **values: str) -> None:
 async def test_what_was_committed_is_there_when_it_is_opened_again(path: Path) -> None:
     async with opened(path) as journal:
         committed = await journal.commit(
-            Append("a", [said("one"), said("two", subject="s")]), Put("runs", "r", b"v", due=9)
+            Append("a", [said("one"), said("two", subject="s")]),
+            Put("runs", "r", b"v", due=9, expected=0),
         )
     async with opened(path) as journal:
         assert await journal.read("a") == committed
@@ -126,7 +127,7 @@ async def test_a_row_that_is_there_refuses_a_new_one_and_leaves_the_rest_of_the_
     path: Path,
 ) -> None:
     async with opened(path) as journal:
-        await journal.commit(Put("rows", "old", b"first"))
+        await journal.commit(Put("rows", "old", b"first", expected=0))
     async with opened(path) as journal:  # nothing is remembered
         outcomes = await asyncio.gather(
             journal.commit(Put("rows", "a", b"1", expected=0), Append("s", [said("a")])),
@@ -145,9 +146,32 @@ async def test_a_row_that_is_there_refuses_a_new_one_and_leaves_the_rest_of_the_
         assert rows == {"a": (1, b"1"), "b": (2, b"2"), "old": (1, b"first")}
 
 
+async def test_a_check_is_decided_by_the_file_and_not_by_what_the_batch_assumed(
+    path: Path,
+) -> None:
+    async with opened(path) as journal:
+        await journal.commit(Put("rows", "old", b"1", expected=0))
+        await journal.commit(Put("rows", "old", b"2", expected=1))
+    async with opened(path) as journal:  # nothing is remembered
+        outcomes = await asyncio.gather(
+            journal.commit(Append("s", [said("a")])),
+            journal.commit(Put("rows", "old", b"new", expected=0)),  # taken to be new at first
+            journal.commit(Append("s", [said("b")]), Check("rows", "old", 1)),
+            journal.commit(Append("s", [said("c")]), Check("rows", "old", 2)),
+            journal.commit(Append("s", [said("d")]), Check("rows", "old", 0)),
+            journal.commit(Append("s", [said("e")]), Check("rows", "none", 0)),
+            return_exceptions=True,
+        )
+        assert [isinstance(one, Conflict) for one in outcomes] == [
+            False, True, True, False, True, False,
+        ]  # fmt: skip
+        assert texts(await journal.read("s")) == ["a", "c", "e"]
+        assert [(row.version, row.value) for row in await journal.scan("rows")] == [(2, b"2")]
+
+
 async def test_of_several_conflicts_the_first_is_told(path: Path) -> None:
     async with opened(path) as journal:
-        await journal.commit(Put("rows", "old", b"first"))
+        await journal.commit(Put("rows", "old", b"first", expected=0))
     async with opened(path) as journal:  # nothing is remembered
         with pytest.raises(Conflict, match="rows/old is at version 1, not at 0"):
             await journal.commit(
@@ -161,7 +185,7 @@ async def test_what_sqlite_cannot_hold_is_refused_alone(path: Path) -> None:
             journal.commit(Append("a", [said("one")])),
             journal.commit(Append("a", [NewEvent("\ud800", b"")])),
             journal.commit(Append("\ud800", [said("")])),
-            journal.commit(Put("rows", "r", b"", due=2**70)),
+            journal.commit(Put("rows", "r", b"", due=2**70, expected=0)),
             journal.commit(Append("a", [said("two")])),
             return_exceptions=True,
         )
@@ -510,7 +534,7 @@ class TestRefusals:
     ) -> None:
         log = path.with_name(path.name + "-wal")
         journal = await SqliteJournal.open(path, clock=FakeClock(), bus=LocalBus())
-        await journal.commit(Append("a", [said("one")]), Put("devices", "d", b"paired"))
+        await journal.commit(Append("a", [said("one")]), Put("devices", "d", b"paired", expected=0))
         killed = path.read_bytes()  # as in a first life, before anything left the log
         await journal.close()
         path.write_bytes(killed)

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from toolgate.core.errors import Conflict
-from toolgate.journal.journal import Append, Delete, Event, Fence, Journal, NewEvent, Operation, Put
+from toolgate.journal.journal import (
+    Append,
+    Check,
+    Delete,
+    Event,
+    Fence,
+    Journal,
+    NewEvent,
+    Operation,
+    Overwrite,
+    Put,
+)
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.journal.sqlite.writer import Limits
@@ -42,13 +53,26 @@ operations: st.SearchStrategy[Operation] = st.one_of(
         key=st.sampled_from(KEYS),
         value=st.binary(max_size=4),
         due=st.one_of(st.none(), st.integers(0, 9)),
-        expected=expectations,
+        expected=st.integers(0, 4),
+    ),
+    st.builds(
+        Overwrite,
+        collection=st.sampled_from(COLLECTIONS),
+        key=st.sampled_from(KEYS),
+        value=st.binary(max_size=4),
+        due=st.one_of(st.none(), st.integers(0, 9)),
     ),
     st.builds(
         Delete,
         collection=st.sampled_from(COLLECTIONS),
         key=st.sampled_from(KEYS),
         expected=expectations,
+    ),
+    st.builds(
+        Check,
+        collection=st.sampled_from(COLLECTIONS),
+        key=st.sampled_from(KEYS),
+        version=st.integers(0, 4),
     ),
     st.builds(Fence, name=st.sampled_from(["f", "g"]), epoch=st.integers(0, 4)),
 )
@@ -124,7 +148,7 @@ class TwoJournals(RuleBasedStateMachine):
 
         async def on(journal: Journal) -> None:
             for collection, key, times in puts:
-                await journal.commit(*[Put(collection, key, b"over")] * times, durable=False)
+                await journal.commit(*[Overwrite(collection, key, b"over")] * times, durable=False)
 
         self.runner.run(on(self.sqlite))
         self.runner.run(on(self.memory))

@@ -419,7 +419,7 @@ async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_
         await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
     await orchestrator.hear("s", DONE)
     ended_before_that_was_noted = rows.encode(rows.RunRow("s", ended=True))
-    await journal.commit(Put(rows.RUNS, "run_0", ended_before_that_was_noted))
+    await journal.commit(Put(rows.RUNS, "run_0", ended_before_that_was_noted, expected=0))
 
     async def kept(after_ms: int) -> list[list[str]]:
         clock.advance(after_ms)
@@ -760,3 +760,17 @@ async def test_a_run_whose_stream_cannot_be_read_for_a_fault_of_ours_has_an_end_
         await orchestrator.stop()
     assert await told(journal) == ["run_started", "error"]
     assert await orchestrator.open_runs() == []
+
+
+async def test_a_run_whose_events_came_before_its_answer_begins_over_their_row() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    pushed = await runs.begin("run_1", rows.RunRow("s", pushed=True), [], expected=0)
+    assert pushed.version == 1
+    begun = await runs.begin("run_1", rows.RunRow("s", request_id="r"), [])
+    assert begun == await runs.find("run_1")
+    assert begun.version == 2
+    assert await runs.open_runs("s") == [("run_1", "s")]
+    with pytest.raises(Conflict):
+        await runs.begin("run_2", rows.RunRow("s", request_id="r"), [])

@@ -65,16 +65,16 @@ async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_
     parts.runs = Runs(
         journal=parts.journal,
         dispatcher=nobody,
-        pipeline=nobody,
+        gate=nobody,
         clock=parts.clock,
         new_id=nobody,
         agents=nobody,
         session_tools=nobody,
     )
-    parts.pipeline = SimpleNamespace(decide_approval=parts.approvals.decide)
+    parts.gate = SimpleNamespace(decide_approval=parts.approvals.decide)
     request = ToolRequest("req_elsewhere", "kv.set", {}, run_id="run_1")
     _, operations = parts.approvals.new(request, ASKS, summary="kv.set")
-    await parts.journal.commit(*operations, Put(records.RUNS, "run_1", b"{}"))
+    await parts.journal.commit(*operations, Put(records.RUNS, "run_1", b"{}", expected=0))
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b'{"approve": true}'}

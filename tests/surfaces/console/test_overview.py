@@ -31,7 +31,7 @@ async def overview_of(count: int, *, is_open: Sequence[tuple[str, str]] = ()) ->
     run = RunLine("", "sess_1", "echo", "amara", "DONE", clock.now_ms(), 1, "", "", "", 0)
     names = (f"run_{number:05}" for number in range(count))
     lines = ((name, msgspec.structs.replace(run, run_id=name)) for name in names)
-    rows = (Put(records.RUNS, name, msgspec.json.encode(line)) for name, line in lines)
+    rows = (Put(records.RUNS, name, msgspec.json.encode(line), expected=0) for name, line in lines)
     await journal.commit(*rows)
     parts = SimpleNamespace(
         version="1",

@@ -6,6 +6,7 @@ from toolgate.core.errors import Refused
 from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.console.sign_in import (
     CODE_MS,
+    ENDED,
     FAILURES_A_MINUTE,
     SESSION_MS,
     SignIn,
@@ -112,3 +113,17 @@ def test_whoever_guesses_does_not_lock_the_operator_out(
         sign_in.open(token="a guess", by="192.0.2.1")
     assert sign_in.open(token="the token", by="127.0.0.1")
     assert sign_in.open(code=code, by="192.0.2.1")  # nobody guesses a code
+
+
+async def test_a_session_that_was_ended_on_two_nodes_stays_ended(
+    clock: FakeClock, journal: MemoryJournal
+) -> None:
+    here, there = make(clock, journal), make(clock, journal)
+    cookie = here.open(token="the token")
+    await here.end(cookie)
+    await there.end(cookie)
+    assert not here.is_open(cookie)
+    assert not there.is_open(cookie)
+    clock.advance(SESSION_MS + 1)
+    await make(clock, journal).load()
+    assert await journal.scan(ENDED) == []

@@ -1,5 +1,6 @@
 """The executor contract on the wire: statuses, bearer, bodies, headers."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ import pytest
 from tests.support.pipelines import Rig, open_rig
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import to_iso_ms
+from toolgate.core.enums import Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -23,10 +25,12 @@ from toolgate.core.errors import (
     ToolgateError,
     Unavailable,
 )
-from toolgate.core.tools import Caller, ToolRequest
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.http import asgi
-from toolgate.surfaces.executor.server import CODES, ExecutorApi
-from toolgate.tools.gate import Pending
+from toolgate.surfaces.executor import following
+from toolgate.surfaces.executor.errors import CODES
+from toolgate.surfaces.executor.server import ExecutorApi
+from toolgate.tools.outcomes import Pending
 
 TOKEN = "executor-bearer-of-the-tests"
 
@@ -89,6 +93,94 @@ async def test_a_denied_call_is_403_with_the_full_response(door: Door) -> None:
     assert (status, body["ok"]) == (403, False)
     assert "tool_result" not in body
     assert msgspec.convert(body, wire.RunToolResponse).evidence_refs
+
+
+def events_of(stream: str) -> list[tuple[str, Any]]:
+    """The events of a whole stream, each with its data."""
+    found = []
+    for block in stream.strip().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n"))
+        if "event" in lines:
+            found.append((lines["event"], msgspec.json.decode(lines["data"])))
+    return found
+
+
+async def follow(
+    door: Door, body: Any, *, accept: str = "text/event-stream"
+) -> tuple[int, str, str]:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": accept}
+    url = door.url + wire.RUN_PATH
+    async with door.http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
+        return answer.status, answer.content_type, await answer.text()
+
+
+async def test_a_reader_of_events_gets_updates_and_then_the_same_body(door: Door) -> None:
+    door.rig.engine.outputs["count"] = ToolOutput(0, stdout="as it comes\n")
+    status, kind, stream = await follow(door, run(), accept="application/json, text/event-stream")
+    assert (status, kind) == (200, "text/event-stream")
+    (first, update), (last, response) = events_of(stream)
+    assert (first, last) == (wire.UPDATE_EVENT, wire.RESPONSE_EVENT)
+    assert update["delta"] == "as it comes\n"
+    assert msgspec.convert(update, wire.Update).at.endswith("Z")
+    assert (200, response) == await door.ask("POST", wire.RUN_PATH, run())
+
+
+@pytest.mark.parametrize("tool", ["denied", "ask.once"])
+async def test_a_call_that_does_not_run_is_only_a_response(door: Door, tool: str) -> None:
+    status, _, stream = await follow(door, run(tool=tool))
+    assert status == 200
+    ((name, response),) = events_of(stream)
+    assert name == wire.RESPONSE_EVENT
+    assert (403, response) == await door.ask("POST", wire.RUN_PATH, run(tool=tool))
+
+
+@pytest.mark.parametrize("body", [run(request_id="a/b"), run(args={"a": "\x00"}, ctx=5), {}])
+async def test_what_cannot_be_read_is_a_status_also_for_a_reader_of_events(
+    door: Door, body: Any
+) -> None:
+    status, kind, text = await follow(door, body)
+    assert (status, kind) == (400, "application/json")
+    assert msgspec.json.decode(text)["error"]["code"] == wire.ErrorCode.INVALID_REQUEST
+
+
+async def test_a_call_that_says_nothing_is_shown_to_be_alive(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENCE_S", 0.01)
+    going = asyncio.create_task(follow(door, run(tool="hang")))
+    await door.rig.engine.begun.wait()
+    asyncio.get_running_loop().call_later(0.1, door.rig.engine.gate.set)
+    status, _, stream = await going
+    assert status == 200
+    assert stream.startswith(following.STILL_HERE.decode())
+    assert [name for name, _ in events_of(stream)] == [wire.RESPONSE_EVENT]
+
+
+async def test_a_reader_that_goes_stops_the_tool_and_its_end_is_recorded(door: Door) -> None:
+    going = asyncio.create_task(follow(door, run(tool="hang")))
+    await door.rig.engine.begun.wait()
+    going.cancel()
+    ref = wire.EVIDENCE_REF.format(request_id="r1", artifact=wire.Artifact.RESPONSE)
+    async with asyncio.timeout(10):
+        while (found := await door.ask("GET", wire.ARTIFACT_PATH, ref=ref))[0] != 200:
+            await asyncio.sleep(0.01)
+    _, body = found
+    assert body["outcome"] == Outcome.MAY_HAVE_EXECUTED
+    assert door.rig.engine.runs["hang"] == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("text/event-stream", True),
+        ("application/json, Text/Event-Stream;q=0.5", True),
+        ("*/*", False),
+        ("", False),
+        ("text/event-streams", False),
+    ],
+)
+def test_only_an_accept_that_names_events_asks_for_them(accept: str, wanted: bool) -> None:
+    assert following.wants_events(accept) is wanted
 
 
 async def test_a_failed_tool_is_200_because_it_was_run(door: Door) -> None:
@@ -196,12 +288,12 @@ async def test_health_needs_no_bearer(door: Door) -> None:
 
 @pytest.mark.requirement("003/http/iso-times")
 async def test_times_are_iso_8601_with_milliseconds_and_z(door: Door) -> None:
-    pending = await door.rig.pipeline.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
+    pending = await door.rig.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
     assert isinstance(pending, Pending)
-    await door.rig.pipeline.decide_approval(
+    await door.rig.gate.decide_approval(
         pending.approval_id, approve=True, decided_by="u", reason=""
     )
-    await door.rig.pipeline.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
+    await door.rig.run(ToolRequest("r2", "ask.once", {}, Caller(agent="a")))
     _, word = await door.ask("GET", wire.ARTIFACT_PATH, ref="requests/r2/approval.json")
     _, health = await door.ask("GET", wire.HEALTH_PATH)
     _, found = await door.ask("POST", wire.EPISODES_PATH, {})

@@ -1,4 +1,4 @@
-"""A whole gateway on a real socket, on a journal in memory or on disk, with a pipeline by hand."""
+"""A whole gateway on a real socket, on a journal in memory or on disk, with a gate by hand."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,10 @@ import pytest
 from tests.support.audit import SilentEvidence
 from tests.support.seal import PlainSeal
 from tests.support.upstreams import FakeUpstreams
+from toolgate.access.audit_trail import AuditTrail
+from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
+from toolgate.access.registry import Registry
 from toolgate.access.signatures import verify_ed25519
 from toolgate.core.clock import Clock
 from toolgate.core.random_ids import RandomIds
@@ -35,10 +38,19 @@ from toolgate.runs.conversations import Conversations
 from toolgate.runs.runs import Runs
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.secrets.redaction import Redactor
-from toolgate.surfaces.gateway.assembly import Assembled, Foundations, Options, assemble
+from toolgate.surfaces.gateway.assembly import (
+    SYSTEM_CAPABILITIES,
+    Assembled,
+    Foundations,
+    Options,
+    assemble,
+)
+from toolgate.surfaces.gateway.events import health_event
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
-from toolgate.testing.pipeline import FakePipeline
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.limits import CapabilityLimits
 
 OPERATOR = "operator-token-of-the-tests"
 BOUND_S = 10.0
@@ -96,7 +108,7 @@ class Door:
     url: str
     http: aiohttp.ClientSession
     parts: Assembled
-    pipeline: FakePipeline
+    gate: FakeGate
     upstreams: FakeUpstreams
     journal: Journal
     clock: Clock
@@ -152,9 +164,10 @@ async def open_door(
     *,
     home: Path | None = None,
     clock: Clock | None = None,
-    pipeline: FakePipeline | None = None,
+    gate: FakeGate | None = None,
     rate: int = 60,
     redactor: Redactor | None = None,
+    gateway_token: str = "",
     **options: Any,
 ) -> AsyncIterator[Door]:
     clock = clock or SystemClock()
@@ -165,8 +178,8 @@ async def open_door(
     else:
         journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
     seal = AesGcmSeal(b"k" * 32)
-    pipeline = pipeline or FakePipeline()
-    pipeline.journal = journal
+    gate = gate or FakeGate()
+    gate.journal = journal
     upstreams = FakeUpstreams()
     dispatcher = Dispatcher(journal, clock)
     tools = SessionTools(journal)
@@ -175,13 +188,25 @@ async def open_door(
     runs = Runs(
         journal=journal,
         dispatcher=dispatcher,
-        pipeline=pipeline,
+        gate=gate,
         clock=clock,
         new_id=RandomIds(clock),
         agents=agents,
         session_tools=tools,
     )
     audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
+    gate.registry = Registry(journal, clock, operator_token=OPERATOR, gateway_token=gateway_token)
+    capabilities = Capabilities(
+        journal,
+        clock,
+        seal,
+        AuditTrail(audit),
+        SYSTEM_CAPABILITIES,
+        tell=lambda capability_id, health: (health_event(capability_id, health),),
+    )
+    gate.limits = CapabilityLimits(
+        clock, capabilities, RateLimits(journal, clock), upstreams.capability_of
+    )
     parts = assemble(
         Foundations(
             journal=journal,
@@ -191,15 +216,19 @@ async def open_door(
             seal=seal,
             audit=audit,
             evidence=SilentEvidence(),
-            pipeline=pipeline,
-            level_of=pipeline.level_of,
+            gate=gate,
+            level_of=gate.level_of,
             runs=runs,
             upstreams=upstreams,
+            registry=gate.registry,
+            limits=gate.limits,
             wake_at=dispatcher.wake_at,
             verify=verify_ed25519,
         ),
-        Options(operator_token=OPERATOR, version="1.2.3", rate=Rate(rate), **options),
+        Options(version="1.2.3", rate=Rate(rate), **options),
     )
+    for part in (parts.registry, parts.limits, parts.capabilities):
+        await part.load()
     await parts.load()
     runs.watch_approvals(bus)
     dispatcher.start(
@@ -217,9 +246,7 @@ async def open_door(
     await listener.start()
     try:
         async with aiohttp.ClientSession() as http:
-            yield Door(
-                url, http, parts, pipeline, upstreams, journal, clock, audit, dispatcher, runs
-            )
+            yield Door(url, http, parts, gate, upstreams, journal, clock, audit, dispatcher, runs)
     finally:
         parts.events.close()
         await listener.stop()

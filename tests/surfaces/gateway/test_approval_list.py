@@ -73,10 +73,10 @@ def _rows(approvals: Sequence[Approval]) -> list[Operation]:
     for one in approvals:
         value = kept.encode(one)
         asked = kept.encode(replace(one, status=ApprovalStatus.PENDING))
-        rows.append(Put(kept.COLLECTION, one.approval_id, value))
+        rows.append(Put(kept.COLLECTION, one.approval_id, value, expected=0))
         rows.append(Append(kept.STREAM, [NewEvent("asked", asked)]))
         if one.status is ApprovalStatus.PENDING:
-            rows.append(Put(kept.OPEN, one.approval_id, value))
+            rows.append(Put(kept.OPEN, one.approval_id, value, expected=0))
         else:
             rows.append(Append(kept.STREAM, [NewEvent("decided", value)]))
     return rows
@@ -138,7 +138,7 @@ async def test_one_that_is_decided_while_they_are_paged_is_told_as_it_is_now(
     first = await listed(journal, clock, limit="1")
     decided = kept.encode(replace(both[0], status=ApprovalStatus.REJECTED))
     await journal.commit(
-        Put(kept.COLLECTION, both[0].approval_id, decided),
+        Put(kept.COLLECTION, both[0].approval_id, decided, expected=1),
         Append(kept.STREAM, [NewEvent("decided", decided)]),
     )
     rest = await listed(journal, clock, limit="1", cursor=str(first.next_cursor))

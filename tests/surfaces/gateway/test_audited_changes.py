@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.policies import open_policy
 from tests.support.seal import PlainSeal
 from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.devices import OPERATOR
@@ -17,8 +18,6 @@ from toolgate.core.errors import Unavailable
 from toolgate.evidence.audit import AuditLog, AuditQuery
 from toolgate.journal.journal import Event, Operation
 from toolgate.journal.local_bus import LocalBus
-from toolgate.policy.file import PolicyFile
-from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.secrets.redaction import Redactor
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.pairing import TokenRoutes
@@ -52,7 +51,9 @@ class Office:
     def __init__(self, routes_of: RoutesOf) -> None:
         self.journal = GivesUp(clock=FakeClock(), bus=LocalBus())
         self.audit = AuditLog(self.journal, redactor=Redactor(lambda _text: []))
-        routes = routes_of(self.journal, AuditTrail(self.audit))
+        self.serve(routes_of(self.journal, AuditTrail(self.audit)))
+
+    def serve(self, routes: Sequence[Route]) -> None:
         self.handle = {route.method: route.handle for route in routes}
 
     async def call(self, method: str, **members: Any) -> None:
@@ -120,12 +121,9 @@ POLICY = "version: 1\nrules:\n  - {id: a, allow: kv.get, match: any, reason: It 
 async def test_a_policy_is_not_changed_where_it_cannot_be_written_who_did(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY)
-    policy = PolicyFile(path, parse_shell=TreeSitterShellParser())
-
-    def of_policy(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
-        return PolicyRoutes(policy, cast(Simulation, None), trail, journal).routes()
-
-    office = Office(of_policy)
+    office = Office(lambda _journal, _trail: ())
+    policy = await open_policy(path, journal=office.journal)
+    office.serve(PolicyRoutes(policy, cast(Simulation, None), AuditTrail(office.audit)).routes())
     wanted = wire.PolicyPut(text=POLICY.replace("kv.get", "kv.list"))
     office.journal.left = 0
     with pytest.raises(Unavailable):
@@ -133,4 +131,5 @@ async def test_a_policy_is_not_changed_where_it_cannot_be_written_who_did(tmp_pa
     assert (path.read_text(), policy.text) == (POLICY, POLICY)
     assert [each.name for each in tmp_path.iterdir()] == ["policy.yaml"]
     await office.call("PUT", body=wanted)
-    assert (path.read_text(), await office.actions()) == (wanted.text, ["policy.changed"])
+    assert path.read_text() == policy.text == wanted.text
+    assert await office.actions() == ["policy.active", "policy.active", "policy.changed"]

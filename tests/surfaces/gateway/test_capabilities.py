@@ -12,7 +12,7 @@ from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.tools import Tool
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.pipeline import echo
+from toolgate.testing.gate import echo
 
 READS = Tool("look", "", Level.READ, {}, True)
 WRITES = Tool("click", "", Level.WRITE, {}, False)
@@ -26,7 +26,7 @@ async def register(door: Door, **members: Any) -> Answered:
 def serve(door: Door, capability_id: str = "mcp.docs") -> None:
     door.upstreams.offered[capability_id] = [READS, WRITES]
     for tool in (READS, WRITES):
-        door.pipeline.add(f"{capability_id}.{tool.name}", tool.level, echo)
+        door.gate.add(f"{capability_id}.{tool.name}", tool.level, echo)
 
 
 def command(action: str = "look", **members: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ async def test_an_action_is_a_tool_of_the_capabilitys_server(door: Door) -> None
     assert answer.status == 200
     assert answer.data["capabilityId"] == "mcp.docs"
     assert answer.data["content"] == [{"type": "text", "text": "hi"}]
-    (request,) = door.pipeline.ran
+    (request,) = door.gate.ran
     assert request.tool == "mcp.docs.look"
     assert request.args == {"text": "hi", "_meta": context}
     assert "laptop" in request.caller.session
@@ -168,7 +168,7 @@ async def test_an_unknown_capability_or_action_is_refused(door: Door) -> None:
     serve(door)
     no_action = await device.post("/command/mcp", command("fly"))
     assert (no_action.status, no_action.code) == (403, ErrorCode.PERMISSION_DENIED)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/capabilities/expired")
@@ -181,7 +181,7 @@ async def test_an_expired_capability_is_refused(frozen: Door) -> None:
     frozen.clock.advance(1000)
     answer = await device.post("/command/mcp", command())
     assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
-    assert len(frozen.pipeline.ran) == 1
+    assert len(frozen.gate.ran) == 1
 
 
 @pytest.mark.requirement("002/capabilities/offline")
@@ -234,7 +234,7 @@ async def test_another_server_is_not_offline_because_the_one_before_it_was(door:
 async def test_a_capability_that_signs_asks_whatever_its_server_says(door: Door) -> None:
     await register(door, level="sign")
     serve(door)
-    door.pipeline.asks.add("mcp.docs.look")
+    door.gate.asks.add("mcp.docs.look")
     device = await door.pair(**ALL)
     assert (await device.post("/command/mcp", command())).status == 400
     assert (await device.post("/command/mcp", command(), key="k")).status == 202
@@ -246,12 +246,12 @@ async def test_a_command_that_was_approved_while_its_server_was_silent_goes_on_l
     assert isinstance(frozen.clock, FakeClock)
     await register(frozen)
     serve(frozen)
-    frozen.pipeline.asks.add("mcp.docs.look")
+    frozen.gate.asks.add("mcp.docs.look")
     device = await frozen.pair(**ALL)
     waiting = await device.post("/command/mcp", {**command(), "requestId": "r"}, key="k")
     frozen.upstreams.silent.add("mcp.docs")
     before = (await frozen.journal.scan(OPEN))[0]
-    await frozen.pipeline.decide_approval(
+    await frozen.gate.decide_approval(
         waiting.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     async with asyncio.timeout(10):
@@ -262,7 +262,7 @@ async def test_a_command_that_was_approved_while_its_server_was_silent_goes_on_l
     await frozen.parts.states.on_open_due(row)
     ended = await device.get("/command/r?wait=10")
     assert ended.data["answer"]["ok"] is True
-    assert len(frozen.pipeline.ran) == 1
+    assert len(frozen.gate.ran) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ async def test_the_terms_of_a_capability_hold_for_its_tools_by_any_command(
     device = await door.pair(**ALL)
     answers = [await device.tool("mcp.docs.look") for _ in range(2)]
     assert answers[-1].code in (ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED)
-    assert len(door.pipeline.ran) == ("rateLimit" in terms)
+    assert len(door.gate.ran) == ("rateLimit" in terms)
 
 
 async def test_no_server_is_asked_for_a_device_that_may_not_call_it(door: Door) -> None:
@@ -296,7 +296,7 @@ async def test_a_tool_of_an_mcp_server_needs_the_scope_mcp_by_any_command(door: 
     device = await door.pair(tools="sign")
     answer = await device.tool("mcp.docs.look")
     assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 async def test_a_capability_of_our_own_takes_other_terms_but_no_server(door: Door) -> None:

@@ -1,7 +1,6 @@
 """Commands: envelope, rights, tools, agents, waiting."""
 
 import asyncio
-import gc
 import json
 import re
 import shutil
@@ -12,7 +11,6 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
 from toolgate.commands.idempotency import request_hash
-from toolgate.commands.plans import Ticket
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Unavailable
@@ -20,8 +18,8 @@ from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.http.bodies import canonical
 from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
-from toolgate.testing.pipeline import FakePipeline, echo
-from toolgate.tools.gate import Answer
+from toolgate.testing.gate import FakeGate, echo
+from toolgate.tools.outcomes import Also, Begun, nothing_also
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -49,25 +47,14 @@ async def test_one_tool_call_answers_in_the_envelope(door: Door) -> None:
         "ok": True,
         "data": {"results": [{"id": "1", "name": "echo", "success": True, "data": "hi"}]},
     }
-    (request,) = door.pipeline.ran
+    (request,) = door.gate.ran
     assert (request.tool, dict(request.args)) == ("echo", {"text": "hi"})
-
-
-async def test_a_command_that_has_ended_leaves_nothing_to_the_collector(door: Door) -> None:
-    device = await door.pair()
-    gc.collect()
-    gc.disable()
-    try:
-        await device.tool("echo", {"text": "hi"})
-        assert not [one for one in gc.get_objects() if isinstance(one, Ticket)]
-    finally:
-        gc.enable()
 
 
 @pytest.mark.requirement("002/tool/calls")
 @pytest.mark.requirement("002/tool/partial")
 async def test_of_several_calls_each_has_its_own_result(door: Door) -> None:
-    door.pipeline.add("fails", Level.READ, fails)
+    door.gate.add("fails", Level.READ, fails)
     device = await door.pair()
     calls = [
         {"id": "a", "name": "echo", "arguments": {"text": "1"}},
@@ -86,14 +73,14 @@ async def test_of_several_calls_each_has_its_own_result(door: Door) -> None:
 @pytest.mark.requirement("002/codes/permission-denied")
 @pytest.mark.requirement("002/envelope/failure")
 async def test_what_the_policy_denies_is_permission_denied(door: Door) -> None:
-    door.pipeline.denied.add("echo")
+    door.gate.denied.add("echo")
     device = await door.pair()
     answer = await device.tool("echo", {"text": "hi"})
     assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
     assert answer.json["ok"] is False
     assert answer.json["error"]["message"]
     assert answer.json["traceId"]
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/commands/unknown-tool")
@@ -124,7 +111,7 @@ async def test_the_trace_id_of_traceparent_comes_back(door: Door) -> None:
 @pytest.mark.requirement("002/envelope/request-members")
 @pytest.mark.requirement("002/envelope/identity-from-server")
 async def test_all_members_are_taken_and_actor_gives_no_right(door: Door) -> None:
-    door.pipeline.add("kv.set", Level.WRITE, writes)
+    door.gate.add("kv.set", Level.WRITE, writes)
     device = await door.pair(tools="read")
     answer = await device.post(
         "/command/tool",
@@ -140,10 +127,10 @@ async def test_all_members_are_taken_and_actor_gives_no_right(door: Door) -> Non
         },
     )
     assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
     allowed = await device.tool("echo", actor={"id": "root", "role": "operator"}, sessionKey="s")
     assert allowed.status == 200
-    (request,) = door.pipeline.ran
+    (request,) = door.gate.ran
     assert request.caller.device == "laptop"
     assert request.caller.role == "device"
     assert request.caller.level is Level.READ
@@ -180,11 +167,11 @@ async def test_two_request_ids_that_differ_are_invalid(door: Door) -> None:
 
 @pytest.mark.requirement("002/commands/level-too-low")
 async def test_a_declared_level_below_the_actions_is_refused(door: Door) -> None:
-    door.pipeline.add("kv.set", Level.WRITE, writes)
+    door.gate.add("kv.set", Level.WRITE, writes)
     device = await door.pair(tools="sign")
     answer = await device.tool("kv.set", key="k", security={"level": "read"})
     assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/commands/level-enough")
@@ -211,11 +198,11 @@ async def test_a_command_outside_the_scope_is_refused(door: Door) -> None:
         "system": {"action": "exec", "args": {"cmd": "ls"}},
         "mcp": {"capabilityId": "exec", "action": "x"},
     }
-    door.pipeline.add("exec", Level.WRITE, writes)
+    door.gate.add("exec", Level.WRITE, writes)
     for kind, payload in bodies.items():
         answer = await device.post(f"/command/{kind}", {"payload": payload}, key="k")
         assert (answer.status, answer.code) == (403, ErrorCode.PERMISSION_DENIED), kind
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/commands/types")
@@ -250,7 +237,7 @@ async def test_a_fault_of_ours_is_internal_and_tells_nothing(door: Door) -> None
     async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
         raise ZeroDivisionError("secret detail")
 
-    door.pipeline.add("crash", Level.READ, crashes)
+    door.gate.add("crash", Level.READ, crashes)
     device = await door.pair()
     answer = await device.tool("crash")
     assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
@@ -271,7 +258,7 @@ async def test_a_fault_of_ours_is_told_under_the_callers_own_names(door: Door) -
     async def crashes(_: Mapping[str, JsonValue]) -> ToolOutput:
         raise ValueError("a fault")
 
-    door.pipeline.add("crash", Level.READ, crashes)
+    door.gate.add("crash", Level.READ, crashes)
     device = await door.pair()
     trace = {"traceId": TRACE}
     answer = await device.tool("crash", requestId="r", trace=trace)
@@ -286,7 +273,7 @@ async def test_a_fault_of_ours_is_told_under_the_callers_own_names(door: Door) -
 @pytest.mark.requirement("002/commands/pending-state")
 @pytest.mark.requirement("002/commands/pending-replay")
 async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+    door.gate.add("pay", Level.SIGN, writes)
     device = await door.pair(**ALL)
     body = {"requestId": "r-pay", "payload": {"name": "pay", "args": {"text": "x"}}}
     first = await device.post("/command/tool", body, key="k-pay")
@@ -296,9 +283,9 @@ async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door)
     still = await device.get("/command/r-pay")
     assert still.data["status"] == "pending"
     assert (await device.post("/command/tool", body, key="k-pay")).status == 202
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
     waiting = asyncio.create_task(device.get("/command/r-pay?wait=20"))
-    await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
+    await door.gate.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
     done = await waiting
     assert done.data["status"] == "done"
     answer = done.data["answer"]
@@ -307,53 +294,53 @@ async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door)
     assert replay.status == 200
     assert replay.headers["Idempotent-Replayed"] == "true"
     assert replay.json == answer
-    assert len(door.pipeline.ran) == 1
+    assert len(door.gate.ran) == 1
 
 
 async def test_a_rejected_command_ends_refused(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+    door.gate.add("pay", Level.SIGN, writes)
     device = await door.pair(**ALL)
     first = await device.tool("pay", key="k", requestId="r")
-    await door.pipeline.decide_approval(
+    await door.gate.decide_approval(
         first.data["approvalId"], approve=False, decided_by="operator", reason="no"
     )
     state = await device.get("/command/r?wait=20")
     assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.parametrize("terms", [{"status": "offline"}, {"expiresAt": 1}])
 async def test_what_may_no_more_be_called_is_not_called_for_a_command_that_waited(
     door: Door, terms: dict[str, JsonValue]
 ) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+    door.gate.add("pay", Level.SIGN, writes)
     device = await door.pair(**ALL)
     first = await device.tool("pay", key="k", requestId="r")
     body = {"capabilityId": "pay", "scope": "money", "level": "sign", **terms}
     changed = await door.ask("POST", "/capabilities/register", body=body, operator=True)
     assert changed.status == 200
-    await door.pipeline.decide_approval(
+    await door.gate.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     state = await device.get("/command/r?wait=20")
     assert state.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.parametrize("level", [Level.READ, Level.SIGN])
 async def test_a_revoked_devices_waiting_command_does_not_run(door: Door, level: Level) -> None:
-    door.pipeline.add("pay", level, writes)
-    door.pipeline.asks.add("pay")
+    door.gate.add("pay", level, writes)
+    door.gate.asks.add("pay")
     device = await door.pair(**ALL)
     first = await device.tool("pay", key="k", requestId="r")
     await door.ask("POST", "/pairing/revoke", body={"deviceId": "laptop"}, operator=True)
-    await door.pipeline.decide_approval(
+    await door.gate.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     async with asyncio.timeout(10):
         while door.parts.states._wanted:
             await asyncio.sleep(0.01)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/commands/other-devices-command")
@@ -402,7 +389,7 @@ async def test_an_unknown_agent_is_refused(door: Door) -> None:
 
 
 async def test_an_agent_whose_tool_waits_for_a_person_answers_202(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+    door.gate.add("pay", Level.SIGN, writes)
     device = await door.pair(**ALL)
     message = 'now [[tool:pay {"text": "x"}]]'
     answer = await device.post(
@@ -421,12 +408,12 @@ async def test_an_agent_whose_tool_waits_for_a_person_answers_202(door: Door) ->
     )
     done = await device.get("/command/r-s?wait=20")
     assert "pay:" in done.data["answer"]["data"]["output"]
-    assert len(door.pipeline.ran) == 1
+    assert len(door.gate.ran) == 1
 
 
 @pytest.mark.requirement("002/audit/fail-closed")
 async def test_a_write_whose_audit_row_cannot_be_written_is_not_executed(door: Door) -> None:
-    door.pipeline.add("kv.set", Level.WRITE, writes)
+    door.gate.add("kv.set", Level.WRITE, writes)
     device = await door.pair(tools="write")
     commit = door.journal.commit
 
@@ -437,7 +424,7 @@ async def test_a_write_whose_audit_row_cannot_be_written_is_not_executed(door: D
     answer = await device.tool("kv.set", {"text": "x"}, key="k")
     door.journal.commit = commit  # type: ignore[method-assign]
     assert (answer.status, answer.code) == (500, ErrorCode.INTERNAL)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
     assert (await device.tool("kv.set", {"text": "x"}, key="k")).status == 200
 
 
@@ -500,23 +487,23 @@ async def test_what_a_stranger_is_refused_fills_no_disk(frozen: Door) -> None:
 async def test_a_command_that_waited_goes_on_after_a_restart(tmp_path: Path) -> None:
     home = tmp_path
     async with open_door(home=home) as door:
-        door.pipeline.add("pay", Level.SIGN, writes)
-        pipeline = door.pipeline
+        door.gate.add("pay", Level.SIGN, writes)
+        gate = door.gate
         device = await door.pair(**ALL)
         first = await device.tool("pay", {"text": "x"}, key="k", requestId="r")
         assert first.status == 202
         token = device.token
-    await pipeline.decide_approval(
+    await gate.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
-    async with open_door(home=home, pipeline=pipeline) as door:
+    async with open_door(home=home, gate=gate) as door:
         again = type(device)(door, "laptop", token)
         async with asyncio.timeout(
             10
         ):  # it is told of the end, and does not find it when it gives up
             state = await again.get("/command/r?wait=20")
         assert state.data["answer"]["data"]["results"][0]["data"] == {"wrote": "x"}
-        assert len(pipeline.ran) == 1
+        assert len(gate.ran) == 1
 
 
 @pytest.mark.requirement("002/system/search-none")
@@ -528,7 +515,7 @@ async def test_web_search_without_a_provider_is_not_implemented(door: Door) -> N
     assert (answer.status, answer.code) == (501, ErrorCode.NOT_IMPLEMENTED)
 
 
-class CountingPipeline(FakePipeline):
+class CountingGate(FakeGate):
     """Counts how often it was asked; at the first time it may be made to wait with its answer."""
 
     def __init__(self) -> None:
@@ -538,70 +525,72 @@ class CountingPipeline(FakePipeline):
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def check(self, request: ToolRequest) -> Answer:
+    async def begin(
+        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+    ) -> Begun:
         self.checks += 1
-        answer = await super().check(request)
+        answer = await FakeGate.begin(self, request, also=also, to_client=to_client)
         self.answers.set()
         await self.may_answer.wait()
         return answer
 
 
-async def until_it_ran(pipeline: FakePipeline) -> None:
+async def until_it_ran(gate: FakeGate) -> None:
     async with asyncio.timeout(10):
-        while not pipeline.ran:
+        while not gate.ran:
             await asyncio.sleep(0.01)
 
 
 async def test_who_waits_for_a_command_that_waits_does_not_keep_us_busy() -> None:
-    pipeline = CountingPipeline()
-    async with open_door(pipeline=pipeline) as door:
-        pipeline.add("pay", Level.SIGN, writes)
+    gate = CountingGate()
+    async with open_door(gate=gate) as door:
+        gate.add("pay", Level.SIGN, writes)
         device = await door.pair(**ALL)
         await device.tool("pay", key="k", requestId="r")
-        before = pipeline.checks
+        before = gate.checks
         assert (await device.get("/command/r?wait=0.3")).data["status"] == "pending"
-        assert pipeline.checks <= before + 2
+        assert gate.checks <= before + 2
 
 
 async def test_a_decided_command_goes_on_though_nobody_asks_for_it(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, writes)
+    door.gate.add("pay", Level.SIGN, writes)
     device = await door.pair(**ALL)
     first = await device.tool("pay", key="k")
     await decide(door, first.data["approvalId"])
-    await until_it_ran(door.pipeline)
+    await until_it_ran(door.gate)
 
 
 @pytest.mark.parametrize("asked", ["first", "again", "by its state"])
 async def test_a_decision_that_comes_while_a_command_is_looked_at_is_not_lost(asked: str) -> None:
-    pipeline = CountingPipeline()
-    async with open_door(pipeline=pipeline) as door:
-        pipeline.add("pay", Level.SIGN, writes)
+    gate = CountingGate()
+    async with open_door(gate=gate) as door:
+        gate.add("pay", Level.SIGN, writes)
         device = await door.pair(**ALL)
         if asked != "first":
             await device.tool("pay", key="k", requestId="r")
             async with asyncio.timeout(10):
                 while door.parts.states._tasks:
                     await asyncio.sleep(0)
-        pipeline.answers.clear()
-        pipeline.may_answer.clear()
+        gate.answers.clear()
+        gate.may_answer.clear()
         looking = asyncio.create_task(
             device.get("/command/r")
             if asked == "by its state"
             else device.tool("pay", key="k", requestId="r")
         )
-        await pipeline.answers.wait()
-        (approval_id,) = pipeline._approvals
+        await gate.answers.wait()
+        (approval_id,) = gate._approvals
         await decide(door, approval_id)
-        pipeline.may_answer.set()
+        gate.may_answer.set()
         await looking
-        await until_it_ran(pipeline)
+        await until_it_ran(gate)
 
 
 async def decide(door: Door, approval_id: str) -> None:
-    await door.pipeline.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
+    await door.gate.decide_approval(approval_id, approve=True, decided_by="operator", reason="")
 
 
-class FaultyPipeline(FakePipeline):
+class FaultyGate(FakeGate):
     """Has a fault once, when it is told to."""
 
     faulty = False
@@ -614,17 +603,17 @@ class FaultyPipeline(FakePipeline):
 
 
 async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() -> None:
-    pipeline = FaultyPipeline()
-    async with open_door(pipeline=pipeline) as door:
-        pipeline.add("pay", Level.SIGN, writes)
+    gate = FaultyGate()
+    async with open_door(gate=gate) as door:
+        gate.add("pay", Level.SIGN, writes)
         device = await door.pair(**ALL)
         first = await device.tool("pay", key="k", requestId="r")
         async with asyncio.timeout(10):
             while door.parts.states._tasks:
                 await asyncio.sleep(0)
-            pipeline.faulty = True
+            gate.faulty = True
             await decide(door, first.data["approvalId"])
-            while pipeline.faulty or door.parts.states._tasks:
+            while gate.faulty or door.parts.states._tasks:
                 await asyncio.sleep(0)
             assert (await device.tool("pay", key="k", requestId="r")).status == 200
 
@@ -632,8 +621,8 @@ async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() 
 async def test_calls_that_ran_have_their_results_when_the_right_to_the_last_is_taken_away(
     door: Door,
 ) -> None:
-    door.pipeline.add("note", Level.WRITE, echo)
-    door.pipeline.add("pay", Level.SIGN, echo)
+    door.gate.add("note", Level.WRITE, echo)
+    door.gate.add("pay", Level.SIGN, echo)
     device = await door.pair(**ALL)
     calls = [
         {"id": "a", "name": "note", "arguments": {"text": "kept"}},
@@ -643,20 +632,20 @@ async def test_calls_that_ran_have_their_results_when_the_right_to_the_last_is_t
     first = await device.post("/command/tool", asked, key="k")
     assert first.status == 202, first.json
     device = await door.pair(tools="read")
-    await door.pipeline.decide_approval(
+    await door.gate.decide_approval(
         first.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     state = await device.get("/command/r?wait=10")
     noted, paid = state.data["answer"]["data"]["results"]
     assert (noted["success"], noted["data"]) == (True, "kept")
     assert (paid["success"], paid["outcome"]) == (False, "not_started")
-    assert [request.tool for request in door.pipeline.ran] == ["note"]
+    assert [request.tool for request in door.gate.ran] == ["note"]
 
 
 async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door: Door) -> None:
     for name in ("first", "second"):
-        door.pipeline.add(name, Level.SIGN, echo)
-    door.pipeline.add("note", Level.WRITE, echo)
+        door.gate.add(name, Level.SIGN, echo)
+    door.gate.add("note", Level.WRITE, echo)
     device = await door.pair(**ALL)
     names = ("note", "first", "second")
     calls = [{"id": name, "name": name, "arguments": {"text": name}} for name in names]
@@ -664,11 +653,11 @@ async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door
     first = await device.post("/command/tool", asked, key="k")
     waits = first.data["approvalId"]
     later = waits[:-1] + "2"
-    await door.pipeline.decide_approval(later, approve=True, decided_by="operator", reason="")
+    await door.gate.decide_approval(later, approve=True, decided_by="operator", reason="")
     again = await device.post("/command/tool", asked, key="k")
     assert (again.status, again.data["approvalId"]) == (202, waits)
     device = await door.pair(tools="read")
-    await door.pipeline.decide_approval(waits, approve=True, decided_by="operator", reason="")
+    await door.gate.decide_approval(waits, approve=True, decided_by="operator", reason="")
     state = await device.get("/command/r?wait=10")
     results = state.data["answer"]["data"]["results"]
     assert [one["success"] for one in results] == [True, False, True]
@@ -689,7 +678,7 @@ async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_o
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()
     async with open_door(home=running) as door:
-        door.pipeline.add("kv.set", Level.WRITE, hangs)
+        door.gate.add("kv.set", Level.WRITE, hangs)
         device = await door.pair(**ALL)
         asked = asyncio.create_task(device.tool("kv.set", key="k", requestId="r"))
         await asyncio.wait_for(began.wait(), 10)
@@ -705,7 +694,7 @@ async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_o
             error = state.data["answer"]["error"]
             assert (error["code"], error["outcome"]) == ("ERR_INTERNAL", "may_have_executed")
     async with open_door(home=killed) as door:
-        door.pipeline.add("kv.set", Level.WRITE, writes)
+        door.gate.add("kv.set", Level.WRITE, writes)
         again = Paired(door, "laptop", device.token)
         answer = await again.tool("kv.set", key="k", requestId="r")
         assert answer.status == 200
@@ -721,18 +710,18 @@ async def device_events(door: Door) -> list[str]:
 async def test_a_command_that_failed_here_is_not_told_of_again_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    async def fails(*_: object, **__: object) -> Answer:
+    async def fails(*_: object, **__: object) -> Begun:
         raise Unavailable("gone")
 
     async with open_door(home=tmp_path) as door:
-        door.pipeline.add("kv.set", Level.WRITE, writes)
+        door.gate.add("kv.set", Level.WRITE, writes)
         device = await door.pair(**ALL)
-        run = FakePipeline.run
+        begin = FakeGate.begin
         try:
-            FakePipeline.run = fails  # type: ignore[method-assign]
+            FakeGate.begin = fails  # type: ignore[method-assign]
             assert (await device.tool("kv.set", key="k")).status == 500
         finally:
-            FakePipeline.run = run  # type: ignore[method-assign]
+            FakeGate.begin = begin  # type: ignore[method-assign]
     async with open_door(home=tmp_path) as door:
         assert await device_events(door) == ["kv.set started", "kv.set failed"]
 
@@ -750,9 +739,9 @@ async def test_an_agent_that_was_at_work_when_the_process_was_killed_answers_aft
     running, killed = tmp_path / "running", tmp_path / "killed"
     running.mkdir()
     message = {"agentId": "script", "message": "[[tool:slow {}]]"}
-    pipeline = FakePipeline()
-    pipeline.add("slow", Level.READ, slow)
-    async with open_door(home=running, pipeline=pipeline) as door:
+    gate = FakeGate()
+    gate.add("slow", Level.READ, slow)
+    async with open_door(home=running, gate=gate) as door:
         device = await door.pair(**ALL)
         command = {"requestId": "r", "payload": message}
         asked = asyncio.create_task(device.post("/command/agent", command))
@@ -761,9 +750,9 @@ async def test_an_agent_that_was_at_work_when_the_process_was_killed_answers_aft
         may_end.set()
         assert (await asked).status == 200
         assert await door.journal.scan("open_commands") == []
-    pipeline = FakePipeline()
-    pipeline.add("slow", Level.READ, slow)
-    async with open_door(home=killed, pipeline=pipeline) as door:
+    gate = FakeGate()
+    gate.add("slow", Level.READ, slow)
+    async with open_door(home=killed, gate=gate) as door:
         for run_id, _ in await door.runs.open_runs():  # as a start does
             door.dispatcher.dispatch(run_id)
         state = await Paired(door, "laptop", device.token).get("/command/r?wait=20")

@@ -325,7 +325,7 @@ async def test_running_shows_what_is_in_flight_and_nothing_afterwards(door: Door
         await gate.wait()
         return ToolOutput(0)
 
-    door.pipeline.add("slow", Level.READ, slow)
+    door.gate.add("slow", Level.READ, slow)
     device = await door.pair(**ALL)
     running = asyncio.create_task(device.tool("slow", requestId="r-slow"))
     async with asyncio.timeout(10):
@@ -349,7 +349,7 @@ async def test_running_shows_agents_and_calls_of_mcp_servers_among_their_own(doo
         await gate.wait()
         return ToolOutput(0)
 
-    door.pipeline.add("mcp.docs.slow", Level.READ, slow)
+    door.gate.add("mcp.docs.slow", Level.READ, slow)
     door.upstreams.offered["mcp.docs"] = [Tool("slow", "", Level.READ, {}, True)]
     terms = {"capabilityId": "mcp.docs", "scope": "docs", "level": "read"}
     await door.ask("POST", "/capabilities/register", body=terms, operator=True)

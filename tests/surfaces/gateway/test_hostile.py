@@ -30,7 +30,7 @@ async def test_a_body_over_the_limit_is_413_declared_or_not(door: Door) -> None:
         door.url + "/command/tool", data=chunks(), headers=device.headers
     ) as undeclared:
         assert undeclared.status == 413
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
     rows = await door.audit_rows(action="command.tool")
     assert [row.metadata["decision"] for row in rows] == ["deny", "deny"]
     fits = {"payload": {"name": "echo", "args": {"text": "x" * (MAX_BODY_BYTES - 1000)}}}
@@ -70,7 +70,7 @@ async def test_a_body_that_cannot_be_understood_is_invalid(door: Door, body: byt
     device = await door.pair()
     answer = await send(device, body)
     assert (answer.status, answer.code) == (400, ErrorCode.INVALID_REQUEST)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 async def test_a_member_said_twice_is_invalid(door: Door) -> None:
@@ -151,4 +151,4 @@ async def test_a_command_whose_body_was_cut_short_is_not_run(door: Door) -> None
         while not (rows := await door.audit_rows(action="command.tool")):
             await asyncio.sleep(0.01)
     assert rows[0].metadata["decision"] == "deny"
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []

@@ -39,7 +39,7 @@ class Counter:
 
 async def counting(door: Door, **scope: object) -> tuple[Paired, Counter]:
     counter = Counter()
-    door.pipeline.add("count", Level.WRITE, counter)
+    door.gate.add("count", Level.WRITE, counter)
     granted: dict[str, Any] = dict(scope) or {"tools": "write"}
     return await door.pair(**granted), counter
 
@@ -99,9 +99,9 @@ async def test_the_failure_of_an_executed_command_is_replayed(door: Door) -> Non
         ran += 1
         return ToolOutput(1, stderr=f"broke {ran}", outcome=Outcome.EXECUTED)
 
-    door.pipeline.add("fails", Level.WRITE, fails)
-    door.pipeline.add("denied", Level.WRITE, fails)
-    door.pipeline.denied.add("denied")
+    door.gate.add("fails", Level.WRITE, fails)
+    door.gate.add("denied", Level.WRITE, fails)
+    door.gate.denied.add("denied")
     device = await door.pair(tools="write")
     for name, status in (("fails", 200), ("denied", 403)):
         first = await device.tool(name, key=name)
@@ -252,7 +252,7 @@ async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: 
     """A person may be given a week (APPROVAL_TIMEOUT_MS)."""
     device = await frozen.pair(**ALL)
     counter = Counter()
-    frozen.pipeline.add("pay", Level.SIGN, counter)
+    frozen.gate.add("pay", Level.SIGN, counter)
     asked = await device.tool("pay", key="k", requestId="r")
     assert asked.status == 202
     assert isinstance(frozen.clock, FakeClock)
@@ -263,7 +263,7 @@ async def test_a_command_that_waits_for_days_keeps_its_key_and_its_name(frozen: 
     assert (again.status, again.data["approvalId"]) == (202, asked.data["approvalId"])
     state = await device.get("/command/r")
     assert (state.status, state.data["status"]) == (200, "pending")
-    await frozen.pipeline.decide_approval(
+    await frozen.gate.decide_approval(
         asked.data["approvalId"], approve=True, decided_by="operator", reason=""
     )
     assert (await device.get("/command/r?wait=5")).data["status"] == "done"
@@ -279,12 +279,12 @@ async def test_keys_pairings_and_limits_survive_a_restart(tmp_path: Path) -> Non
         device, _ = await counting(door)
         first = await device.tool("count", {"text": "mark-of-the-answer"}, key="k")
     async with open_door(home=tmp_path) as door:
-        door.pipeline.add("count", Level.WRITE, Counter())
+        door.gate.add("count", Level.WRITE, Counter())
         again = Paired(door, "laptop", device.token)
         replay = await again.tool("count", {"text": "mark-of-the-answer"}, key="k")
         assert (replay.status, replay.body) == (200, first.body)
         assert replay.headers["Idempotent-Replayed"] == "true"
-        assert door.pipeline.ran == []
+        assert door.gate.ran == []
         conflict = await again.tool("count", {"text": "other"}, key="k")
         assert conflict.code == ErrorCode.IDEMPOTENCY_CONFLICT
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -444,7 +444,7 @@ async def test_a_write_that_was_under_way_at_sigkill_is_never_executed_again(
 
 
 async def test_who_lost_the_right_to_a_command_does_not_go_on_with_it(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, Counter())
+    door.gate.add("pay", Level.SIGN, Counter())
     device = await door.pair(**ALL)
     assert (await device.tool("pay", key="k")).status == 202
     less = await door.pair(tools="read")

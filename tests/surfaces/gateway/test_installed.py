@@ -747,7 +747,7 @@ async def test_a_capabilitys_limit_counts_the_calls_of_agents_too(
         answer = await installed.command("agent", {"agentId": "script", "message": call * 3})
     finally:
         await installed.operator("POST", "/capabilities/register", terms)
-    assert answer.data["output"].count("again") == 2, answer.json
+    assert answer.data["output"].count(": again") == 2, answer.json
     assert f"too many commands for capability {capability_id}" in answer.data["output"]
 
 

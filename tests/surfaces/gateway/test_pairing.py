@@ -146,7 +146,7 @@ async def test_a_revoked_token_is_useless_at_once(door: Door) -> None:
     assert answer.data == {"deviceId": "phone", "revoked": True}
     refused = await device.tool("echo", {"text": "hi"})
     assert (refused.status, refused.code) == (401, ErrorCode.INVALID_TOKEN)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/pairing/revoke-unknown")
@@ -258,7 +258,7 @@ async def test_no_id_or_no_token_is_auth_required(door: Door) -> None:
             "POST", "/command/tool", body={"payload": {"name": "echo"}}, headers=headers
         )
         assert (answer.status, answer.code) == (401, ErrorCode.AUTH_REQUIRED)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.requirement("002/headers/other-devices-token")
@@ -305,7 +305,7 @@ async def test_a_service_token_that_has_another_name_from_before_can_be_ended(
     door: Door, name: str
 ) -> None:
     kept = Service(name, "0" * 64, Scope(), 0)
-    await door.journal.commit(Put(SERVICES, name, encode(kept)))
+    await door.journal.commit(Put(SERVICES, name, encode(kept), expected=0))
     await door.parts.registry.load()
     path = URL(f"{door.url}/tokens/{quote(name, safe='')}", encoded=True)
     headers = {"Authorization": f"Bearer {OPERATOR}"}

@@ -10,7 +10,7 @@ from toolgate.core.enums import Level
 from toolgate.core.errors import Unavailable
 from toolgate.journal.journal import Event, Operation
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.pipeline import echo
+from toolgate.testing.gate import echo
 
 
 @pytest.mark.requirement("002/rate-limits/default")
@@ -34,7 +34,7 @@ async def test_sixty_commands_a_minute_and_then_429(frozen: Door) -> None:
     assert refused.headers["X-RateLimit-Remaining"] == "0"
     wait = int(refused.headers["Retry-After"])
     assert wait >= 1
-    assert len(frozen.pipeline.ran) == 60
+    assert len(frozen.gate.ran) == 60
     frozen.clock.advance(wait * 1000)
     assert (await device.tool("echo", {"text": "x"})).status == 200
     (row,) = await frozen.audit_rows(action="command.tool", decision="deny")
@@ -104,7 +104,7 @@ async def test_a_capabilitys_limit_counts_apart_and_for_everyone(frozen: Door) -
 
 async def test_a_capabilitys_limit_counts_each_call_of_a_command(frozen: Door) -> None:
     for capability, limit in (("echo", 3), ("other", 1)):
-        frozen.pipeline.add(capability, Level.READ, echo)
+        frozen.gate.add(capability, Level.READ, echo)
         terms = {"capabilityId": capability, "scope": "test", "level": "read", "rateLimit": limit}
         await frozen.ask("POST", "/capabilities/register", body=terms, operator=True)
     device = await frozen.pair()
@@ -115,7 +115,7 @@ async def test_a_capabilitys_limit_counts_each_call_of_a_command(frozen: Door) -
 
     too_many = await call("echo", "other", "other")
     assert (too_many.status, too_many.code) == (429, ErrorCode.RATE_LIMITED)
-    assert frozen.pipeline.ran == []
+    assert frozen.gate.ran == []
     assert (await call("echo", "echo")).status == 200
     assert (await call("echo", "echo")).status == 429
     assert (await call("echo", "other")).status == 200  # what was refused cost them nothing
@@ -130,7 +130,7 @@ async def test_a_command_that_the_disk_refuses_costs_nothing(
         raise Unavailable("disk full")
 
     async with open_door(clock=FakeClock(), rate=1) as door:
-        door.pipeline.add("pay", Level.SIGN, echo)
+        door.gate.add("pay", Level.SIGN, echo)
         device = await door.pair(tools="sign")
         with monkeypatch.context() as patched:
             patched.setattr(door.journal, "commit", full)

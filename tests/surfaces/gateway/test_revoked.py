@@ -16,7 +16,6 @@ from toolgate.access.devices import Scope
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
-from toolgate.commands.plans import Ticket
 from toolgate.commands.records import gateway_event
 from toolgate.commands.states import OPEN
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
@@ -30,7 +29,7 @@ from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.runs import records
 from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.mounted import Guarded
-from toolgate.testing.pipeline import echo
+from toolgate.testing.gate import echo
 
 HEALTH, SUCCEEDED = EventType.HEALTH, EventStatus.SUCCEEDED
 
@@ -86,7 +85,7 @@ async def test_a_body_that_is_whole_only_after_the_revocation_is_refused(
     async with asyncio.timeout(10):
         await serving
     assert exchange.sent[0]["status"] == 401
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 async def test_a_stream_whose_device_is_revoked_before_its_first_byte_ends(door: Door) -> None:
@@ -103,7 +102,7 @@ async def test_a_stream_whose_device_is_revoked_before_its_first_byte_ends(door:
 
 
 async def test_who_waits_for_a_command_is_refused_once_revoked(door: Door) -> None:
-    door.pipeline.add("pay", Level.SIGN, echo)
+    door.gate.add("pay", Level.SIGN, echo)
     device = await door.pair(**ALL)
     await device.tool("pay", key="k", requestId="r")
     waiting = asyncio.create_task(device.get("/command/r?wait=30"))
@@ -187,7 +186,7 @@ async def test_a_request_that_comes_as_its_device_is_revoked_is_not_served(door:
     async with asyncio.timeout(10):
         await door.parts.registry.revoke("laptop")
         await serving
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
     assert talk.code == CloseCode.UNAUTHENTICATED
 
 
@@ -250,7 +249,7 @@ class Slow:
 @pytest.fixture
 async def slow(door: Door) -> AsyncIterator[Slow]:
     tool = Slow()
-    door.pipeline.add("slow", Level.READ, tool)
+    door.gate.add("slow", Level.READ, tool)
     yield tool
     tool.may_end.set()
 
@@ -346,7 +345,7 @@ async def test_taking_the_scope_agent_away_cancels_the_runs_of_a_devices_agent_c
 async def test_commands_that_wait_are_refused_once_their_scope_is_taken_away(
     door: Door, slow: Slow
 ) -> None:
-    door.pipeline.add("pay", Level.SIGN, echo)
+    door.gate.add("pay", Level.SIGN, echo)
     device = await door.pair(**ALL)
     await device.tool("pay", key="k", requestId="pays")
     await device.post("/command/agent", {**at_work(), "requestId": "works"})
@@ -374,7 +373,7 @@ async def test_a_right_that_a_kill_took_away_only_in_part_is_gone_after_the_next
     running.mkdir()
     async with open_door(home=running) as door:
         slow = Slow()
-        door.pipeline.add("slow", Level.READ, slow)
+        door.gate.add("slow", Level.READ, slow)
         run_id = await set_to_work(await door.pair(**ALL))
         shutil.copytree(running, killed)  # as a killed process leaves it
         slow.may_end.set()
@@ -416,10 +415,11 @@ async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_sta
     identity = door.parts.registry.identity("laptop")
     assert identity is not None
     planner = door.parts.commands.planners[CommandKind.AGENT]
-    plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity)
+    plan = await planner.plan(planner.decode(json.dumps(at_work()).encode()), identity, "cmd_1")
     await taken_away(door.parts.registry, "laptop")
+    assert plan.start is not None
     with pytest.raises(Forbidden):
-        await plan.run(Ticket("cmd_1", "r"))
+        await plan.start("")
     assert await door.runs.open_runs() == []
 
 
@@ -482,7 +482,7 @@ class SlowServer:
         self.may_answer.set()
         tools = (Tool("look", "", Level.READ, {}, True), Tool("pay", "", Level.SIGN, {}, False))
         for tool in tools:
-            door.pipeline.add(f"mcp.docs.{tool.name}", tool.level, echo)
+            door.gate.add(f"mcp.docs.{tool.name}", tool.level, echo)
         door.upstreams.offered["mcp.docs"] = tools
         offers = FakeUpstreams.tools
 
@@ -520,7 +520,7 @@ async def test_a_command_whose_right_is_taken_away_while_its_server_is_asked_is_
         server.may_answer.set()
         answer = await asking
     assert answer.json["ok"] is False
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_is_not_run(
@@ -535,7 +535,7 @@ async def test_a_command_whose_capability_is_removed_while_its_server_is_asked_i
         server.may_answer.set()
         answer = await asking
     assert answer.code == ErrorCode.PERMISSION_DENIED
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
@@ -551,7 +551,7 @@ async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is
             await asyncio.sleep(0)
         server.may_answer.clear()
         server.asked.clear()
-        await door.pipeline.decide_approval(
+        await door.gate.decide_approval(
             waits.data["approvalId"], approve=True, decided_by="operator", reason=""
         )
         await server.asked.wait()
@@ -559,7 +559,7 @@ async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is
         server.may_answer.set()
         while await door.journal.scan(OPEN):
             await asyncio.sleep(0.01)
-    assert door.pipeline.ran == []
+    assert door.gate.ran == []
 
 
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
@@ -573,7 +573,7 @@ async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_it
         await may_fail.wait()
         raise RuntimeError("no answer comes of it")
 
-    door.pipeline.add("write", Level.WRITE, fails)
+    door.gate.add("write", Level.WRITE, fails)
     device = await door.pair(**ALL)
     both = [asyncio.create_task(device.tool("write", key="k")) for _ in range(2)]
     async with asyncio.timeout(10):
@@ -584,14 +584,14 @@ async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_it
         await taken_away(door.parts.registry, "laptop")
         may_fail.set()
         await asyncio.gather(*both)
-    assert len(door.pipeline.ran) == 1
+    assert len(door.gate.ran) == 1
 
 
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
 async def test_of_several_calls_none_begins_once_the_right_to_it_is_taken_away(
     door: Door, slow: Slow, taken_away: Callable[[Registry, str], Awaitable[object]]
 ) -> None:
-    door.pipeline.add("write", Level.WRITE, echo)
+    door.gate.add("write", Level.WRITE, echo)
     device = await door.pair(**ALL)
     calls: list[dict[str, Any]] = [
         {"id": name, "name": name, "arguments": {}} for name in ("slow", "write")
@@ -603,5 +603,5 @@ async def test_of_several_calls_none_begins_once_the_right_to_it_is_taken_away(
         await taken_away(door.parts.registry, "laptop")
         slow.may_end.set()
         answer = await asking
-    assert [one.tool for one in door.pipeline.ran] == ["slow"]
+    assert [one.tool for one in door.gate.ran] == ["slow"]
     assert [one["success"] for one in answer.data["results"]] == [True, False]

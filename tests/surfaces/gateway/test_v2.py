@@ -28,7 +28,7 @@ from toolgate.http.asgi import Message
 from toolgate.journal.journal import Event, Operation
 from toolgate.surfaces.gateway import v2
 from toolgate.testing.clock import FakeClock
-from toolgate.testing.pipeline import echo
+from toolgate.testing.gate import echo
 
 Socket = aiohttp.ClientWebSocketResponse
 
@@ -165,7 +165,7 @@ async def test_a_connection_has_so_many_requests_under_way_and_the_rest_wait(
         await may_end.wait()
         return ToolOutput(0)
 
-    door.pipeline.add("slow", Level.READ, slow)
+    door.gate.add("slow", Level.READ, slow)
     device = await door.pair()
     async with connected(device) as socket:
         for number in range(4):
@@ -299,7 +299,7 @@ async def test_a_wrong_proof_is_refused_and_the_connection_closed(door: Door) ->
 @pytest.mark.requirement("002/v2/every-command")
 @pytest.mark.requirement("002/v2/same-rules")
 async def test_every_command_is_served_under_the_same_rules(door: Door) -> None:
-    door.pipeline.add("kv.set", Level.WRITE, echo)
+    door.gate.add("kv.set", Level.WRITE, echo)
     device = await door.pair(**ALL)
     async with connected(device) as socket:
         tool = await ask(socket, "command.tool", payload={"name": "echo", "args": {"text": "x"}})

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.journal.journal import Event
-from toolgate.runs.deliveries import DELTA, STATE, Delivery
+from toolgate.runs.deliveries import DELTA, STATE, Delivery, tool_update
 from toolgate.surfaces.ingress.frames import (
+    JOINED_BYTES,
     delivery_of,
     frame,
     joined,
     message_of,
     single,
     snapshot_frame,
+    source_of,
 )
 
 
@@ -87,3 +89,35 @@ def test_what_is_joined_stays_a_message_that_any_client_takes() -> None:
     assert max(map(len, frames)) < 500_000
     assert len(frames) < 20
     assert json.loads(frames[-1])["seq"] == len(texts)
+
+
+def update(seq: int, call: str = "tc_1", text: str = "x") -> Event:
+    members = tool_update("run_1", call, text, at=f"at {seq}").members
+    return Event(
+        seq + 100, "session/s", seq, STATE, 1000 + seq, json.dumps(members).encode(), "run_1"
+    )
+
+
+@pytest.mark.requirement("001/resume/lagging-merged")
+def test_updates_of_one_call_are_joined_for_a_reader_that_lags() -> None:
+    events = [update(1, text="a"), update(2, text="b"), update(3, "tc_2"), update(4, text="c")]
+    frames = [json.loads(data) for _, data in joined([*events, event(5, STATE)])]
+    assert [one["seq"] for one in frames] == [2, 3, 4, 5]
+    assert frames[0] == {
+        "type": "state", "ts": 1002, "seq": 2, "first_seq": 1, "event_id": "ev_102",
+        "run_id": "run_1", "state": "RUNNING",
+        "detail": {"tool_call_id": "tc_1", "delta": "ab", "at": "at 2"},
+    }  # fmt: skip
+    assert [json.loads(data)["seq"] for _, data in single(events)] == [1, 2, 3, 4]
+
+
+def test_a_joined_update_stays_of_a_size_that_clients_take() -> None:
+    events = [update(number, text="x" * 100_000) for number in range(1, 7)]
+    assert [len(data) < 2 * JOINED_BYTES for _, data in joined(events)] == [True] * 3
+
+
+@pytest.mark.parametrize("more", [{"more": 1}, {"delta": 5}, {"at": None}])
+def test_a_state_that_is_no_update_stands_alone(more: dict[str, object]) -> None:
+    detail = {"tool_call_id": "tc_1", "delta": "x", "at": "", **more}
+    data = json.dumps({"run_id": "run_1", "state": "RUNNING", "detail": detail}).encode()
+    assert source_of(Event(1, "session/s", 1, STATE, 1, data, "run_1")) == ""

@@ -28,7 +28,7 @@ from toolgate.core.system_clock import SystemClock
 from toolgate.surfaces.mcp.server import BrowserTools
 from toolgate.surfaces.mcp.transports import McpDoors
 from toolgate.tasks.catalog import load_templates
-from toolgate.tasks.toolset import Toolset
+from toolgate.tasks.toolset import LOCAL, Toolset
 from toolgate.web.egress_proxy import EgressProxy
 from toolgate.web.guard import Guard
 
@@ -122,7 +122,9 @@ def local(served: Served) -> Connect:
     """Clients with trust `local`, in this process."""
 
     def connect(**options: Any) -> AbstractAsyncContextManager[Client]:
-        server = BrowserTools(served.toolset, trust=TrustLevel.LOCAL, stdio=True).server()
+        server = BrowserTools(
+            served.toolset, trust=TrustLevel.LOCAL, caller=LOCAL, stdio=True
+        ).server()
         return Client(server, **options)
 
     return connect

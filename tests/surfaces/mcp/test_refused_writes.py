@@ -11,6 +11,7 @@ from toolgate.core.enums import TrustLevel
 from toolgate.core.system_clock import SystemClock
 from toolgate.journal.local_bus import LocalBus
 from toolgate.surfaces.mcp.server import BrowserTools
+from toolgate.tasks.toolset import LOCAL
 
 
 @pytest.mark.requirement("004/errors/is-error")
@@ -20,7 +21,7 @@ async def test_a_run_that_cannot_be_written_down_is_an_error_answer_with_its_cod
     clock = SystemClock()
     journal = RefusingJournal(clock=clock, bus=LocalBus())
     async with a_toolset(tmp_path, instant(), clock=clock, journal=journal) as toolset:
-        server = BrowserTools(toolset, trust=TrustLevel.LOCAL, stdio=True).server()
+        server = BrowserTools(toolset, trust=TrustLevel.LOCAL, caller=LOCAL, stdio=True).server()
         journal.refuses, journal.times = "task_queued", 1
         async with Client(server) as client:
             arguments = {"templateId": "instant", "options": {"mode": "sync"}}
@@ -38,7 +39,7 @@ async def test_a_resource_whose_bytes_are_lost_is_an_error_with_its_code(tmp_pat
         for file in (tmp_path / "blobs").rglob("*"):
             if file.is_file():
                 file.unlink()
-        server = BrowserTools(toolset, trust=TrustLevel.LOCAL, stdio=True).server()
+        server = BrowserTools(toolset, trust=TrustLevel.LOCAL, caller=LOCAL, stdio=True).server()
         async with Client(server) as client:
             with pytest.raises(MCPError) as failed:
                 await client.read_resource(f"artifact://{answer['artifactIds'][0]}")

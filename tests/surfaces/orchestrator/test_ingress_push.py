@@ -310,7 +310,7 @@ async def test_a_run_whose_end_the_session_has_forgotten_is_not_waited_for_for_e
 
     await an_ended_run(journal)
     row = msgspec.json.encode(PushRow("s", 1))
-    await journal.commit(Put(PUSHES, "run_1", row))  # it was told of its start only
+    await journal.commit(Put(PUSHES, "run_1", row, expected=0))  # it was told of its start only
     await forget(journal, records.session_stream("s"))
     if not is_kept:  # nor is the run itself, after a month
         await forget(journal, records.run_stream("run_1"))
@@ -400,3 +400,24 @@ async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_a
         await is_over(journal)
         await push.stop()
     assert await told() == ["run_started", "Hel", "Good day", "done"]
+
+
+async def test_a_run_is_pushed_though_an_earlier_push_left_its_row() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    pushed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        await pushed.put((await request.json())["event"]["type"])
+        return web.json_response({"ok": True})
+
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        await push.start()
+        await journal.commit(Put(PUSHES, "run_1", b"{}", expected=0))
+        await journal.commit(records.delivery_append("s", a_run("a")))
+        await push("run_1", "s")
+        heard = [await asyncio.wait_for(pushed.get(), 5) for _ in range(3)]
+        await is_over(journal)
+        await push.stop()
+    assert heard == ["run_started", "delta", "done"]

@@ -11,7 +11,7 @@ from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REASON
 from toolgate.commands.answers import Code, Problem
-from toolgate.commands.plans import Came, Done, Plan, Ticket, Waiting
+from toolgate.commands.plans import Came, Done, Plan, Waiting
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
 from toolgate.core.enums import CallStatus, Level, Outcome, RunStatus
@@ -33,7 +33,7 @@ class AgentPlanner:
     def decode(self, raw: bytes) -> wire.AgentCommand:
         return wire.decode_agent_command(raw)
 
-    async def plan(self, command: wire.AgentCommand, identity: Identity) -> Plan:
+    async def plan(self, command: wire.AgentCommand, identity: Identity, command_id: str) -> Plan:
         payload = command.payload
         agent_id = check_id("payload.agentId", payload.agent_id)
         if not self.runs.knows_agent(agent_id):
@@ -44,31 +44,31 @@ class AgentPlanner:
         )
         named = given(payload.session_id, given(command.session_key, ""))
 
-        async def run(ticket: Ticket) -> Came:
+        async def start(begun: str) -> Came:
             # Taken away while its beginning was written: the runs are cancelled already, none may follow.
             known = self.registry.identity(identity.name)
             if known is None or not known.scope.agent:
                 raise Forbidden(REASON)
-            run_id = ticket.run_id or await self.runs.invoke(
+            run_id = begun or await self.runs.invoke(
                 Invocation(
                     # Without a name each command is a conversation of its own.
-                    session_id=session_of(identity.name, named or ticket.command_id),
+                    session_id=session_of(identity.name, named or command_id),
                     user_id=identity.name,
                     agent_id=agent_id,
                     role=role,
                     content=content,
-                    request_id=ticket.command_id,
+                    request_id=command_id,
                 )
             )
-            if payload.mode is wire.AgentMode.ASYNC or ticket.run_id:
+            if payload.mode is wire.AgentMode.ASYNC or begun:
                 state = await self.runs.state(run_id)
                 # In mode async the first answer is always the run's id.
-                rests = state.ended and ticket.run_id
+                rests = state.ended and begun
                 return _done(state) if rests else _waiting(state)
             return await self._until_it_rests(run_id)
 
         # What the agent then does is policed call by call; the command itself changes nothing.
-        return Plan(Level.READ, agent_id, (f"agent.{agent_id}",), run, rides=False)
+        return Plan(Level.READ, agent_id, (f"agent.{agent_id}",), start=start)
 
     async def _until_it_rests(self, run_id: str) -> Came:
         moved = asyncio.Event()

@@ -1,6 +1,6 @@
 """`/command/mcp`: an action of a capability is a tool of its MCP server.
 
-The pipeline knows it as `<capabilityId>.<tool>`.
+The gate knows it as `<capabilityId>.<tool>`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,54 +13,49 @@ from toolgate.access.devices import Identity, session_of
 from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import Code, NotImplementedHere, Problem
 from toolgate.commands.plans import (
-    Came,
     Done,
     Plan,
-    Ticket,
     call_id,
     caller_of,
     granted_level,
-    run_one,
+    one_answer,
 )
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
-from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, HealthStatus, Level, Outcome
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import JsonValue, Tool, ToolOutput, ToolRequest
 from toolgate.http.bodies import check_id
 from toolgate.tools.capabilities import Capability
-from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.upstream.catalogue import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A server of ours that needs no session: its tools are the pipeline's, under a prefix."""
+    """A server of ours that needs no session: its tools are the gate's, under a prefix."""
 
     prefix: str
-    tools: Sequence[Tool]  # as the pipeline names them
+    tools: Sequence[Tool]  # as the gate names them
 
 
 @dataclass(frozen=True, slots=True)
 class McpPlanner:
-    pipeline: ToolPipeline
-    capabilities: Capabilities
+    limits: CapabilityLimits
     upstreams: Upstreams
-    clock: Clock
     own: Mapping[str, OwnServer] = field(default_factory=dict)
 
     def decode(self, raw: bytes) -> wire.McpCommand:
         return wire.decode_mcp_command(raw)
 
-    async def plan(self, command: wire.McpCommand, identity: Identity) -> Plan:
+    async def plan(self, command: wire.McpCommand, identity: Identity, command_id: str) -> Plan:
         payload = command.payload
         capability_id = check_id("payload.capabilityId", payload.capability_id)
         if capability_id in wire.ACTION_LEVELS:
             raise Forbidden(f"{capability_id} is a system action: see /command/system")
         # Before the server is asked for anything: an expired or offline one is not spoken to.
         self._capability(capability_id)
+        self.limits.check_open(capability_id)
         if identity.scope.refusal(CommandKind.MCP, Level.READ):
             raise Forbidden(identity.scope.refusal(CommandKind.MCP, Level.READ))
         session = given(payload.session_id, given(command.session_key, ""))
@@ -71,30 +66,31 @@ class McpPlanner:
         level = Level.SIGN if capability.level is Level.SIGN else tool.level
         args = _args(payload)
 
-        async def run(ticket: Ticket) -> Came:
-            caller = caller_of(
-                identity, level=granted_level(identity, CommandKind.MCP, level), session=session
-            )
-            request = ToolRequest(call_id(ticket, 0), name, args, caller)
+        caller = caller_of(
+            identity, level=granted_level(identity, CommandKind.MCP, level), session=session
+        )
 
-            def done(output: ToolOutput) -> Done:
-                degraded = capability.status is HealthStatus.DEGRADED
-                return _done(capability_id, payload.action, output, degraded=degraded)
+        def done(output: ToolOutput) -> Done:
+            degraded = capability.status is HealthStatus.DEGRADED
+            return _done(capability_id, payload.action, output, degraded=degraded)
 
-            return await run_one(self.pipeline, request, ticket, done)
-
-        return Plan(level=level, name=name, capabilities=(capability_id,), run=run)
+        return Plan(
+            level=level,
+            name=name,
+            capabilities=(capability_id,),
+            kinds=(CommandKind.MCP,),
+            requests=(ToolRequest(call_id(command_id, 0), name, args, caller),),
+            done=one_answer(done),
+        )
 
     def _capability(self, capability_id: str) -> Capability:
-        capability = self.capabilities.get(capability_id)
+        capability = self.limits.capabilities.get(capability_id)
         if capability is None:
             raise Forbidden(f"there is no capability {capability_id[:80]}")
-        if refusal := capability.refusal(self.clock.now_ms()):
-            raise Forbidden(refusal)
         return capability
 
     async def _tool(self, capability_id: str, action: str, session: str) -> tuple[Tool, str]:
-        """The tool as its server has it, and its name in the pipeline."""
+        """The tool as its server has it, and its name at the gate."""
         if (ours := self.own.get(capability_id)) is not None:
             name = f"{ours.prefix}.{action}"
             for tool in ours.tools:

@@ -1,4 +1,4 @@
-"""`/command/system`: exec, web.fetch, web.search, as tools of the pipeline by those names."""
+"""`/command/system`: exec, web.fetch, web.search, as tools of those names."""
 
 import shlex
 from collections.abc import Callable
@@ -12,14 +12,12 @@ from toolgate.access.devices import Identity
 from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import Code, NotImplementedHere, Problem
 from toolgate.commands.plans import (
-    Came,
     Done,
     Plan,
-    Ticket,
     call_id,
     caller_of,
     granted_level,
-    run_one,
+    one_answer,
 )
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
@@ -30,7 +28,6 @@ from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.definitions import REFUSED
 from toolgate.tools.engines.builtin.exec import may_be_set
-from toolgate.tools.gate import ToolPipeline
 
 ARGS: Final[dict[wire.SystemAction, type[Any]]] = {
     wire.SystemAction.EXEC: wire.ExecArgs,
@@ -49,7 +46,6 @@ ANSWER_HAS: Final = {  # a member by which an answer is known from a failure
 class SystemPlanner:
     """`has` says whether this installation has the tool behind an action."""
 
-    pipeline: ToolPipeline
     has: Callable[[str], bool]
     clock: Clock
     capabilities: Capabilities
@@ -57,7 +53,7 @@ class SystemPlanner:
     def decode(self, raw: bytes) -> wire.SystemCommand:
         return wire.decode_system_command(raw)
 
-    async def plan(self, command: wire.SystemCommand, identity: Identity) -> Plan:
+    async def plan(self, command: wire.SystemCommand, identity: Identity, command_id: str) -> Plan:
         payload = command.payload
         try:
             action = wire.SystemAction(payload.action)
@@ -71,19 +67,22 @@ class SystemPlanner:
         level = Level.SIGN if signs else wire.ACTION_LEVELS[action]
         session = given(payload.session_id, given(command.session_key, ""))
 
-        async def run(ticket: Ticket) -> Came:
-            caller = caller_of(
-                identity, level=granted_level(identity, CommandKind.SYSTEM, level), session=session
-            )
-            request = ToolRequest(call_id(ticket, 0), action.value, args, caller)
-            started = self.clock.monotonic()
+        caller = caller_of(
+            identity, level=granted_level(identity, CommandKind.SYSTEM, level), session=session
+        )
+        started = self.clock.monotonic()
 
-            def done(output: ToolOutput) -> Done:
-                return _done(action, output, int((self.clock.monotonic() - started) * 1000))
+        def done(output: ToolOutput) -> Done:
+            return _done(action, output, int((self.clock.monotonic() - started) * 1000))
 
-            return await run_one(self.pipeline, request, ticket, done)
-
-        return Plan(level=level, name=action, capabilities=(action,), run=run)
+        return Plan(
+            level=level,
+            name=action,
+            capabilities=(action,),
+            kinds=(CommandKind.SYSTEM,),
+            requests=(ToolRequest(call_id(command_id, 0), action.value, args, caller),),
+            done=one_answer(done),
+        )
 
 
 def _tool_args(action: wire.SystemAction, payload: wire.SystemPayload) -> dict[str, JsonValue]:

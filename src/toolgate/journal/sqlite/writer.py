@@ -19,7 +19,16 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
-from toolgate.journal.journal import Append, Delete, Event, Fence, Operation, Put
+from toolgate.journal.journal import (
+    Append,
+    Check,
+    Delete,
+    Event,
+    Fence,
+    Operation,
+    Overwrite,
+    Put,
+)
 from toolgate.journal.sqlite.schema import (
     LAST,
     OpenFile,
@@ -344,6 +353,8 @@ class Writer(threading.Thread):
                     events += self._append(operation, draft, now)
                 case Put():
                     self._put(operation, draft)
+                case Overwrite():
+                    self._overwrite(operation, draft)
                 case Delete():
                     key = (operation.collection, operation.key)
                     if operation.expected is not None:
@@ -351,6 +362,11 @@ class Writer(threading.Thread):
                         if operation.expected != version:
                             raise _unexpected(operation, version)
                     draft.change(draft.rows, key, NOTHING)
+                case Check():
+                    # Never assumed: nothing is written that could show a wrong assumption.
+                    version = self._version((operation.collection, operation.key), draft)
+                    if operation.version != version:
+                        raise _unexpected(operation, version)
                 case Fence():
                     held = self._epoch(operation.name, draft)
                     if operation.epoch < held:
@@ -365,18 +381,24 @@ class Writer(threading.Thread):
 
     def _put(self, put: Put, draft: Draft) -> None:
         key = (put.collection, put.key)
-        drafted = draft.rows.get(key)
-        if put.expected is None and drafted is None and not self._careful:
+        before = self._version(key, draft, expected=put.expected)
+        if put.expected != before:
+            raise _unexpected(put, before)
+        self._write_row(key, (before + 1, put.value, put.due), draft)
+
+    def _overwrite(self, write: Overwrite, draft: Draft) -> None:
+        key = (write.collection, write.key)
+        if key in draft.rows or self._careful:
+            version = self._version(key, draft) + 1
+        else:
             known = self._versions.get(key)
             version = UNKNOWN if known is None else known + 1
-        else:
-            before = self._version(key, draft, expected=put.expected)
-            if put.expected is not None and put.expected != before:
-                raise _unexpected(put, before)
-            version = before + 1
-        if drafted is NOTHING:
+        self._write_row(key, (version, write.value, write.due), draft)
+
+    def _write_row(self, key: RowKey, state: RowState, draft: Draft) -> None:
+        if draft.rows.get(key) is NOTHING:
             draft.change(draft.reborn, key, True)
-        draft.change(draft.rows, key, (version, put.value, put.due))
+        draft.change(draft.rows, key, state)
 
     def _append(self, append: Append, draft: Draft, now: int) -> list[Event]:
         stream = append.stream
@@ -520,7 +542,8 @@ def _with_values(how: str, columns: int, rows: int, otherwise: str) -> str:
     return f"{how} VALUES {', '.join([row] * rows)}{otherwise}"
 
 
-def _unexpected(operation: Put | Delete, version: int) -> Conflict:
+def _unexpected(operation: Put | Delete | Check, version: int) -> Conflict:
+    expected = operation.version if isinstance(operation, Check) else operation.expected
     return Conflict(
-        f"{operation.collection}/{operation.key} is at version {version}, not at {operation.expected}"
+        f"{operation.collection}/{operation.key} is at version {version}, not at {expected}"
     )

@@ -1,6 +1,6 @@
 """The agents that can be invoked: the built-in ones, and external ones registered by their URL."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toolgate.core.errors import Conflict, Invalid, NotFound
-from toolgate.journal.journal import Delete, Journal, Put
+from toolgate.journal.journal import Delete, Journal, Put, Row
+from toolgate.journal.rows import ATTEMPTS
 from toolgate.runs.agents.agent import Agent
 from toolgate.secrets.seal import Seal
 
@@ -43,12 +44,12 @@ class Agents:
     seal: Seal  # rows hold tokens that must be sent as they are
     learn: Callable[[str], object] = str  # a token, so that it is written down nowhere else
     _known: dict[str, External] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
 
     async def load(self) -> None:
         """Know the external agents from the start."""
-        for agent in await self.external():
-            self.learn(agent.auth_token)
-            self._known[agent.agent_id] = agent
+        async for row in self._rows():
+            self._keep(row)
 
     def knows(self, agent_id: str) -> bool:
         return agent_id in self.builtin or agent_id in self._known
@@ -78,24 +79,62 @@ class Agents:
             why = "auth_token and a password in the endpoint: a request carries one of them"
             raise Invalid(why, field="auth_token")
         self.learn(agent.auth_token)
-        await self.journal.commit(
-            Put(AGENTS, agent.agent_id, self.seal.close(msgspec.json.encode(agent)))
-        )
-        self._known[agent.agent_id] = agent
+        value = self.seal.close(msgspec.json.encode(agent))
+        for attempt in range(1, ATTEMPTS + 1):
+            expected = self._versions.get(agent.agent_id, 0)
+            try:
+                await self.journal.commit(Put(AGENTS, agent.agent_id, value, expected))
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+                await self._reload(agent.agent_id)
+            else:
+                self._known[agent.agent_id] = agent
+                self._versions[agent.agent_id] = expected + 1
+                return
 
     async def remove(self, agent_id: str) -> None:
-        if await self.journal.get(AGENTS, agent_id) is None:
-            raise NotFound("agent", agent_id)
-        await self.journal.commit(Delete(AGENTS, agent_id))
-        self._known.pop(agent_id, None)
+        """Raises NotFound."""
+        for attempt in range(1, ATTEMPTS + 1):
+            row = await self._reload(agent_id)
+            if row is None:
+                raise NotFound("agent", agent_id)
+            try:
+                await self.journal.commit(Delete(AGENTS, agent_id, expected=row.version))
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                self._forget(agent_id)
+                return
 
     async def external(self) -> list[External]:
-        found: list[External] = []
+        return [self._opened(row.value) async for row in self._rows()]
+
+    async def _rows(self) -> AsyncIterator[Row]:
         after = ""
         while rows := await self.journal.scan(AGENTS, after=after):
-            found += [self._opened(row.value) for row in rows]
+            for row in rows:
+                yield row
             after = rows[-1].key
-        return found
+
+    async def _reload(self, agent_id: str) -> Row | None:
+        row = await self.journal.get(AGENTS, agent_id)
+        if row is None:
+            self._forget(agent_id)
+        else:
+            self._keep(row)
+        return row
+
+    def _keep(self, row: Row) -> None:
+        agent = self._opened(row.value)
+        self.learn(agent.auth_token)
+        self._known[agent.agent_id] = agent
+        self._versions[agent.agent_id] = row.version
+
+    def _forget(self, agent_id: str) -> None:
+        self._known.pop(agent_id, None)
+        self._versions.pop(agent_id, None)
 
     def _opened(self, closed: bytes) -> External:
         return _decode(self.seal.open(closed))

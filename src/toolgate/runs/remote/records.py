@@ -18,6 +18,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.journal.rows import ATTEMPTS, version_of
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.retention import Sweep
@@ -92,8 +93,24 @@ class RemoteRuns:
     async def begin(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
     ) -> RunRow:
-        """Write down that a run has started, in the commit that tells its session."""
-        operations: list[Operation] = [Put(OPEN, _open_key(run.session_id, run_id), b"null")]
+        """Store that a run has started, in the commit that tells its session.
+
+        Over any version of the run's row unless `expected` is given: its events may have come first.
+        """
+        for _ in range(ATTEMPTS - 1 if expected is None else 0):
+            with contextlib.suppress(Conflict):
+                seen = await version_of(self.journal, RUNS, run_id)
+                return await self._begin(run_id, run, told, expected=seen)
+        if expected is None:
+            expected = await version_of(self.journal, RUNS, run_id)
+        return await self._begin(run_id, run, told, expected=expected)
+
+    async def _begin(
+        self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int
+    ) -> RunRow:
+        key = _open_key(run.session_id, run_id)
+        opened = await version_of(self.journal, OPEN, key) if expected else 0
+        operations: list[Operation] = [Put(OPEN, key, b"null", expected=opened)]
         if run.request_id:
             key = records.request_key(run.session_id, run.request_id)
             due = self.clock.now_ms() + REQUEST_KEPT_MS
@@ -101,7 +118,7 @@ class RemoteRuns:
                 Put(records.REQUESTS, key, records.encode(run_id), due=due, expected=0)
             )
         await self._commit(run_id, run, told, operations, expected=expected, durable=True)
-        return msgspec.structs.replace(run, version=1)
+        return msgspec.structs.replace(run, version=expected + 1)
 
     async def tell(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
@@ -117,7 +134,7 @@ class RemoteRuns:
         operations: list[Operation] = []
         if ends:
             operations.append(Delete(OPEN, _open_key(run.session_id, run_id)))
-        durable = any(one.type != deliveries.DELTA for one in told)
+        durable = not all(map(deliveries.is_passing, told))
         while told and not run.ended:
             seen = run.version
             run = msgspec.structs.replace(
@@ -146,10 +163,10 @@ class RemoteRuns:
         told: Sequence[Delivery],
         operations: Sequence[Operation],
         *,
-        expected: int | None,
+        expected: int,
         durable: bool,
     ) -> None:
-        rows = [row for one in told for row in self._waiting(run_id, run, one)]
+        rows = [row for one in told for row in await self._waiting(run_id, run, one)]
         await self.journal.commit(
             records.delivery_append(run.session_id, told),
             Put(RUNS, run_id, encode(run), expected=expected),
@@ -161,13 +178,14 @@ class RemoteRuns:
             if row.due is not None:
                 self.dispatcher.wake_at(row.due)
 
-    def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
+    async def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
         collection, key = _asks_for(told)
         if not collection:
             return []
         waiting = encode(WaitingRow(run_id, run.session_id))
         due = self._due(told) if collection == CALLS else None
-        return [Put(collection, key, waiting, due=due)]
+        expected = await version_of(self.journal, collection, key)
+        return [Put(collection, key, waiting, expected, due)]
 
     def _due(self, told: Delivery) -> int | None:
         """A call's deadline by our own clock, which its orchestrator's need not agree with."""

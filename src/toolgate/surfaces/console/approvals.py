@@ -88,7 +88,7 @@ class ApprovalPages:
                 decided_by=OPERATOR,
             )
         else:
-            await self.parts.pipeline.decide_approval(
+            await self.parts.gate.decide_approval(
                 approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
             )
         return shown_approval(await self.parts.approvals.get(approval.approval_id))

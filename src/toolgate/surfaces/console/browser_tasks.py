@@ -1,4 +1,4 @@
-"""Browser tasks: what may be run, what has run, and what it left behind."""
+"""Browser tasks in the console: templates, runs, artifacts; every call is the operator's."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,13 +11,13 @@ from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import Unavailable
 from toolgate.surfaces.console.parts import Answer, Parts, body_of, whole
 from toolgate.tasks.artifacts import Artifact
-from toolgate.tasks.state import TaskFailed
+from toolgate.tasks.state import OPERATORS_CALLER, TaskFailed
 from toolgate.tasks.toolset import Asker, Call, Toolset
 
 # A page is a stranger: what came from one is never shown as a document of ours.
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp"})
 SANDBOX: Final = "sandbox; default-src 'none'"
-AS_OPERATOR: Final = Call(Asker(TrustLevel.REMOTE, client="console"))
+AS_OPERATOR: Final = Call(Asker(TrustLevel.REMOTE, OPERATORS_CALLER, client="console"))
 
 
 class NewTask(msgspec.Struct):
@@ -71,8 +71,10 @@ class TaskPages:
         return await self._tools().call("cancel_task_run", arguments, AS_OPERATOR)
 
     async def artifact(self, request: Request) -> Answer:
-        artifacts = self._tools().runtime.artifacts
-        artifact = await artifacts.get(request.path_params["id"])
+        tools, artifact_id = self._tools(), request.path_params["id"]
+        await tools.authorize("get_artifact", {"artifactId": artifact_id}, AS_OPERATOR.asker)
+        artifacts = tools.runtime.artifacts
+        artifact = await artifacts.get(artifact_id)
         return file_answer(artifact, await artifacts.read(artifact.artifact_id))
 
     def _tools(self) -> Toolset:
@@ -82,7 +84,7 @@ class TaskPages:
 
 
 def file_answer(artifact: Artifact, content: bytes) -> Response:
-    """What a page left, as something to save; only an image is shown, and nothing in it runs."""
+    """An artifact as a download; only images are shown, and nothing in them runs."""
     is_image = artifact.mime_type in IMAGES
     safe = "".join(c for c in artifact.name if c.isascii() and (c.isalnum() or c in "._-"))
     disposition = "inline" if is_image else "attachment"

@@ -1,7 +1,7 @@
 """What happens, as it happens: the journal's events, put as the pages want them.
 
 One message per batch: the runs and approvals that changed, as they are now; the words of the one
-run that is being watched; and the names of what else was touched.
+run that is being watched, and the output of its calls; and the names of what else was touched.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from toolgate.http import asgi
 from toolgate.journal.following import follow
 from toolgate.journal.journal import Event
 from toolgate.runs import records
-from toolgate.runs.deliveries import DELTA, STATE
+from toolgate.runs.deliveries import DELTA, STATE, read_update
 from toolgate.surfaces.console.approvals import shown_approval
 from toolgate.surfaces.console.parts import Parts
 from toolgate.tools import approval_records as approvals
@@ -108,7 +108,12 @@ class Live:
                     text = records.decode_members(event.data).get("text", "")
                     said.append({"position": event.position, "text": text})
                 elif event.type == STATE and event.subject == watched:
-                    runs[event.subject] = None  # it may take words back
+                    if (update := read_update(event.data)) is None:
+                        runs[event.subject] = None  # it may take words back
+                    else:
+                        text = update.detail.delta
+                        position = event.position
+                        said.append({"position": position, "call": update.call_id, "text": text})
             else:
                 touched[event.stream] = None
         told: dict[str, Any] = {}

@@ -23,7 +23,7 @@ from toolgate.runs.runs import Runs
 from toolgate.tasks.toolset import Toolset
 from toolgate.tools.approval_records import Approvals
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.outcomes import ToolGate
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.registry import Targets
 
@@ -43,10 +43,10 @@ class PolicyInForce(Protocol):
     error: str
 
     async def replace(
-        self, text: str, *, over: str, first: Callable[[Policy], Awaitable[None]]
+        self, text: str, *, over: str, also: Callable[[Policy], Sequence[Operation]]
     ) -> Policy:
-        """Raises InvalidPolicy, Conflict where another than `over` is in force, what `first` raises,
-        which is awaited just before the change; changes nothing then."""
+        """Commit the operations of `also` with the change. Raises InvalidPolicy, Refused,
+        Unavailable, Conflict where another than `over` is in force, and then changes nothing."""
         ...
 
 
@@ -97,7 +97,7 @@ class ChatDoor:
 class Parts:
     version: str
     runs: Runs
-    pipeline: ToolPipeline
+    gate: ToolGate
     approvals: Approvals
     audit: AuditLog
     evidence: EvidenceLog

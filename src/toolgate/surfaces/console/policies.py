@@ -1,6 +1,7 @@
 """The policy: as it is, whether a change is sound, what it would have changed, and its activation."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from toolgate.core.errors import Conflict
+from toolgate.journal.journal import Operation
 from toolgate.policy.model import InvalidPolicy, Policy
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
 
@@ -81,11 +83,11 @@ class PolicyPages:
         if not wanted.over:
             raise Conflict("say which version it replaces")
 
-        async def note(policy: Policy) -> None:
+        def row(policy: Policy) -> Sequence[Operation]:
             metadata = {"version": policy.version, "previous": wanted.over}
-            await self.parts.note("policy.changed", ("policy", policy.name), metadata)
+            return self.parts.row("policy.changed", ("policy", policy.name), metadata)
 
-        policy = await self.parts.policy.replace(wanted.text, over=wanted.over, first=note)
+        policy = await self.parts.policy.replace(wanted.text, over=wanted.over, also=row)
         return _summary(policy)
 
 

@@ -1,24 +1,33 @@
 """Runs: the list, and one run as a timeline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
+from toolgate.core.enums import CallStatus
 from toolgate.core.errors import Damaged, NotFound
 from toolgate.evidence import evidence
 from toolgate.journal.journal import Event
 from toolgate.runs import records
 from toolgate.runs.calls import CallState
 from toolgate.runs.conversations import retracted
-from toolgate.runs.deliveries import DELTA, STATE
+from toolgate.runs.deliveries import DELTA, STATE, read_update
 from toolgate.runs.records import RunLine
 from toolgate.runs.state import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
-from toolgate.surfaces.console.parts import MAX_PAGE, Answer, Parts, body_of, clipped, whole
-from toolgate.tools.ledger import APPROVAL_ARTIFACT
+from toolgate.surfaces.console.parts import (
+    MAX_PAGE,
+    TEXT_LIMIT,
+    Answer,
+    Parts,
+    body_of,
+    clipped,
+    whole,
+)
+from toolgate.tools.responses import Artifact
 
 SCANNED: Final = 5_000  # rows that one search looks at; the page goes on from there
 GROUPS: Final = {
@@ -31,9 +40,18 @@ GROUPS: Final = {
 SHOWN: Final = (
     wire.Artifact.REQUEST,
     wire.Artifact.POLICY_DECISION,
-    APPROVAL_ARTIFACT,
+    Artifact.APPROVAL,
     wire.Artifact.TOOL_RESULT,
 )
+
+
+class _Unfinished(NamedTuple):
+    """What a run that goes on has said and printed, up to a position of the journal."""
+
+    text: str
+    at: int
+    printed: Mapping[str, str]  # by call
+    position: int
 
 
 class Reason(msgspec.Struct):
@@ -86,10 +104,15 @@ class RunPages:
         row = await self.parts.journal.get(records.RUNS, run_id)
         timeline = await self._timeline(state, events)
         if not state.ended:
-            text, at, said_position = await self._unfinished(state)
-            position = max(position, said_position)
-            if text:
-                timeline.append({"kind": "say", "partial": True, "at": at, **clipped(text)})
+            unfinished = await self._unfinished(state)
+            position = max(position, unfinished.position)
+            for item in timeline:
+                if printed := unfinished.printed.get(item.get("id", "")):
+                    item["so_far"] = {"text": printed[-TEXT_LIMIT:], "length": len(printed)}
+            if text := unfinished.text:
+                timeline.append(
+                    {"kind": "say", "partial": True, "at": unfinished.at, **clipped(text)}
+                )
         return {
             "run": None if row is None else msgspec.Raw(row.value),
             "usage": {"prompt": state.prompt_tokens, "completion": state.completion_tokens},
@@ -167,14 +190,17 @@ class RunPages:
             "output": clipped(call.output),
             "error_code": call.error_code,
             "decision": found[wire.Artifact.POLICY_DECISION],
-            "approval": found[APPROVAL_ARTIFACT],
+            "approval": found[Artifact.APPROVAL],
             "result": None if result is None else _result(result),
             "evidence": [event.seq - 1 for event in written],
         }
 
-    async def _unfinished(self, state: RunState) -> tuple[str, int, int]:
-        """What has been said of the turn that goes on: text, when, and up to which position."""
+    async def _unfinished(self, state: RunState) -> "_Unfinished":
+        """The words of the turn that goes on, and the output of the calls that run."""
         said: list[str] = []
+        printed: dict[str, list[str]] = {
+            call.call_id: [] for call in state.open_calls if call.status is CallStatus.RUNNING
+        }
         at = position = after = 0
         stream = records.session_stream(state.session_id)
         while page := await self.parts.journal.read(stream, after=after, subject=state.run_id):
@@ -182,11 +208,16 @@ class RunPages:
                 if event.type == DELTA:
                     said.append(records.decode_members(event.data)["text"])
                     at, position = event.at, event.position
+                elif event.type == STATE and (update := read_update(event.data)) is not None:
+                    if update.call_id in printed:
+                        printed[update.call_id].append(update.detail.delta)
+                        position = event.position
                 elif event.type == STATE and (back := retracted(event.data)):
                     said = ["".join(said)[:-back]]
             after = page[-1].seq
         told = sum(len(turn.text) for turn in state.turns)
-        return "".join(said)[told:], at, position
+        outputs = {call_id: "".join(pieces) for call_id, pieces in printed.items()}
+        return _Unfinished("".join(said)[told:], at, outputs, position)
 
 
 def _result(result: dict[str, Any]) -> dict[str, Any]:

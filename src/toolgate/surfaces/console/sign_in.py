@@ -4,6 +4,7 @@ The cookie is signed with a key made from the operator's token: it survives a re
 token ends every session. A session that was ended is remembered until it would have expired.
 """
 
+import contextlib
 import hmac
 import secrets
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Refused
+from toolgate.core.errors import Conflict, Refused
 from toolgate.journal.journal import Delete, Journal, Put
 
 COOKIE: Final = "toolgate_console"
@@ -41,7 +42,8 @@ class SignIn:
         now = self.clock.now_ms()
         for row in await self.journal.scan(ENDED):
             if int(row.value) < now:
-                await self.journal.commit(Delete(ENDED, row.key))
+                with contextlib.suppress(Conflict):  # another process deleted it
+                    await self.journal.commit(Delete(ENDED, row.key, expected=row.version))
             else:
                 self._ended.add(row.key)
 
@@ -81,7 +83,8 @@ class SignIn:
         expires, nonce = self._read(cookie)
         if nonce and nonce not in self._ended:
             self._ended.add(nonce)
-            await self.journal.commit(Put(ENDED, nonce, str(expires).encode()))
+            with contextlib.suppress(Conflict):  # another process has ended it: it stays ended
+                await self.journal.commit(Put(ENDED, nonce, str(expires).encode(), expected=0))
 
     def is_token(self, token: str) -> bool:
         return hmac.compare_digest(_hashed(token), _hashed(self.operator_token))

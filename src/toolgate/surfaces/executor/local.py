@@ -1,4 +1,4 @@
-"""This installation as an executor: the contract's requests, for one caller, into the pipeline."""
+"""This installation as an executor: the contract's requests, for one caller, to the gate."""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import given, to_iso_ms
@@ -14,9 +15,11 @@ from toolgate.core.errors import Invalid
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.evidence.evidence import Evidence, Scalar
 from toolgate.journal.journal import Journal, Operation
+from toolgate.tools.engine import Update, no_update
 from toolgate.tools.episodes import search_episodes
 from toolgate.tools.files import FileArtifact, FileArtifacts, is_file
-from toolgate.tools.pipeline import Pipeline
+from toolgate.tools.outcomes import Denied, Pending, ToolGate
+from toolgate.tools.responses import Response
 
 _REF: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _NO_CTX: Final = wire.Ctx()
@@ -27,7 +30,7 @@ FILE_READ: Final = "file.read"
 class LocalExecutor:
     """`caller` is whoever holds the executor's bearer, as the server knows them."""
 
-    pipeline: Pipeline
+    gate: ToolGate
     evidence: Evidence
     journal: Journal
     clock: Clock
@@ -35,8 +38,16 @@ class LocalExecutor:
     version: str
     files: FileArtifacts
 
-    async def run_tool(self, request: wire.RunToolRequest) -> wire.RunToolResponse:
-        return await self.pipeline.run_tool(_tool_request(request, self.caller))
+    async def run_tool(
+        self, request: wire.RunToolRequest, *, update: Update = no_update
+    ) -> wire.RunToolResponse:
+        """A call that waits for a person is denied until they have decided."""
+        match await self.gate.begin(_tool_request(request, self.caller)):
+            case Denied(response=response) | Pending(response=response):
+                return _to_wire(response)
+            case allowed:
+                await allowed.finish(await allowed.run(update))
+                return _to_wire(allowed.response)
 
     async def artifact(self, ref: str) -> bytes:
         if (
@@ -72,6 +83,25 @@ class LocalExecutor:
             version=self.version,
             time=to_iso_ms(self.clock.now_ms()),
         )
+
+
+def _to_wire(response: Response | None) -> wire.RunToolResponse:
+    assert response is not None
+    check, result = response.policy_check, response.tool_result
+    return wire.RunToolResponse(
+        ok=response.ok,
+        policy_check=wire.PolicyCheck(wire.Decision(check.decision), check.reason, check.rule_id),
+        evidence_refs=response.evidence_refs,
+        engine_ref=response.engine_ref,
+        tool_result=UNSET
+        if isinstance(result, UnsetType)
+        else wire.ToolResult(
+            result.exit_code, result.stdout, result.stderr, result.data, result.truncated
+        ),
+        run_id=response.run_id,
+        step_id=response.step_id,
+        outcome=response.outcome,
+    )
 
 
 def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolRequest:

@@ -15,19 +15,13 @@ from starlette.routing import Route
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError
+from toolgate.core.errors import Refused, ToolgateError
 from toolgate.http import asgi
-from toolgate.surfaces.executor.executor import Executor
+from toolgate.surfaces.executor.errors import code_of
+from toolgate.surfaces.executor.following import Followed, wants_events
+from toolgate.surfaces.executor.local import LocalExecutor
 
 log = logging.getLogger(__name__)
-
-CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
-    Invalid: wire.ErrorCode.INVALID_REQUEST,
-    NotFound: wire.ErrorCode.NOT_FOUND,
-    Refused: wire.ErrorCode.UNAUTHORIZED,
-    ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
-}
-
 
 Keep = Callable[[bytes], Awaitable[wire.StoredArtifact]]
 
@@ -41,7 +35,7 @@ BYTES_TYPE: Final = "application/octet-stream"
 class ExecutorApi:
     """`keep` takes in a file for later tool calls; without it there is no such route."""
 
-    executor: Executor
+    executor: LocalExecutor
     token: str
     keep: Keep | None = None
 
@@ -71,13 +65,14 @@ class ExecutorApi:
             except asgi.BodyTooLarge as too_large:
                 return _refusal(wire.ErrorCode.INVALID_REQUEST, str(too_large), status=413)
             except ToolgateError as error:
-                kinds = (kind for kind in type(error).__mro__ if kind in CODES)
-                return _refusal(CODES[next(kinds)], str(error))
+                return _refusal(code_of(error), str(error))
 
         return answer
 
     async def _run(self, request: Request) -> Response:
         asked = wire.decode_request(await asgi.read_body(request))
+        if wants_events(request.headers.get("accept", "")):
+            return await Followed.begin(self.executor, asked, request.receive)
         response = await self.executor.run_tool(asked)
         denied = response.policy_check.decision is wire.Decision.DENY
         return asgi.Json(response, status_code=403 if denied else 200)

@@ -33,13 +33,13 @@ from toolgate.tools.approval_records import OPEN as OPEN_APPROVALS
 from toolgate.tools.approval_records import STREAM as APPROVALS_STREAM
 from toolgate.tools.approval_records import decode as decode_approval
 from toolgate.tools.approvals import Approval
-from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.outcomes import ToolGate
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRoutes:
     approvals: Approvals
-    pipeline: ToolPipeline
+    gate: ToolGate
     runs: Runs
     journal: Journal
     clock: Clock
@@ -147,7 +147,7 @@ class ApprovalRoutes:
                 decided_by=call.caller.name,
             )
         else:
-            await self.pipeline.decide_approval(
+            await self.gate.decide_approval(
                 approval_id, approve=approve, decided_by=call.caller.name, reason=wanted.reason
             )
         return Result(_approval(await self.approvals.get(approval_id)))

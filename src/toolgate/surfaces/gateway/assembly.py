@@ -36,15 +36,16 @@ from toolgate.secrets.seal import Seal
 from toolgate.surfaces.gateway.authentication import Doors
 from toolgate.surfaces.gateway.capabilities import CapabilityRoutes
 from toolgate.surfaces.gateway.command_routes import CommandRoutes
-from toolgate.surfaces.gateway.events import Events, health_event
+from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.pairing import PairingRoutes, TokenRoutes
 from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.server import Gateway
 from toolgate.surfaces.gateway.status import HealthOfTargets, StatusRoutes, no_targets
 from toolgate.surfaces.gateway.v2 import Verify
-from toolgate.tools.capabilities import PLAYWRIGHT_SCOPE, Capability
+from toolgate.tools.capabilities import BROWSER_CAPABILITY, PLAYWRIGHT_SCOPE, Capability
 from toolgate.tools.capability_registry import Capabilities
-from toolgate.tools.gate import ToolPipeline
+from toolgate.tools.limits import CapabilityLimits
+from toolgate.tools.outcomes import ToolGate
 from toolgate.tools.upstream.catalogue import Upstreams
 
 log = logging.getLogger(__name__)
@@ -58,9 +59,7 @@ HOUSEKEEPING_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    operator_token: str
     version: str
-    gateway_token: str = ""
     auto_approve: bool = False
     rate: Rate = DEFAULT_RATE
     hosts: frozenset[str] = frozenset()
@@ -77,24 +76,27 @@ class Foundations:
     seal: Seal
     audit: AuditLog
     evidence: Evidence
-    pipeline: ToolPipeline
+    gate: ToolGate
     level_of: LevelOf
     runs: Runs
     upstreams: Upstreams
+    registry: Registry
+    limits: CapabilityLimits
     finished_through: int = 0  # the record of the evidence up to which all calls have ended
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
     targets: HealthOfTargets = no_targets
     more_routes: Sequence[Route] = ()
-    more_capabilities: Sequence[Capability] = ()
     own_servers: Mapping[str, OwnServer] = field(default_factory=dict)
-    learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
 
 
 SYSTEM_CAPABILITIES: Final = tuple(
     Capability(str(action), "system", level, updated_at=0)
     for action, level in wire.ACTION_LEVELS.items()
+)
+OWN_CAPABILITIES: Final = (
+    Capability(BROWSER_CAPABILITY, PLAYWRIGHT_SCOPE, Level.WRITE, updated_at=0),
 )
 
 
@@ -113,13 +115,10 @@ class Assembled:
     keys: Keys
 
     async def load(self) -> None:
-        """What the journal knows, into memory; before the first request."""
+        """Read what the journal knows, before the first request; callers and capabilities are read."""
         for part in (
-            self.registry,
             self.revocations,
             self.pairing,
-            self.capabilities,
-            self.limits,
             self.events,
             self.commands,
             self.interruptions,
@@ -150,54 +149,30 @@ class Assembled:
 def assemble(on: Foundations, options: Options) -> Assembled:
     trail = AuditTrail(on.audit)
     revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
-    registry = Registry(
-        on.journal,
-        on.clock,
-        operator_token=options.operator_token,
-        gateway_token=options.gateway_token,
-        end_runs=revocations.end_runs,
-    )
+    registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
+    registry.subscribe(revocations.end_runs)
     pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
-    capabilities = Capabilities(
-        on.journal,
-        on.clock,
-        on.seal,
-        trail,
-        (*SYSTEM_CAPABILITIES, *(_own(name) for name in on.own_servers), *on.more_capabilities),
-        on.learn,
-        lambda capability_id, health: (health_event(capability_id, health),),
-    )
-    limits, keys = RateLimits(on.journal, on.clock), Keys(on.journal, on.clock, on.seal)
+    keys = Keys(on.journal, on.clock, on.seal)
     states = States(on.journal, on.bus, on.clock, on.seal)
-    own_tools = {
-        tool.name: name for name, server in on.own_servers.items() for tool in server.tools
-    }
     commands = Commands(
         journal=on.journal,
         clock=on.clock,
         new_id=on.new_id,
         registry=registry,
-        limits=limits,
+        limits=rates,
         keys=keys,
-        capabilities=capabilities,
+        capability_limits=on.limits,
         records=Records(trail, on.evidence, on.clock, on.audit.masked),
         states=states,
         planners={
             CommandKind.AGENT: AgentPlanner(on.runs, on.bus, registry),
-            CommandKind.TOOL: ToolPlanner(
-                on.pipeline,
-                on.level_of,
-                on.upstreams.capability_of,
-                registry,
-                lambda tool: own_tools.get(tool, ""),
-            ),
+            CommandKind.TOOL: ToolPlanner(on.level_of, on.limits),
             CommandKind.SYSTEM: SystemPlanner(
-                on.pipeline, lambda name: on.level_of(name) is not None, on.clock, capabilities
+                lambda name: on.level_of(name) is not None, on.clock, capabilities
             ),
-            CommandKind.MCP: McpPlanner(
-                on.pipeline, capabilities, on.upstreams, on.clock, on.own_servers
-            ),
+            CommandKind.MCP: McpPlanner(on.limits, on.upstreams, on.own_servers),
         },
+        gate=on.gate,
         rate=options.rate,
         wake_at=on.wake_at,
     )
@@ -244,13 +219,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         interruptions,
         states,
         events,
-        limits,
+        rates,
         keys,
     )
-
-
-def _own(capability_id: str) -> Capability:
-    return Capability(capability_id, PLAYWRIGHT_SCOPE, Level.WRITE, updated_at=0)
 
 
 async def _open_runs(runs: Runs) -> list[wire.InFlight]:

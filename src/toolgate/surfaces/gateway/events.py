@@ -6,13 +6,13 @@ The cursor is the number of an event in the journal's `gateway` stream.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from toolgate.access.devices import Identity
+from toolgate.access.devices import Identity, Who
 from toolgate.access.refusals import InvalidToken
 from toolgate.access.registry import Registry
 from toolgate.commands.answers import Code, Extra, Problem, Result
@@ -54,6 +54,17 @@ def event_of(event: Event) -> wire.Event:
         duration_ms=told.get("durationMs", msgspec.UNSET),
         metadata=told.get("metadata", {}),
     )
+
+
+def shown_to(reader: Identity, events: Iterable[wire.Event]) -> list[wire.Event]:
+    """The events that a reader may see: of other callers' commands not what their tools print."""
+    return [
+        event
+        for event in events
+        if event.status != wire.EventStatus.RUNNING
+        or reader.who is Who.OPERATOR
+        or event.source == reader.name
+    ]
 
 
 def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None) -> Append:
@@ -156,7 +167,8 @@ class Events:
         if self._last <= since:
             return wire.EventPage(cursor=since, events=[])
         events = [event_of(e) for e in await self.journal.read(STREAM, after=since, limit=limit)]
-        return wire.EventPage(cursor=events[-1].id if events else since, events=events)
+        cursor = events[-1].id if events else since
+        return wire.EventPage(cursor=cursor, events=shown_to(identity, events))
 
     async def _until_moved(self, identity: Identity, since: int, wait: float) -> None:
         with self.registry.watch(identity.name) as cut:
@@ -192,10 +204,12 @@ class Events:
             )
         return since
 
-    async def stream(self, cut: asyncio.Event, since: int) -> AsyncIterator[bytes]:
+    async def stream(
+        self, reader: Identity, cut: asyncio.Event, since: int
+    ) -> AsyncIterator[bytes]:
         """Server-sent events without end, until the caller is cut."""
         yield b"retry: 1000\n\n"
-        async for events in self.follow(cut, since):
+        async for events in self.follow(reader, cut, since):
             if not events:
                 yield _KEEP_ALIVE
             for event in events:
@@ -204,7 +218,9 @@ class Events:
                 body = wire.encode(event)
                 yield asgi.server_sent_event(body, event=event.type, event_id=str(event.id))
 
-    async def follow(self, cut: asyncio.Event, since: int) -> AsyncIterator[Sequence[wire.Event]]:
+    async def follow(
+        self, reader: Identity, cut: asyncio.Event, since: int
+    ) -> AsyncIterator[Sequence[wire.Event]]:
         """Events as they come; an empty batch after a silence. Ends when the caller is cut."""
         async with contextlib.aclosing(
             follow(self.journal, self.bus, STREAM, after=since)
@@ -222,7 +238,7 @@ class Events:
                     if cutting in done or closing in done:
                         return
                     if coming in done:
-                        yield [event_of(event) for event in coming.result()]
+                        yield shown_to(reader, map(event_of, coming.result()))
                         coming = asyncio.ensure_future(anext(batches))
                     else:
                         yield []

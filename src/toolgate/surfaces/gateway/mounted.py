@@ -1,4 +1,4 @@
-"""What is served beside the contract's routes (MCP), behind the same doors."""
+"""An app that is served beside the contract's routes (MCP), behind the same authentication."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,8 @@ from starlette.responses import Response
 from toolgate.access.devices import Identity, Who
 from toolgate.access.refusals import Forbidden, InvalidToken
 from toolgate.commands.answers import EXPECTED, failure, problem_of
+from toolgate.commands.plans import caller_of, granted_level
+from toolgate.core.enums import CommandKind, Level
 from toolgate.http import asgi
 from toolgate.http.traces import trace_id_of
 from toolgate.surfaces.gateway.authentication import Doors, text
@@ -18,7 +20,8 @@ from toolgate.surfaces.gateway.routes import Access
 class Guarded:
     """An app that only a device with the `mcp` scope, a service or the operator gets to.
 
-    It finds who asks in the scope's `user`, and is cut off when that one is revoked.
+    It finds who asks in the scope: the name as `user`, the gate's caller as CALLER. It is cut off
+    when that one is revoked.
     """
 
     def __init__(self, app: asgi.App, doors: Doors) -> None:
@@ -32,8 +35,12 @@ class Guarded:
         except EXPECTED as refused:
             await _refuse(refused, scope, receive, send)
             return
-        caller = {**scope, "user": SimpleUser(f"{identity.who}:{identity.name}")}
-        await self._until_cut(identity, caller, receive, send)
+        level = granted_level(identity, CommandKind.MCP, Level.WRITE)
+        known = {
+            "user": SimpleUser(f"{identity.who}:{identity.name}"),
+            asgi.CALLER: caller_of(identity, level=level),
+        }
+        await self._until_cut(identity, {**scope, **known}, receive, send)
 
     async def _until_cut(
         self, identity: Identity, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send

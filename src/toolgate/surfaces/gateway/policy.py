@@ -1,6 +1,6 @@
 """`/policy`: the one in force, another in its place, and what that would change."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from toolgate.access.audit import Trail
 from toolgate.commands.answers import Result
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.journal.journal import Journal
+from toolgate.journal.journal import Operation
 from toolgate.policy.model import Policy
 from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
 from toolgate.tools.simulation import Simulation
@@ -20,10 +20,10 @@ class PolicyInForce(Protocol):
     current: Policy
 
     async def replace(
-        self, text: str, *, over: str, first: Callable[[Policy], Awaitable[None]]
+        self, text: str, *, over: str, also: Callable[[Policy], Sequence[Operation]]
     ) -> Policy:
-        """Raises InvalidPolicy, Conflict where another than `over` is in force, what `first` raises,
-        which is awaited just before the change; changes nothing then."""
+        """Commit the operations of `also` with the change. Raises InvalidPolicy, Refused,
+        Unavailable, Conflict where another than `over` is in force, and then changes nothing."""
         ...
 
 
@@ -32,7 +32,6 @@ class PolicyRoutes:
     policy: PolicyInForce
     simulation: Simulation
     trail: Trail
-    journal: Journal
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -73,16 +72,15 @@ class PolicyRoutes:
     async def _put(self, call: Call) -> Result:
         wanted: wire.PolicyPut = call.body
 
-        async def note(policy: Policy) -> None:
-            row = self.trail.note(
+        def row(policy: Policy) -> Sequence[Operation]:
+            return self.trail.note(
                 "policy.changed",
                 actor=call.caller.name,
                 resource=("policy", policy.name),
                 metadata={"version": policy.version},
             )
-            await self.journal.commit(*row)
 
-        await self.policy.replace(wanted.text, over=wanted.over, first=note)
+        await self.policy.replace(wanted.text, over=wanted.over, also=row)
         return Result(self._view())
 
     async def _simulate(self, call: Call) -> Result:

@@ -278,7 +278,7 @@ class Gateway:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         since = self.events.cursor_of(text(headers, _LAST_EVENT_ID) or query.get("since"))
         with self.doors.registry.watch(identity.name) as cut:
-            response = asgi.event_stream(self.events.stream(cut, since))
+            response = asgi.event_stream(self.events.stream(identity, cut, since))
             await response(scope, receive, send)
         return True
 

@@ -127,7 +127,7 @@ class _Connection:
             with self.door.registry.watch(identity.name) as self._cut:
                 parts += [
                     asyncio.create_task(self._read(identity)),
-                    asyncio.create_task(self._push(since)),
+                    asyncio.create_task(self._push(identity, since)),
                     asyncio.create_task(_until(self._cut)),
                 ]
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -287,8 +287,8 @@ class _Connection:
         reply = await self.door.answer(route, _call(route, identity, frame.params, trace_id))
         return reply, route.bare
 
-    async def _push(self, since: int) -> None:
-        async for events in self.door.events.follow(self._cut, since):
+    async def _push(self, identity: Identity, since: int) -> None:
+        async for events in self.door.events.follow(identity, self._cut, since):
             for event in events:
                 pushed = wire.Pushed(event=wire.GATEWAY_EVENT, data=event, cursor=event.id)
                 try:

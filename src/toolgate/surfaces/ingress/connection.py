@@ -28,7 +28,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import NotFound, ToolgateError
 from toolgate.core.tools import Tool
 from toolgate.journal.journal import Event, Journal
-from toolgate.runs.deliveries import APPROVAL_REQUIRED, DELTA, RUN_STARTED, TOOL_REQUEST
+from toolgate.runs.deliveries import APPROVAL_REQUIRED, RUN_STARTED, TOOL_REQUEST
 from toolgate.runs.orchestrator import Orchestrator
 from toolgate.surfaces.ingress.conversation import (
     Close,
@@ -40,7 +40,7 @@ from toolgate.surfaces.ingress.conversation import (
     error,
 )
 from toolgate.surfaces.ingress.dispatch import client_tools, dispatch
-from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame
+from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame, source_of
 from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.surfaces.ingress.sessions import Opening, Sessions, stream_of
 
@@ -106,7 +106,7 @@ class Connection(WSListener):
         self._write_due: asyncio.TimerHandle | None = None
         self._missed = 0
         self._missed_bytes = 0
-        self._missed_run = ""
+        self._missed_source = ""
         self._unanswered_ping: bytes | None = None
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -159,7 +159,7 @@ class Connection(WSListener):
         self.fall_behind()
         self._writable.clear()
         self._missed = self._missed_bytes = 0
-        self._missed_run = ""
+        self._missed_source = ""
         wait = self._parts.options.write_wait_ms / 1000
         if self._write_due is not None:
             self._write_due.cancel()
@@ -492,10 +492,10 @@ class Connection(WSListener):
             self._transport.send(WSMsgType.TEXT, data)
 
     def _count_missed(self, event: Event, data: bytes) -> None:
-        """What waits for this reader, with deltas of one run counted as the one they will be."""
-        joins = event.type == DELTA and event.subject == self._missed_run
-        self._missed_run = event.subject if event.type == DELTA else ""
-        self._missed += 0 if joins else 1
+        """Count what waits for this reader; what will be joined counts as one."""
+        source = source_of(event)
+        self._missed += 0 if source and source == self._missed_source else 1
+        self._missed_source = source
         self._missed_bytes += len(data)
         options = self._parts.options
         if (

@@ -7,7 +7,7 @@ import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.journal.journal import Event
-from toolgate.runs.deliveries import DELTA, ENVELOPE, Delivery
+from toolgate.runs.deliveries import DELTA, ENVELOPE, STATE, Delivery, read_update
 
 JOINED_BYTES: Final = 256 * 1024  # some clients refuse a message of a megabyte
 
@@ -41,32 +41,55 @@ def single(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
 def joined(events: Iterable[Event]) -> Iterator[tuple[int, bytes]]:
     """The same for a reader that lags: deltas of one run that follow each other become one.
 
-    It has their text, and the last one's number. Its size stays one that any client takes.
+    It has their text, and the last one's number. Its size stays one that any client takes. Updates
+    of one tool call are joined in the same way.
     """
     held: list[Event] = []
-    size = 0
+    size, held_by = 0, ""
     for event in events:
+        source = source_of(event)
         full = size + len(event.data) > JOINED_BYTES
-        if held and (full or event.type != DELTA or event.subject != held[0].subject):
-            yield _one_delta(held)
+        if held and (full or source != held_by):
+            yield _one_of(held)
             held, size = [], 0
-        if event.type == DELTA:
+        if source:
             held.append(event)
             size += len(event.data)
+            held_by = source
         else:
             yield event.seq, frame(event)
     if held:
-        yield _one_delta(held)
+        yield _one_of(held)
 
 
-def _one_delta(deltas: list[Event]) -> tuple[int, bytes]:
-    first, last = deltas[0], deltas[-1]
+def source_of(event: Event) -> str:
+    """The run or call whose text this event continues; empty for an event that stands alone."""
+    if event.type == DELTA:
+        return event.subject
+    if event.type == STATE and (update := read_update(event.data)) is not None:
+        return f"{event.subject}/{update.call_id}"
+    return ""
+
+
+def _one_of(events: list[Event]) -> tuple[int, bytes]:
+    first, last = events[0], events[-1]
     if first is last:
         return last.seq, frame(last)
-    text = "".join(_decode_delta(one.data).text for one in deltas)
-    data = _encode(_Delta(last.subject, text))
-    one = Event(last.position, last.stream, last.seq, DELTA, last.at, data, last.subject)
+    data = _joined_deltas(events) if last.type == DELTA else _joined_updates(events)
+    one = Event(last.position, last.stream, last.seq, last.type, last.at, data, last.subject)
     return last.seq, frame(one, first_seq=first.seq)
+
+
+def _joined_deltas(deltas: list[Event]) -> bytes:
+    text = "".join(_decode_delta(one.data).text for one in deltas)
+    return _encode(_Delta(deltas[-1].subject, text))
+
+
+def _joined_updates(events: list[Event]) -> bytes:
+    updates = [update for one in events if (update := read_update(one.data)) is not None]
+    last = updates[-1]
+    last.detail.delta = "".join(update.detail.delta for update in updates)
+    return _encode(last)
 
 
 def message_of(event: Event) -> wire.AnySessionEvent:

@@ -1,6 +1,6 @@
 """The tools over the official SDK: what a request becomes, and how an answer looks in MCP.
 
-Importing this costs about a second of CPU, so `doors.py` does it when the first request comes.
+Importing this costs about a second of CPU, so `transports.py` does it on the first request.
 """
 
 import asyncio
@@ -21,13 +21,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError
-from toolgate.surfaces.mcp.task_answers import TOOL, TaskAnswers
+from toolgate.core.tools import Caller
+from toolgate.http.asgi import CALLER
+from toolgate.surfaces.mcp.task_answers import TaskAnswers
 from toolgate.surfaces.mcp.task_extension import TaskExtension
 from toolgate.surfaces.mcp.task_methods import TaskMethods, TaskServer
 from toolgate.surfaces.mcp.tool_descriptions import INSTRUCTIONS, tool_offers
 from toolgate.tasks.state import TaskFailed
 from toolgate.tasks.template import error_of
-from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer, unheard
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer, unheard
 
 log = logging.getLogger(__name__)
 
@@ -36,26 +38,31 @@ MAX_RESOURCE: Final = 4 * 1024 * 1024  # a larger artifact is read with get_arti
 REMEMBERED: Final = 1000  # requests whose cancellation may still come
 
 Context = ServerRequestContext[Any, Any]
+_Request = tuple[str, str, str]  # the caller, the connection, the request's id
 
 
 class BrowserTools:
     """Handlers for one trust level, shared by all its connections."""
 
-    def __init__(self, toolset: Toolset, *, trust: TrustLevel, stdio: bool = False) -> None:
+    def __init__(
+        self, toolset: Toolset, *, trust: TrustLevel, caller: Caller, stdio: bool = False
+    ) -> None:
+        """`caller` is who asks where the request's scope names nobody."""
         # At its debug level the SDK logs whole messages, and with them what is typed into logins.
         # One that it cannot read it logs in part, as an error: its sender was told so.
         logging.getLogger("mcp").setLevel(logging.WARNING)
         logging.getLogger("mcp.server.sse").setLevel(logging.CRITICAL)
         self._toolset = toolset
         self._trust = trust
+        self._caller = caller
         self._stdio = stdio
         offers = tool_offers()
         self._tools = types.ListToolsResult.model_validate({"tools": offers})
         self._input_schemas = {offer["name"]: offer["inputSchema"] for offer in offers}
         self._answers = TaskAnswers(toolset, asker=self._asker, result=_result)
         self._tasks = TaskExtension(self._answers)
-        self._began: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._unwanted: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._began: OrderedDict[_Request, str] = OrderedDict()
+        self._unwanted: OrderedDict[_Request, bool] = OrderedDict()
         self._canceling: set[asyncio.Task[None]] = set()
 
     def server(self) -> Server[Any]:
@@ -78,7 +85,8 @@ class BrowserTools:
         return server
 
     def _asker(self, ctx: Context) -> Asker:
-        return Asker(self._trust, self._client(ctx))
+        scope = {} if ctx.request is None else ctx.request.scope
+        return Asker(self._trust, scope.get(CALLER, self._caller), self._client(ctx))
 
     async def _list_tools(self, _ctx: Context, _params: Any) -> types.ListToolsResult:
         return self._tools
@@ -87,7 +95,7 @@ class BrowserTools:
         if not self._toolset.has(params.name):
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
         try:
-            if params.name != TOOL:
+            if params.name != RUN:
                 call = Call(self._asker(ctx))
                 return _result(await self._toolset.call(params.name, _given(params), call), ctx)
             if self._tasks.takes(ctx, params):
@@ -98,7 +106,7 @@ class BrowserTools:
 
     async def _run(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         """A run, told of while it works, and canceled with the request."""
-        client = self._client(ctx)
+        request = self._named(ctx, ctx.request_id)
         run_ids: list[str] = []
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         gone = False
@@ -106,15 +114,15 @@ class BrowserTools:
         def began(run_id: str) -> None:
             """Perhaps only when nobody waits for it any more."""
             run_ids.append(run_id)
-            if gone or self._unwanted.pop((client, str(ctx.request_id)), False):
+            if gone or self._unwanted.pop(request, False):
                 self._cancel_soon(run_id)
             else:
-                self._remember(client, ctx.request_id, run_id)
+                self._remember(request, run_id)
 
         with _telling(ctx) as progress:
             call = Call(self._asker(ctx), progress=progress, began=began)
             try:
-                return _result(await self._toolset.call(TOOL, _given(params), call), ctx)
+                return _result(await self._toolset.call(RUN, _given(params), call), ctx)
             except asyncio.CancelledError:
                 # At 2026-07-28 over HTTP a client cancels by closing its stream. Before, a
                 # stream that breaks says nothing, and a cancellation is a notification.
@@ -125,7 +133,7 @@ class BrowserTools:
                 raise
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
-        named = (self._client(ctx), str(params.request_id))
+        named = self._named(ctx, params.request_id)
         run_id = self._began.pop(named, None)
         if run_id is not None:
             self._cancel_soon(run_id)
@@ -134,9 +142,9 @@ class BrowserTools:
             while len(self._unwanted) > REMEMBERED:
                 self._unwanted.popitem(last=False)
 
-    async def _list_resources(self, _ctx: Context, _params: Any) -> types.ListResourcesResult:
+    async def _list_resources(self, ctx: Context, _params: Any) -> types.ListResourcesResult:
         found = []
-        for run in self._toolset.runtime.listed()[:100]:
+        for run in (await self._answers.listed(ctx))[:100]:
             for artifact_id in run.artifact_ids:
                 found.append(
                     types.Resource(
@@ -158,13 +166,14 @@ class BrowserTools:
         return types.ListResourceTemplatesResult(resource_templates=[template])
 
     async def _read_resource(
-        self, _ctx: Context, params: types.ReadResourceRequestParams
+        self, ctx: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         uri = str(params.uri)
         artifact_id = uri.removeprefix(SCHEME)
-        artifacts = self._toolset.runtime.artifacts
+        artifacts, asker = self._toolset.runtime.artifacts, self._asker(ctx)
         try:
-            artifact = await artifacts.get(artifact_id)
+            await self._toolset.authorize("get_artifact", {"artifactId": artifact_id}, asker)
+            artifact = await artifacts.get(artifact_id, viewer=asker.name)
             fits = artifact.size <= MAX_RESOURCE
             content = await artifacts.read(artifact_id) if fits else b""
         except ToolgateError as failed:
@@ -183,7 +192,7 @@ class BrowserTools:
         return types.ReadResourceResult(contents=[_contents(uri, artifact.mime_type, content)])
 
     def _client(self, ctx: Context) -> str:
-        """Which connection this is: its sessions are closed when it goes away."""
+        """The name of the connection: its sessions are closed when it goes away."""
         request = ctx.request
         if self._stdio or request is None:
             return "stdio"
@@ -192,8 +201,13 @@ class BrowserTools:
             request.query_params.get("session_id", ""),
         )
 
-    def _remember(self, client: str, request_id: Any, run_id: str) -> None:
-        self._began[(client, str(request_id))] = run_id
+    def _named(self, ctx: Context, request_id: Any) -> _Request:
+        """A request by its caller, too: clients without a session share one connection's name."""
+        asker = self._asker(ctx)
+        return asker.name, asker.client, str(request_id)
+
+    def _remember(self, request: _Request, run_id: str) -> None:
+        self._began[request] = run_id
         while len(self._began) > REMEMBERED:
             self._began.popitem(last=False)
 

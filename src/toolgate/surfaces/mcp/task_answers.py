@@ -1,4 +1,4 @@
-"""What both of MCP's ways to have tasks want from a run: begin it, find it, its answer."""
+"""Runs as both of MCP's task protocols need them: begin, find, cancel, answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,9 +10,8 @@ from mcp.shared.exceptions import MCPError
 from toolgate.core.errors import ToolgateError
 from toolgate.tasks.state import TaskFailed, TaskRun
 from toolgate.tasks.template import error_of
-from toolgate.tasks.toolset import Answer, Asker, Call, Toolset, error_answer
+from toolgate.tasks.toolset import RUN, Answer, Asker, Call, Toolset, error_answer
 
-TOOL: Final = "run_task_template"
 POLL_MS: Final = 500
 
 Context = ServerRequestContext[Any, Any]
@@ -33,29 +32,38 @@ class TaskAnswers:
         options = arguments.get("options", {})  # what is no object is refused with the call
         asynchronous = {**options, "mode": "async"} if isinstance(options, dict) else options
         call = Call(self._asker(ctx))
-        started = await self._toolset.call(TOOL, {**arguments, "options": asynchronous}, call)
+        started = await self._toolset.call(RUN, {**arguments, "options": asynchronous}, call)
         return self._toolset.runtime.view(started["runId"])
 
     def refused(self, ctx: Context, failed: ToolgateError) -> dict[str, Any]:
         return self._result(error_answer(error_of(failed)), ctx, is_error=True)
 
-    def find(self, task_id: str) -> TaskRun:
+    async def find(self, ctx: Context, task_id: str, *, tool: str = "get_task_run") -> TaskRun:
+        """A run of the caller's, where it may call this tool for it."""
+        asker = self._asker(ctx)
         try:
-            return self._toolset.runtime.view(task_id)
+            await self._toolset.authorize(tool, {"runId": task_id}, asker)
+            return self._toolset.runtime.view(task_id, viewer=asker.name)
         except TaskFailed as unknown:
-            raise MCPError(code=types.INVALID_PARAMS, message=str(unknown)) from unknown
+            raise _refusal(unknown) from unknown
 
-    def listed(self) -> list[TaskRun]:
-        return self._toolset.runtime.listed()
+    async def listed(self, ctx: Context) -> list[TaskRun]:
+        asker = self._asker(ctx)
+        try:
+            await self._toolset.authorize("list_task_runs", {}, asker)
+        except TaskFailed as denied:
+            raise _refusal(denied) from denied
+        return self._toolset.runtime.listed(viewer=asker.name)
 
     async def ended(self, run: TaskRun) -> TaskRun:
         return await self._toolset.runtime.wait(run.run_id)
 
-    async def cancel(self, run: TaskRun) -> tuple[TaskRun, bool]:
+    async def cancel(self, ctx: Context, task_id: str) -> tuple[TaskRun, bool]:
+        run = await self.find(ctx, task_id, tool="cancel_task_run")
         return await self._toolset.runtime.cancel(run.run_id)
 
     async def result(self, ctx: Context, run: TaskRun) -> dict[str, Any]:
-        """What the call itself would have answered, had it waited for the end."""
+        """The answer that the call itself would have had at the end of the run."""
         if run.raised and run.error is not None:
             return self._result(error_answer(run.error), ctx, is_error=True)
         return self._result(await self._shown(run, ctx), ctx)
@@ -64,3 +72,8 @@ class TaskAnswers:
         call = Call(self._asker(ctx))
         shown = await self._toolset.call("get_task_run", {"runId": run.run_id}, call)
         return {**shown, "mode": run.mode.value, "deduplicated": False}
+
+
+def _refusal(failed: TaskFailed) -> MCPError:
+    data = error_answer(failed.error)
+    return MCPError(code=types.INVALID_PARAMS, message=str(failed), data=data)

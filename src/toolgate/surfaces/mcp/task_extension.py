@@ -14,8 +14,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import TaskCode, TaskMode, TaskStatus
-from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
+from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers
 from toolgate.tasks.state import RUN_TTL_MS, TaskRun
+from toolgate.tasks.toolset import RUN
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
@@ -34,8 +35,8 @@ class TaskExtension:
         self._answers = answers
 
     def takes(self, ctx: Context, params: types.CallToolRequestParams) -> bool:
-        """Whether this call is to be answered with a task."""
-        if params.name != TOOL or not declared(ctx):
+        """Return True if this call is answered with a task."""
+        if params.name != RUN or not declared(ctx):
             return False
         options = (params.arguments or {}).get("options")
         mode = options.get("mode", TaskMode.AUTO) if isinstance(options, dict) else TaskMode.AUTO
@@ -47,7 +48,8 @@ class TaskExtension:
         return {"resultType": "task", **_task(run)}
 
     async def get(self, ctx: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
-        run = self._find(ctx, params.task_id)
+        self._check(ctx, params.task_id)
+        run = await self._answers.find(ctx, params.task_id)
         task = _task(run)
         if task["status"] == "completed":
             task["result"] = await self._answers.result(ctx, run)
@@ -61,15 +63,16 @@ class TaskExtension:
 
     async def update(self, ctx: Context, params: UpdateTaskRequestParams) -> dict[str, Any]:
         """Nothing was asked for; answers to nothing are to be ignored."""
-        self._find(ctx, params.task_id)
+        self._check(ctx, params.task_id)
+        await self._answers.find(ctx, params.task_id)
         return {}
 
     async def cancel(self, ctx: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
-        run = self._find(ctx, params.task_id)
-        await self._answers.cancel(run)
+        self._check(ctx, params.task_id)
+        await self._answers.cancel(ctx, params.task_id)
         return {}
 
-    def _find(self, ctx: Context, task_id: str) -> TaskRun:
+    def _check(self, ctx: Context, task_id: str) -> None:
         require(ctx)
         named = ctx.request and decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
         if ctx.request is not None and named != task_id:
@@ -77,11 +80,10 @@ class TaskExtension:
                 code=types.HEADER_MISMATCH,
                 message=f"{MCP_NAME_HEADER} header does not match the request body's taskId",
             )
-        return self._answers.find(task_id)
 
 
 def declared(ctx: Context) -> bool:
-    """Whether this request's client says that it knows the extension."""
+    """Return True if the client of this request declares the extension."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return False
     capabilities = ctx.session.client_capabilities

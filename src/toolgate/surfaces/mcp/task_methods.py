@@ -17,9 +17,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import TaskStatus
 from toolgate.core.errors import ToolgateError
-from toolgate.surfaces.mcp.task_answers import POLL_MS, TOOL, TaskAnswers
+from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers
 from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
 from toolgate.tasks.state import RUN_TTL_MS, TaskRun
+from toolgate.tasks.toolset import RUN
 
 RELATED: Final = "io.modelcontextprotocol/related-task"
 PAGE: Final = 50
@@ -84,7 +85,7 @@ class TaskMethods:
         wanted = ctx.method == "tools/call" and isinstance(params.get("task"), dict)
         if not wanted or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return await call_next(ctx)
-        if params.get("name") != TOOL:
+        if params.get("name") != RUN:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="This tool is never a task")
         given = params.get("arguments") or {}
         if not isinstance(given, dict):
@@ -95,30 +96,30 @@ class TaskMethods:
         except ToolgateError as failed:
             return self._answers.refused(ctx, failed)
 
-    async def _get(self, _ctx: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
-        return _task(self._answers.find(params.task_id))
+    async def _get(self, ctx: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
+        return _task(await self._answers.find(ctx, params.task_id))
 
     async def _payload(
         self, ctx: Context, params: types.GetTaskPayloadRequestParams
     ) -> dict[str, Any]:
         """The answer that the call itself would have had, once there is one."""
-        run = await self._answers.ended(self._answers.find(params.task_id))
+        run = await self._answers.ended(await self._answers.find(ctx, params.task_id))
         result = await self._answers.result(ctx, run)
         return {**result, "_meta": {RELATED: {"taskId": run.run_id}}}
 
-    async def _cancel(self, _ctx: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
-        run, canceled = await self._answers.cancel(self._answers.find(params.task_id))
+    async def _cancel(self, ctx: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
+        run, canceled = await self._answers.cancel(ctx, params.task_id)
         if not canceled:
             raise MCPError(
                 code=types.INVALID_PARAMS, message=f"The task has already ended: {run.status}"
             )
         return _task(run)
 
-    async def _list(self, _ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         cursor = params.cursor or "0"
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise MCPError(code=types.INVALID_PARAMS, message="Unknown cursor")
-        runs = self._answers.listed()
+        runs = await self._answers.listed(ctx)
         page = runs[int(cursor) : int(cursor) + PAGE]
         answer: dict[str, Any] = {"tasks": [_task(run) for run in page]}
         if int(cursor) + PAGE < len(runs):

@@ -21,8 +21,9 @@ from starlette.responses import Response
 
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.enums import TrustLevel
+from toolgate.core.tools import Caller
 from toolgate.http.asgi import App, Message, Receive, Scope, Send, Streams
-from toolgate.tasks.toolset import Toolset
+from toolgate.tasks.toolset import LOCAL, LOOPBACK, Toolset
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -48,15 +49,18 @@ class McpDoors:
         toolset: Toolset,
         *,
         hosts: Sequence[str] | None = LOOPBACK_HOSTS,
+        caller: Caller = LOOPBACK,
         extend: "Callable[[Server[Any]], None] | None" = None,
     ) -> None:
         """`hosts` are the names by which clients may call this server (Host and Origin).
 
         None where whoever mounts it has looked at them. A session is its opener's alone, where
-        that one is the scope's `user`. `extend` may add to what the server answers, before anybody asks.
+        that one is the scope's `user`; who asks is the scope's CALLER, or else `caller`. `extend`
+        may add to what the server answers, before anybody asks.
         """
         self._toolset = toolset
         self._hosts = hosts
+        self._caller = caller
         self._extend = extend
         self._open: asyncio.Future[_Open] | None = None
         self._life: asyncio.Task[None] | None = None
@@ -93,7 +97,12 @@ class McpDoors:
         """The manager's task group must be left by the task that entered it: this one."""
         try:
             opened = await asyncio.to_thread(
-                _import_and_build, self._toolset, self._hosts, self._extend, self._streams
+                _import_and_build,
+                self._toolset,
+                self._hosts,
+                self._caller,
+                self._extend,
+                self._streams,
             )
         except Exception as failed:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
             self._open = None  # it may be installed meanwhile
@@ -221,7 +230,7 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 def _call_of(body: bytes, *, is_answer: bool = False) -> int | None:
-    """What tells a call, or the answer to one, by its id; None of anything else."""
+    """A key for the id of a call, or of the answer to one; None for anything else."""
     try:
         message = _decode(body)
     except UNREADABLE:
@@ -256,12 +265,15 @@ def _cancelled_by(body: bytes) -> int | None:
 
 
 async def serve_stdio(toolset: Toolset) -> None:
-    """Serve one client on stdin and stdout, trust `local`, until it closes them or is left."""
+    """Serve one client on stdin and stdout, trust `local`, until it closes them or is left.
+
+    The caller is whoever started the process.
+    """
     from mcp.server.stdio import stdio_server  # noqa: PLC0415 - a second of CPU, an extra
 
     from toolgate.surfaces.mcp.server import BrowserTools  # noqa: PLC0415 - imports the SDK
 
-    server = BrowserTools(toolset, trust=TrustLevel.LOCAL, stdio=True).server()
+    server = BrowserTools(toolset, trust=TrustLevel.LOCAL, caller=LOCAL, stdio=True).server()
     with _stdin_that_can_end() as end_stdin:
         async with stdio_server() as (incoming, outgoing):
             try:
@@ -302,6 +314,7 @@ def _stdin_that_can_end() -> Iterator[Callable[[], None]]:
 def _import_and_build(
     toolset: Toolset,
     hosts: Sequence[str] | None,
+    caller: Caller,
     extend: "Callable[[Server[Any]], None] | None",
     streams: Streams,
 ) -> _Open:
@@ -329,7 +342,7 @@ def _import_and_build(
         token = AccessToken(token="", client_id=user.display_name, scopes=[])
         return {**scope, "user": AuthenticatedUser(token)}
 
-    server = BrowserTools(toolset, trust=TrustLevel.REMOTE).server()
+    server = BrowserTools(toolset, trust=TrustLevel.REMOTE, caller=caller).server()
     if extend is not None:
         extend(server)
     manager = StreamableHTTPSessionManager(

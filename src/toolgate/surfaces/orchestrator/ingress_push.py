@@ -16,10 +16,11 @@ import aiohttp
 import msgspec
 
 from toolgate.core.clock import Clock
-from toolgate.core.errors import ToolgateError, Unavailable
+from toolgate.core.errors import Conflict, ToolgateError, Unavailable
 from toolgate.journal.bus import Bus
 from toolgate.journal.following import follow
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
+from toolgate.journal.rows import version_of
 from toolgate.runs import records
 from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
 
@@ -64,6 +65,7 @@ class IngressPush:
     token: str = ""
     _http: aiohttp.ClientSession | None = None
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _versions: dict[str, int] = field(default_factory=dict)  # of the rows, by run
 
     async def start(self) -> None:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -72,7 +74,7 @@ class IngressPush:
         while rows := await self.journal.scan(PUSHES, after=after):
             for row in rows:
                 at = msgspec.json.decode(row.value, type=PushRow)
-                self._start(row.key, at.session_id, at.after)
+                self._start(row.key, at.session_id, at.after, version=row.version)
             after = rows[-1].key
 
     async def stop(self) -> None:
@@ -87,14 +89,23 @@ class IngressPush:
         if run_id in self._tasks:
             return
         row = msgspec.json.encode(PushRow(session_id, 0))
-        await self.journal.commit(Put(PUSHES, run_id, row))
-        self._start(run_id, session_id, 0)
+        expected = 0
+        try:
+            await self.journal.commit(Put(PUSHES, run_id, row, expected=expected))
+        except Conflict:  # an earlier push of this run could not delete its row
+            expected = await version_of(self.journal, PUSHES, run_id)
+            await self.journal.commit(Put(PUSHES, run_id, row, expected=expected))
+        self._start(run_id, session_id, 0, version=expected + 1)
 
-    def _start(self, run_id: str, session_id: str, after: int) -> None:
+    def _start(self, run_id: str, session_id: str, after: int, *, version: int) -> None:
         if run_id not in self._tasks:
             task = asyncio.create_task(self._push(run_id, session_id, after))
             self._tasks[run_id] = task
-            task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
+            self._versions[run_id] = version
+            task.add_done_callback(lambda _: self._stopped(run_id))
+
+    def _stopped(self, run_id: str) -> None:
+        del self._tasks[run_id], self._versions[run_id]
 
     async def _push(self, run_id: str, session_id: str, after: int) -> None:
         """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
@@ -137,8 +148,7 @@ class IngressPush:
                     if event.type in ENDS:
                         await self._note(Delete(PUSHES, run_id))
                         return
-                    row = msgspec.json.encode(PushRow(session_id, event.seq))
-                    await self._note(Put(PUSHES, run_id, row))
+                    await self._note_progress(run_id, PushRow(session_id, event.seq))
                     after = event.seq
                     yield after
 
@@ -163,12 +173,25 @@ class IngressPush:
         await self._note(Delete(PUSHES, run_id))
         return True
 
-    async def _note(self, progress: Operation) -> None:
-        """How far it came; where that is lost, the next process tells some of it again."""
+    async def _note_progress(self, run_id: str, row: PushRow) -> None:
+        version = self._versions[run_id]
+        try:
+            if await self._note(Put(PUSHES, run_id, msgspec.json.encode(row), expected=version)):
+                self._versions[run_id] = version + 1
+        except Conflict:  # another process pushes this run too; the next event is noted again
+            log.warning("push_noted_elsewhere run_id=%s", run_id)
+            self._versions[run_id] = await version_of(self.journal, PUSHES, run_id)
+
+    async def _note(self, progress: Operation) -> bool:
+        """Store the progress; if that fails, the next process sends some events again."""
         try:
             await self.journal.commit(progress, durable=False)
+        except Conflict:
+            raise
         except ToolgateError:
             log.exception("push_not_noted")
+            return False
+        return True
 
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
         """Until it is taken; a client that stays away beyond its window does not get it."""

@@ -23,13 +23,14 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from toolgate.contracts import runner_v1 as wire
-from toolgate.contracts.wire import UNREADABLE, to_iso_ms
+from toolgate.contracts.wire import UNREADABLE, from_iso_ms, to_iso_ms
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Outcome
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.targets.targets import Breaker, Target
+from toolgate.tools.updates import TimedText
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,13 @@ WHITE_SPACE: Final = re.compile(r"\s+")
 class Delta:
     text: str
     at: str
+
+    def timed(self) -> str:
+        """The text with its time; without one where `at` is no time."""
+        with contextlib.suppress(ValueError, OverflowError):
+            if (at := from_iso_ms(self.at)) >= 0:
+                return TimedText(self.text, at=at)
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +281,7 @@ class DockerRunner:
             answered = await self._read(response)
         answer = read_answer(answered, now=self._runners.now(), target=self._target)
         for delta in answer.updates:
-            update(delta.text)
+            update(delta.timed())
         return answer.output
 
     async def _follow(self, response: aiohttp.ClientResponse, update: Update) -> ToolOutput:
@@ -305,10 +313,13 @@ class DockerRunner:
         if not line.strip():
             return None
         body = _object(line, target=self._target)
-        if "result" not in body and "ok" not in body:
-            for delta in read_updates([body], now=self._runners.now()):
+        is_last = "result" in body or "ok" in body
+        entries: JsonValue = body.get("updates") if is_last else [body]
+        if isinstance(entries, list):
+            for delta in read_updates(entries, now=self._runners.now()):
                 deltas.append(delta)
-                update(delta.text)
+                update(delta.timed())
+        if not is_last:
             return None
         return read_result(body, deltas, target=self._target)
 

@@ -142,9 +142,19 @@ class Targets:
         """Raises NotFound; Refused for the built-in one, which can only be disabled."""
         if target_id == LOCAL_DEFAULT:
             raise Refused(f"{LOCAL_DEFAULT} cannot be deleted; disable it instead")
-        if await self._journal.get(COLLECTION, target_id) is None:
-            raise NotFound("execution target", target_id)
-        await self._journal.commit(Delete(COLLECTION, target_id), *also)
+        for attempt in range(1, ATTEMPTS + 1):
+            row = await self._journal.get(COLLECTION, target_id)
+            if row is None:
+                raise NotFound("execution target", target_id)
+            try:
+                await self._journal.commit(
+                    Delete(COLLECTION, target_id, expected=row.version), *also
+                )
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                return
 
     async def choose(
         self, *, tenant: str, workspace: str, explicit: str = "", of_agent: str = ""

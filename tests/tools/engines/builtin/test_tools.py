@@ -1,5 +1,6 @@
 """The tools that every installation has, each through the engine that runs them."""
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -54,6 +55,17 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+async def test_kv_set_of_one_key_by_many_at_once_keeps_one_of_the_values(bench: Bench) -> None:
+    values: list[JsonValue] = [1, 2, 3]
+    for value in (*values, 4):
+        assert (await bench.call("kv.set", {"key": "k", "value": value})).ok
+    answers = await asyncio.gather(
+        *(bench.call("kv.set", {"key": "k", "value": value}) for value in values)
+    )
+    assert all(answer.ok for answer in answers)
+    assert (await bench.call("kv.get", {"key": "k"})).data in values
 
 
 @pytest.mark.requirement("003/tools/kv-get-absent")

@@ -6,7 +6,7 @@ import msgspec
 
 from toolgate.core.enums import Level
 from toolgate.core.tools import ToolOutput
-from toolgate.journal.journal import Put
+from toolgate.journal.rows import store
 from toolgate.tools.definitions import Args, Context, define, failed, refused
 from toolgate.tools.engines.builtin.kv import COLLECTION, MAX_VALUE_BYTES, Key, row_key
 
@@ -22,7 +22,7 @@ async def run(args: KvSetArgs, context: Context) -> ToolOutput:
         return failed(f"kv.set: a value has at most {MAX_VALUE_BYTES} bytes")
     if context.holds_secret(f"{args.key}\0{value.decode()}"):
         return refused("kv.set: the value or its key holds a secret, and secrets are not kept")
-    await context.journal.commit(Put(COLLECTION, row_key(context.request.caller, args.key), value))
+    await store(context.journal, COLLECTION, row_key(context.request.caller, args.key), value)
     return ToolOutput(exit_code=0, stdout="OK")
 
 

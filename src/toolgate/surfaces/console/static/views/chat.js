@@ -96,6 +96,7 @@ export async function show(context) {
       bottom();
     },
     state(message) {
+      if (message.detail?.delta !== undefined) return; // output of a tool: the run's page shows it
       const run = runs.get(message.run_id) || begin(message.run_id, "");
       takeBackWords(run, message.detail?.retracted_characters || 0, message.run_id);
       if (message.state === "RUNNING") unask(run);

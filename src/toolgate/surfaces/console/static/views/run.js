@@ -15,6 +15,9 @@ const said = (item) => {
   return h("div", { class: item.partial ? "said partial" : "said", tabindex: text.length > 2000 ? "0" : null }, text, item.length > item.text.length ? ` … (${item.length.toLocaleString()})` : "");
 };
 
+const LIVE = 20000; // characters of a running call's output that the page keeps
+const soFar = (text) => h("pre", { class: "block so-far", tabindex: "0", "aria-live": "off", "aria-label": t("Output so far") }, plain(text).slice(-LIVE));
+
 function call(item) {
   const { decision, approval, result } = item;
   const ended = item.moves.at(-1);
@@ -26,6 +29,7 @@ function call(item) {
     item.status === "WAITING_APPROVAL" ? h("p", { class: "notice" }, t("A person is asked."), " ", link("/console/approvals", t("Decide"))) : null,
     item.args && Object.keys(item.args).length ? json(item.args, t("Arguments")) : null,
     output.filter(([, text]) => text.text).map(([name, text]) => h("div", null, h("div", { class: "who" }, name), block(text.text, { length: text.length, label: name }))),
+    item.so_far ? h("div", null, h("div", { class: "who" }, t("Output so far")), soFar(item.so_far.text)) : null,
     h("details", null, h("summary", null, t("Details")),
       h("dl", { class: "facts" },
         h("dt", null, t("Took")), h("dd", null, took(ended.at - item.at)),
@@ -56,7 +60,15 @@ export async function show(context, id) {
   const facts = h("div", { class: "card" });
   const actions = h("div", { class: "actions" });
   let data = null, heard = []; // words that may be newer than what a load under way brings
-  const append = (words) => {
+  const print = ({ call: id, text }) => {
+    const card = list.querySelector(`li[data-call="${CSS.escape(id)}"] .card`);
+    const area = card?.querySelector(".so-far");
+    if (area) area.textContent = (area.textContent + plain(text)).slice(-LIVE);
+    else card?.querySelector("details").before(h("div", null, h("div", { class: "who" }, t("Output so far")), soFar(text)));
+  };
+  const append = (news) => {
+    news.filter((one) => one.call).forEach(print);
+    const words = news.filter((one) => !one.call);
     if (!words.length) return;
     const text = plain(words.map((one) => one.text).join(""));
     const last = list.querySelector(".said.partial");

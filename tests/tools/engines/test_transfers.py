@@ -29,10 +29,10 @@ from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine
+from toolgate.tools.engines.transfers import Transfers
 from toolgate.tools.files import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
 from toolgate.tools.targets.targets import Target
 from toolgate.tools.targets.tools import GET, PIECE_BYTES, PUT
-from toolgate.tools.transfers import Transfers
 
 OWNER = Caller("t_1", "w_1", session="s_1")
 SECRET = "known-secret-of-the-operator"

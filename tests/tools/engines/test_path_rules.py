@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.engines import sandbox_of
-from tests.tools.test_transfers import behind_http
+from tests.tools.engines.test_transfers import behind_http
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
@@ -17,8 +17,8 @@ from toolgate.policy.policies import Policies
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.sandbox.sessions import Sessions
 from toolgate.tools.engine import Engine, Update, no_update
+from toolgate.tools.engines.path_rules import PathRules
 from toolgate.tools.engines.sandbox import SandboxEngine
-from toolgate.tools.path_rules import PathRules
 
 PARSE = TreeSitterShellParser()
 ANY = {"allow": "file.*", "match": "any"}

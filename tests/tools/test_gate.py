@@ -1,4 +1,4 @@
-"""The pipeline on a real journal with real evidence: what runs, what is written, and when."""
+"""The gate on a real journal with real evidence: what runs, what is written, and when."""
 
 import asyncio
 import base64
@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import msgspec
@@ -26,7 +26,7 @@ from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.evidence.evidence import record_of
-from toolgate.journal.journal import Event, Operation, Row
+from toolgate.journal.journal import Event, Operation, Put, Row
 from toolgate.policy.file import load_policy
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
 from toolgate.policy.shell_parser import TreeSitterShellParser
@@ -44,9 +44,10 @@ from toolgate.tools.calls import (
     decode_entry,
     described,
 )
-from toolgate.tools.gate import Denied, Pending, Ran
 from toolgate.tools.ledger import DECISIONS_PER_NOTE, Ledger
+from toolgate.tools.outcomes import Denied, Pending, Ran
 from toolgate.tools.recovery import may_run_again
+from toolgate.tools.responses import StoredResult
 
 AGENT = Caller(user="u", agent="script", session="s", level=Level.SIGN)
 
@@ -92,7 +93,7 @@ def as_ran(answer: object) -> ToolOutput:
 async def test_the_decision_is_durable_before_the_tool_begins_and_the_result_before_the_answer(
     rig: Rig,
 ) -> None:
-    running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    running = asyncio.create_task(rig.run(call("r1", "hang")))
     await asyncio.wait_for(rig.engine.begun.wait(), 5)
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision"]
     assert await state_of(rig, "r1") is State.STARTED
@@ -104,10 +105,10 @@ async def test_the_decision_is_durable_before_the_tool_begins_and_the_result_bef
 
 @pytest.mark.requirement("003/pipeline/audit-row")
 async def test_every_call_leaves_one_audit_row(rig: Rig) -> None:
-    await rig.pipeline.run(call("r1", "count"))
-    await rig.pipeline.run(call("r1", "count"))
-    await rig.pipeline.run(call("r2", "denied"))
-    await rig.pipeline.run(call("r3", "fail"))
+    await rig.run(call("r1", "count"))
+    await rig.run(call("r1", "count"))
+    await rig.run(call("r2", "denied"))
+    await rig.run(call("r3", "fail"))
     rows = (await rig.audit.query(AuditQuery(action="tool.run"))).items
     seen = [(r.metadata["requestId"], r.metadata["decision"], r.metadata["result"]) for r in rows]
     assert seen == [("r3", "allow", "failed"), ("r2", "deny", "denied"), ("r1", "allow", "ok")]
@@ -122,8 +123,8 @@ async def test_what_a_retry_must_reproduce_does_not_depend_on_time_or_chance(
     answers = []
     for name, clock in (("a", FakeClock()), ("b", FakeClock(1_800_000_000_000))):
         async with open_rig(tmp_path / name, clock=clock) as rig:
-            response = await rig.pipeline.run_tool(call("r1", "count"))
-            pending = await rig.pipeline.run(call("r2", "ask.once"))
+            response = await rig.respond(call("r1", "count"))
+            pending = await rig.run(call("r2", "ask.once"))
             assert isinstance(pending, Pending)
             answers.append((response, pending.approval_id))
     assert answers[0] == answers[1]
@@ -132,16 +133,16 @@ async def test_what_a_retry_must_reproduce_does_not_depend_on_time_or_chance(
 @pytest.mark.requirement("003/repeat/for-ever")
 async def test_a_request_is_answered_from_the_store_after_a_restart(tmp_path: Path) -> None:
     async with open_rig(tmp_path) as rig:
-        first = await rig.pipeline.run_tool(call("r1", "count"))
+        first = await rig.respond(call("r1", "count"))
     async with open_rig(tmp_path) as rig:
-        assert await rig.pipeline.run_tool(call("r1", "count")) == first
+        assert await rig.respond(call("r1", "count")) == first
         assert rig.engine.runs["count"] == 0
 
 
 async def test_the_same_id_from_another_caller_is_another_request(rig: Rig) -> None:
-    await rig.pipeline.run(call("r1", "count"))
+    await rig.run(call("r1", "count"))
     stranger = call("r1", "count")._replace(caller=replace(AGENT, tenant="t_other"))
-    answer = await rig.pipeline.run(stranger)
+    answer = await rig.run(stranger)
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
 
@@ -150,21 +151,21 @@ async def test_the_same_id_from_another_caller_is_another_request(rig: Rig) -> N
 async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_once(
     rig: Rig,
 ) -> None:
-    first = await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    first = await rig.run(call("r1", "ask.once", amount=5))
     assert isinstance(first, Pending)
-    assert first == await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    assert first == await rig.run(call("r1", "ask.once", amount=5))
     assert rig.engine.runs["ask.once"] == 0
-    request_id = await rig.pipeline.decide_approval(
+    request_id = await rig.gate.decide_approval(
         first.approval_id, approve=True, decided_by="u", reason="fine"
     )
     assert request_id == "r1"
-    again = [rig.pipeline.run(call("r1", "ask.once", amount=5)) for _ in range(8)]
+    again = [rig.run(call("r1", "ask.once", amount=5)) for _ in range(8)]
     assert all(as_ran(answer).ok for answer in await asyncio.gather(*again))
     assert rig.engine.runs["ask.once"] == 1
     word = await artifact(rig, "requests/r1/approval.json")
     assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "u", "fine")
-    response = await rig.pipeline.run_tool(call("r1", "ask.once", amount=5))
-    assert response.policy_check.decision is wire.Decision.ALLOW
+    response = await rig.respond(call("r1", "ask.once", amount=5))
+    assert response.policy_check.decision == "allow"
     for ref in response.evidence_refs:
         await artifact(rig, ref)
     kinds = [record["kind"] for record in await records(rig, "r1")]
@@ -173,15 +174,15 @@ async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_onc
 
 @pytest.mark.requirement("003/pipeline/approval-refused")
 async def test_a_rejected_call_never_runs(rig: Rig) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.pipeline.decide_approval(
+    await rig.gate.decide_approval(
         pending.approval_id, approve=False, decided_by="u", reason="too much"
     )
-    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
     assert (answer.code, answer.rule_id) == ("rejected", "approval_rejected")
-    assert answer == await rig.pipeline.run(call("r1", "ask.once"))
+    assert answer == await rig.run(call("r1", "ask.once"))
     assert rig.engine.runs["ask.once"] == 0
 
 
@@ -189,7 +190,7 @@ async def test_a_rejected_call_never_runs(rig: Rig) -> None:
 async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) -> None:
     clock = FakeClock()
     async with open_rig(tmp_path, clock=clock) as rig:
-        pending = await rig.pipeline.run(call("r1", "ask.once"))
+        pending = await rig.run(call("r1", "ask.once"))
         assert isinstance(pending, Pending)
         clock.advance(pending.expires_at - clock.now_ms())
         due = await rig.journal.due(until=clock.now_ms())
@@ -200,10 +201,10 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
         assert [event.type for event in told] == ["asked", "expired"]
         assert await rig.journal.scan(OPEN) == []
         with pytest.raises(Conflict):
-            await rig.pipeline.decide_approval(
+            await rig.gate.decide_approval(
                 pending.approval_id, approve=True, decided_by="u", reason=""
             )
-        answer = await rig.pipeline.run(call("r1", "ask.once"))
+        answer = await rig.run(call("r1", "ask.once"))
         assert isinstance(answer, Denied)
         assert answer.code == "approval_timeout"
         assert rig.engine.runs["ask.once"] == 0
@@ -211,24 +212,22 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
 
 async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
     async with open_rig(tmp_path) as rig:
-        pending = await rig.pipeline.run(call("r1", "ask.once"))
+        pending = await rig.run(call("r1", "ask.once"))
         assert isinstance(pending, Pending)
     async with open_rig(tmp_path) as rig:
         assert [one.approval_id for one in await rig.approvals.pending()] == [pending.approval_id]
-        await rig.pipeline.decide_approval(
-            pending.approval_id, approve=True, decided_by="u", reason=""
-        )
+        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
     async with open_rig(tmp_path) as rig:
         assert await rig.approvals.pending() == []
-        assert as_ran(await rig.pipeline.run(call("r1", "ask.once"))).ok
+        assert as_ran(await rig.run(call("r1", "ask.once"))).ok
 
 
 async def test_a_secret_cannot_be_guessed_from_what_is_recorded_of_its_approval(rig: Rig) -> None:
     """Proofs are handed to strangers; a hash without a key tells them when they have guessed it."""
     asked = call("r1", "ask.once", password="1234")
-    assert isinstance(await rig.pipeline.run(asked), Pending)
-    policy = rig.policies[ACTIVE_POLICY]
-    guessed = binding_of(asked.tool, asked.args, target="", policy_version=policy.version)
+    assert isinstance(await rig.run(asked), Pending)
+    rule = (await rig.approvals.get("apr_r1")).rule_digest
+    guessed = binding_of(asked.tool, asked.args, target="", rule=rule)
     written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
     written += [row.value for row in await rig.journal.scan(APPROVALS)]
     assert not any(guessed.encode() in each for each in written)
@@ -238,26 +237,26 @@ async def test_a_secret_cannot_be_guessed_from_what_is_recorded_of_its_approval(
 @pytest.mark.parametrize("approve", [True, False])
 async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: bool) -> None:
     rig.patterns.learn("correct-horse-battery")
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     with pytest.raises(Invalid):
-        await rig.pipeline.decide_approval(
+        await rig.gate.decide_approval(
             pending.approval_id,
             approve=approve,
             decided_by="user:correct-horse-battery",
             reason="fine",
         )
-    assert pending == await rig.pipeline.run(call("r1", "ask.once"))
+    assert pending == await rig.run(call("r1", "ask.once"))
     written = [event.data for event in await rig.journal.read(EVIDENCE)]
     written += [row.value for row in await rig.journal.scan(APPROVALS)]
     assert not any(b"correct-horse" in each for each in written)
 
 
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once", amount=5))
+    pending = await rig.run(call("r1", "ask.once", amount=5))
     assert isinstance(pending, Pending)
-    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
-    answer = await rig.pipeline.run(call("r1", "ask.once", amount=5000))
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    answer = await rig.run(call("r1", "ask.once", amount=5000))
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
     assert rig.engine.runs["ask.once"] == 0
@@ -265,53 +264,56 @@ async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
 
 async def test_a_call_does_not_run_on_another_target_than_it_was_approved_for(rig: Rig) -> None:
     rig.engine.target = "a sandbox"
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
     rig.engine.target = "production"
-    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
     assert answer.rule_id == "approval_does_not_fit"
     assert rig.engine.runs["ask.once"] == 0
 
 
+ASKS: Final = '- {id: ask-first, ask: "ask.*", match: any, reason: A person must see it}'
+
+
 @pytest.mark.parametrize(
-    ("change", "rule_id", "reason"),
+    ("before", "after", "rule_id"),
     [
-        (
-            "  - {id: more, allow: other, match: any, reason: New}\n",
-            "approval_does_not_fit",
-            "approval apr_r1 was asked for under another policy than is in force now",
-        ),
-        ("  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop", "Closed"),
+        ("", "  - {id: more, allow: other, match: any, reason: New}\n", ""),
+        (ASKS, '- {id: now, allow: "ask.*", match: any, reason: Fine}', ""),
+        (ASKS, ASKS.replace("A person", "Two people"), "approval_does_not_fit"),
+        ("", "  - {id: stop, deny: ask.once, match: any, reason: Closed}\n", "stop"),
     ],
+    ids=["another rule", "allowed now", "this rule", "denied now"],
 )
-async def test_another_policy_does_not_honour_an_approval_of_the_old_one(
-    rig: Rig, change: str, rule_id: str, reason: str
+async def test_an_approval_is_bound_to_the_rule_that_asked(
+    rig: Rig, before: str, after: str, rule_id: str
 ) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
-    rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
-    answer = await rig.pipeline.run(call("r1", "ask.once"))
-    assert isinstance(answer, Denied)
-    assert (answer.rule_id, answer.reason) == (rule_id, reason)
-    assert rig.engine.runs["ask.once"] == 0
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    text = POLICY.replace(before, after) if before else POLICY + after
+    assert text != POLICY
+    rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
+    answer = await rig.run(call("r1", "ask.once"))
+    assert rig.engine.runs["ask.once"] == (0 if rule_id else 1)
+    if rule_id:
+        assert isinstance(answer, Denied)
+        assert answer.rule_id == rule_id
 
 
 async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(rig: Rig) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     change = "  - {id: stop, deny: ask.once, match: any, reason: Closed}\n"
     rig.policies[ACTIVE_POLICY] = load_policy(POLICY + change, parse_shell=TreeSitterShellParser())
-    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
     assert answer.rule_id == "stop"
     assert await rig.approvals.pending() == []
     with pytest.raises(Conflict):
-        await rig.pipeline.decide_approval(
-            pending.approval_id, approve=True, decided_by="u", reason=""
-        )
+        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
     closed = await rig.approvals.get(pending.approval_id)
     assert (closed.status, closed.note) == (ApprovalStatus.REJECTED, "Closed")
     told = await rig.journal.read(APPROVALS)
@@ -320,15 +322,16 @@ async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(r
 
 
 async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Rig) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.journal.commit(*await rig.pipeline.withdraw("r1", reason="cancelled"))
+    await rig.gate.abandon(["r1"], {}, reason="cancelled", also=())
     assert await rig.approvals.pending() == []
     closed = await rig.approvals.get(pending.approval_id)
     assert (closed.status, closed.decided_by, closed.note) == ("REJECTED", "run", "cancelled")
-    for request_id in ("r1", "nobody"):
-        assert await rig.pipeline.withdraw(request_id, reason="again") == ()
-    answer = await rig.pipeline.run(call("r1", "ask.once"))
+    await rig.gate.abandon(["r1", "nobody"], {}, reason="again", also=())
+    closed_again = await rig.approvals.get(pending.approval_id)
+    assert closed_again.note == "cancelled"
+    answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
     assert rig.engine.runs["ask.once"] == 0
 
@@ -336,44 +339,50 @@ async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Ri
 async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is_not_found(
     rig: Rig,
 ) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     with pytest.raises(Refused):
-        await rig.pipeline.decide_approval(
+        await rig.gate.decide_approval(
             pending.approval_id, approve=True, decided_by="agent:script", reason=""
         )
     with pytest.raises(NotFound):
-        await rig.pipeline.decide_approval("apr_none", approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval("apr_none", approve=True, decided_by="u", reason="")
     assert (await rig.approvals.get(pending.approval_id)).status is ApprovalStatus.PENDING
 
 
 async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
-    for _ in range(2):
-        assert as_ran(await rig.pipeline.check(call("r1", "count"))).ok
+    for known in (False, True):
+        released = await rig.gate.begin(call("r1", "count"), to_client=True)
+        assert not isinstance(released, Denied | Pending)
+        assert released.known is known
+        with pytest.raises(Invalid):
+            await released.run()
     assert rig.engine.runs["count"] == 0
-    assert isinstance(await rig.pipeline.check(call("r2", "denied")), Denied)
-    assert isinstance(await rig.pipeline.check(call("r3", "ask.once")), Pending)
-    assert await rig.pipeline.recover() == 0
+    assert isinstance(await rig.gate.begin(call("r2", "denied"), to_client=True), Denied)
+    assert isinstance(await rig.gate.begin(call("r3", "ask.once"), to_client=True), Pending)
+    assert await rig.gate.recover() == 0
     assert (await artifact(rig, "requests/r1/policy_decision.json"))["decision"] == "allow"
 
 
 async def test_what_a_device_made_of_a_call_is_evidence_once(rig: Rig) -> None:
-    await rig.pipeline.check(call("r1", "count"))
+    await rig.gate.begin(call("r1", "count"), to_client=True)
     kinds = [record["kind"] for record in await records(rig, "r1")]
     assert kinds == ["decision"]
     came_of_it = ToolOutput(0, stdout="from the device", isolation="device")
-    operations = await rig.pipeline.conclude("r1", came_of_it)
-    assert await state_of(rig, "r1") is State.RELEASED  # whoever asked commits them
-    await rig.journal.commit(*operations)
+    note = Put("notes", "r1", b"", expected=0)
+    await rig.gate.finish_call("r1", came_of_it, also=[note])
     with pytest.raises(Conflict):
-        await rig.journal.commit(*operations)
+        await rig.gate.finish_call("r1", came_of_it, also=[note])
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
     assert (await artifact(rig, "requests/r1/tool_result.json"))["stdout"] == "from the device"
     [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
     assert (row.metadata["requestId"], row.metadata["result"]) == ("r1", "ok")
-    assert as_ran(await rig.pipeline.check(call("r1", "count"))).stdout == "from the device"
+    again = await rig.gate.begin(call("r1", "count"), to_client=True)
+    assert not isinstance(again, Denied | Pending)
+    assert (await again.run()).stdout == "from the device"
     for request_id in ("r1", "unknown"):
-        assert await rig.pipeline.conclude(request_id, came_of_it) == ()
+        await rig.gate.finish_call(request_id, came_of_it)
+    assert len(await records(rig, "r1")) == 2
     assert rig.engine.runs["count"] == 0
 
 
@@ -390,36 +399,36 @@ async def test_an_engine_that_fails_is_an_output_that_says_what_is_known(
     rig: Rig, raised: Exception, outcome: Outcome
 ) -> None:
     rig.engine.outputs["count"] = raised
-    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    output = as_ran(await rig.run(call("r1", "count")))
     assert (output.exit_code, output.outcome) == (1, outcome)
-    response = await rig.pipeline.run_tool(call("r1", "count"))
+    response = await rig.respond(call("r1", "count"))
     assert response.outcome == outcome
     assert rig.engine.runs["count"] == 1
 
 
 async def test_a_tool_without_end_is_given_up(tmp_path: Path) -> None:
     async with open_rig(tmp_path, deadline_s=0.05) as rig:
-        output = as_ran(await rig.pipeline.run(call("r1", "hang")))
+        output = as_ran(await rig.run(call("r1", "hang")))
         assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
 
 
 async def test_cancelling_the_only_caller_stops_the_tool_and_is_written_down(rig: Rig) -> None:
-    running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    running = asyncio.create_task(rig.run(call("r1", "hang")))
     await asyncio.wait_for(rig.engine.begun.wait(), 5)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await state_of(rig, "r1") is State.ENDED
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
-    output = as_ran(await rig.pipeline.run(call("r1", "hang")))
+    output = as_ran(await rig.run(call("r1", "hang")))
     assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
     assert rig.engine.runs["hang"] == 1
 
 
 async def test_cancelling_one_of_two_callers_leaves_the_tool_to_the_other(rig: Rig) -> None:
-    first = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    first = asyncio.create_task(rig.run(call("r1", "hang")))
     await asyncio.wait_for(rig.engine.begun.wait(), 5)
-    second = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+    second = asyncio.create_task(rig.run(call("r1", "hang")))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -438,7 +447,7 @@ from tests.support.pipelines import open_rig
 
 async def main():
     async with open_rig(Path(sys.argv[1])) as rig:
-        running = asyncio.create_task(rig.pipeline.run(ToolRequest("r1", "hang", {})))
+        running = asyncio.create_task(rig.run(ToolRequest("r1", "hang", {})))
         await rig.engine.begun.wait()
         print("begun", flush=True)
         await running
@@ -456,47 +465,47 @@ async def test_a_killed_process_leaves_a_call_that_may_have_been_executed(tmp_pa
     process.send_signal(signal.SIGKILL)
     await process.wait()
     async with open_rig(tmp_path) as rig:
-        assert await rig.pipeline.recover() == 1
+        assert await rig.gate.recover() == 1
         assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "outcome"]
-        response = await rig.pipeline.run_tool(ToolRequest("r1", "hang", {}))
+        response = await rig.respond(ToolRequest("r1", "hang", {}))
         assert not response.ok
         assert response.outcome is Outcome.MAY_HAVE_EXECUTED
         for ref in response.evidence_refs:
             await artifact(rig, ref)
         assert rig.engine.runs["hang"] == 0
-        assert await rig.pipeline.recover() == 0
+        assert await rig.gate.recover() == 0
 
 
 async def test_a_call_is_found_again_however_many_have_ended_since_it_started(
     tmp_path: Path,
 ) -> None:
     async with open_rig(tmp_path) as rig:
-        await rig.pipeline.run(call("before", "count"))
-        assert await rig.pipeline.recover() == 0
+        await rig.run(call("before", "count"))
+        assert await rig.gate.recover() == 0
         noted = int((await noted_end(rig)).value)
         assert noted == (await rig.journal.head(EVIDENCE)).last
-        running = asyncio.create_task(rig.pipeline.run(call("r1", "hang")))
+        running = asyncio.create_task(rig.run(call("r1", "hang")))
         await asyncio.wait_for(rig.engine.begun.wait(), 5)
         for start in range(0, DECISIONS_PER_NOTE, 100):
-            many = (rig.pipeline.run(call(f"c{start + n}", "count")) for n in range(100))
+            many = (rig.run(call(f"c{start + n}", "count")) for n in range(100))
             await asyncio.gather(*many)
         row = await noted_end(rig)
         assert (row.version, int(row.value)) == (2, noted)  # it waits for the one that runs
         running.cancel()
         await asyncio.wait([running])
-        assert await rig.pipeline.recover() == 0
+        assert await rig.gate.recover() == 0
         assert int((await noted_end(rig)).value) == (await rig.journal.head(EVIDENCE)).last
 
 
 @pytest.mark.parametrize("tool", ["denied", "ask.pay"])
 async def test_a_start_does_not_read_all_the_calls_that_have_never_run(rig: Rig, tool: str) -> None:
-    await rig.pipeline.recover()
+    await rig.gate.recover()
     for start in range(0, DECISIONS_PER_NOTE, 100):
-        many = (rig.pipeline.run(call(f"c{start + n}", tool)) for n in range(100))
+        many = (rig.run(call(f"c{start + n}", tool)) for n in range(100))
         await asyncio.gather(*many)
     noted = int((await noted_end(rig)).value)
     assert noted > DECISIONS_PER_NOTE / 2
-    assert await rig.pipeline.recover() == 0
+    assert await rig.gate.recover() == 0
 
 
 ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)
@@ -522,9 +531,9 @@ async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:
 
 async def test_a_repeatable_tool_that_was_interrupted_runs_again_when_asked_again(rig: Rig) -> None:
     await left_unfinished(rig, "count")
-    assert await rig.pipeline.recover() == 1
+    assert await rig.gate.recover() == 1
     assert rig.engine.runs["count"] == 0
-    assert as_ran(await rig.pipeline.run(call("r1", "count"))).ok
+    assert as_ran(await rig.run(call("r1", "count"))).ok
     assert rig.engine.runs["count"] == 1
     kinds = [record["kind"] for record in await records(rig, "r1")]
     assert kinds == ["decision", "outcome", "decision", "result"]
@@ -532,17 +541,17 @@ async def test_a_repeatable_tool_that_was_interrupted_runs_again_when_asked_agai
 
 async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(rig: Rig) -> None:
     await left_unfinished(rig, "count")
-    await rig.pipeline.recover()
+    await rig.gate.recover()
     closed = "  - {id: stop, deny: count, match: any, reason: Closed}\n"
     rig.policies[ACTIVE_POLICY] = load_policy(POLICY + closed, parse_shell=TreeSitterShellParser())
-    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    output = as_ran(await rig.run(call("r1", "count")))
     assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
     assert rig.engine.runs["count"] == 0
 
 
 async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
     started = await left_unfinished(rig, "count")
-    await rig.pipeline.recover()
+    await rig.gate.recover()
     taken = started._replace(version=started.version + 1)
     await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
     with pytest.raises(Conflict):
@@ -550,7 +559,7 @@ async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig
 
 
 async def test_a_call_that_was_approved_is_never_run_again(rig: Rig) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once"))
+    pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     approval = await rig.approvals.get(pending.approval_id)
     started = Started("count", "run", "step", AGENT, "e", Level.READ, ALLOWED)
@@ -567,15 +576,15 @@ async def test_without_recovery_a_call_nobody_waits_for_is_settled_when_asked_ag
     rig: Rig,
 ) -> None:
     await left_unfinished(rig, "fail")
-    output = as_ran(await rig.pipeline.run(call("r1", "fail")))
+    output = as_ran(await rig.run(call("r1", "fail")))
     assert (output.ok, output.outcome) == (False, Outcome.MAY_HAVE_EXECUTED)
     assert rig.engine.runs["fail"] == 0
 
 
 async def test_a_call_that_another_process_runs_is_left_to_it_and_waited_for(rig: Rig) -> None:
     started = await left_unfinished(rig, "fail", owner="there")
-    assert await rig.pipeline.recover() == 0
-    waiting = asyncio.create_task(rig.pipeline.run(call("r1", "fail")))
+    assert await rig.gate.recover() == 0
+    waiting = asyncio.create_task(rig.run(call("r1", "fail")))
     await asyncio.sleep(0)
     await ledger_of(rig, "there").finish(started, ALLOWED, ToolOutput(0, stdout="from there"))
     assert as_ran(await asyncio.wait_for(waiting, 10)).stdout == "from there"
@@ -591,10 +600,10 @@ async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: R
         "http://a.example.com/there": page("", status=302, location="http://b.example.com/"),
     }
     request = call("r1", "http.fetch", url="http://a.example.com/")
-    pending = await rig.pipeline.run(request)
+    pending = await rig.run(request)
     assert isinstance(pending, Pending)
-    await rig.pipeline.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
-    assert not as_ran(await rig.pipeline.run(request)).ok
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    assert not as_ran(await rig.run(request)).ok
     asked = [one.url for one in rig.web.asked]
     assert asked == ["http://a.example.com/", "http://a.example.com/there"]
 
@@ -623,21 +632,19 @@ async def test_a_hop_is_put_to_the_policy_with_the_method_that_it_is_asked_with(
             POLICY + rules, parse_shell=TreeSitterShellParser()
         )
         rig.web.asked.clear()
-        assert (
-            as_ran(await rig.pipeline.run(call(f"r{number}", "web.fetch", **wanted))).ok is followed
-        )
+        assert as_ran(await rig.run(call(f"r{number}", "web.fetch", **wanted))).ok is followed
         assert [one.method for one in rig.web.asked] == ["POST", "GET"][: 1 + followed]
 
 
 @pytest.mark.requirement("003/response/output-capped")
 async def test_output_beyond_the_limit_is_cut_and_says_so(rig: Rig) -> None:
     rig.engine.outputs["count"] = ToolOutput(0, stdout="x" * 600_000, data=["y" * 2_000_000])
-    response = await rig.pipeline.run_tool(call("r1", "count"))
-    assert isinstance(response.tool_result, wire.ToolResult)
+    response = await rig.respond(call("r1", "count"))
+    assert isinstance(response.tool_result, StoredResult)
     assert response.tool_result.truncated is True
     assert len(response.tool_result.stdout) < 530_000
     assert "600000" in response.tool_result.stdout
-    assert response == await rig.pipeline.run_tool(call("r1", "count"))
+    assert response == await rig.respond(call("r1", "count"))
 
 
 @pytest.mark.parametrize(
@@ -654,9 +661,9 @@ async def test_output_that_no_json_can_hold_is_still_an_output(
     rig: Rig, output: ToolOutput
 ) -> None:
     rig.engine.outputs["count"] = output
-    first = await rig.pipeline.run_tool(call("r1", "count"))
+    first = await rig.respond(call("r1", "count"))
     assert first.ok
-    assert first == await rig.pipeline.run_tool(call("r1", "count"))
+    assert first == await rig.respond(call("r1", "count"))
     assert rig.engine.runs["count"] == 1
 
 
@@ -674,7 +681,7 @@ async def test_a_request_that_cannot_be_written_down_is_invalid(
     rig: Rig, request_: ToolRequest
 ) -> None:
     with pytest.raises(Invalid):
-        await rig.pipeline.run(request_)
+        await rig.run(request_)
     assert rig.engine.runs["count"] == 0
     assert await rig.journal.last_position() == 0
 
@@ -685,7 +692,7 @@ async def test_arguments_of_any_depth_are_asked_about_or_invalid(rig: Rig) -> No
         nested = [nested]
         if depth % 300 == 0 or depth > 900:  # only just too deep for one part, and not for another
             with contextlib.suppress(Invalid):
-                answer = await rig.pipeline.run(call(f"r{depth}", "ask.once", nested=nested))
+                answer = await rig.run(call(f"r{depth}", "ask.once", nested=nested))
                 assert isinstance(answer, Pending)
 
 
@@ -697,7 +704,7 @@ async def test_arguments_too_deep_to_be_shown_without_secrets_are_invalid(
     for _ in range(600):
         deep = [deep]
     with pytest.raises(Invalid):
-        await rig.pipeline.run(call("r1", tool, command="rm -rf /", deep=deep))
+        await rig.run(call("r1", tool, command="rm -rf /", deep=deep))
     assert rig.engine.runs["count"] == 0
     assert await rig.journal.last_position() == 0
 
@@ -705,8 +712,8 @@ async def test_arguments_too_deep_to_be_shown_without_secrets_are_invalid(
 async def test_odd_arguments_are_still_arguments(rig: Rig) -> None:
     odds: list[JsonValue] = ["\ud800", 2**63, 1e308, -0.0, "\0", {"": [[]]}, "é" * 9000]
     for number, odd in enumerate(odds):
-        assert as_ran(await rig.pipeline.run(call(f"r{number}", "count", odd=odd))).ok
-        assert isinstance(await rig.pipeline.run(call(f"a{number}", "ask.once", odd=odd)), Pending)
+        assert as_ran(await rig.run(call(f"r{number}", "count", odd=odd))).ok
+        assert isinstance(await rig.run(call(f"a{number}", "ask.once", odd=odd)), Pending)
 
 
 @pytest.mark.requirement("003/policy/redirects")
@@ -717,19 +724,21 @@ async def test_each_redirect_is_put_to_the_policy(rig: Rig) -> None:
         "http://a.example.com/away": page("", status=302, location="http://b.example.com/"),
         "http://b.example.com/": page("", b"not for us"),
     }
-    kept = await rig.pipeline.run(call("r1", "http.fetch", url="http://a.example.com/"))
+    kept = await rig.run(call("r1", "http.fetch", url="http://a.example.com/"))
     assert as_ran(kept).stdout == "welcome"
-    left = await rig.pipeline.run(call("r2", "http.fetch", url="http://a.example.com/away"))
+    left = await rig.run(call("r2", "http.fetch", url="http://a.example.com/away"))
     assert not as_ran(left).ok
     assert not any("b.example.com" in asked.url for asked in rig.web.asked)
-    denied = await rig.pipeline.run(call("r3", "http.fetch", url="http://b.example.com/"))
-    assert denied == Denied(
-        "blocked", "http_fetch_hostname_check", "Hostname b.example.com not in allowlist"
+    denied = await rig.run(call("r3", "http.fetch", url="http://b.example.com/"))
+    assert denied[:3] == (
+        "blocked",
+        "http_fetch_hostname_check",
+        "Hostname b.example.com not in allowlist",
     )
 
 
 async def test_a_caller_sees_the_tools_that_some_rule_lets_through(rig: Rig) -> None:
-    names = {tool.name for tool in rig.pipeline.visible_tools(AGENT)}
+    names = {tool.name for tool in rig.gate.visible_tools(AGENT)}
     assert {"echo", "kv.get", "count", "ask.once", "http.fetch"} <= names
     assert not {"denied", "file.read"} & names
 
@@ -767,23 +776,23 @@ async def test_no_secret_reaches_the_disk_or_a_log_in_any_form(
             rig.web.answers["http://a.example.com/"] = page("", text.encode(), status=500, x=text)
             headers: JsonValue = {"X-A": text[:4000]}
             for answer in (
-                await rig.pipeline.run(call(f"a{number}", "count", body=text, k=[text])),
-                await rig.pipeline.run(call(f"b{number}", "fail", body={text: text})),
-                await rig.pipeline.run(call(f"c{number}", "denied", command=text)),
-                await rig.pipeline.run(call(f"d{number}", "ask.once", url=f"http://h/?q={text}")),
-                await rig.pipeline.run(
+                await rig.run(call(f"a{number}", "count", body=text, k=[text])),
+                await rig.run(call(f"b{number}", "fail", body={text: text})),
+                await rig.run(call(f"c{number}", "denied", command=text)),
+                await rig.run(call(f"d{number}", "ask.once", url=f"http://h/?q={text}")),
+                await rig.run(
                     call(f"e{number}", "http.fetch", url="http://a.example.com/", headers=headers)
                 ),
-                await rig.pipeline.run(
+                await rig.run(
                     call(f"f{number}", "http.fetch", url=f"http://{batch[1]}.example.com/")
                 ),
-                await rig.pipeline.run(call(f"g{number}", "shell", command=f"echo {text}")),
+                await rig.run(call(f"g{number}", "shell", command=f"echo {text}")),
             ):
                 shown.append(repr(answer))
             with pytest.raises(Invalid):
-                await rig.pipeline.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
+                await rig.run(call(f"h{number}", "count")._replace(run_id=batch[0]))
             with pytest.raises(Invalid):
-                await rig.pipeline.run(call(batch[1], "count"))
+                await rig.run(call(batch[1], "count"))
     haystack = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     haystack += "\n".join([*shown, caplog.text]).encode()
     leaked = {one for one in known for form in FORMS if form(one).encode() in haystack}
@@ -804,7 +813,7 @@ SECRET_BY_PLACE: list[JsonValue] = [
 async def test_what_a_target_calls_its_isolation_is_looked_through_too(rig: Rig) -> None:
     rig.patterns.learn("correct-horse-battery")
     rig.engine.outputs["count"] = ToolOutput(0, isolation="runner:correct-horse-battery")
-    assert as_ran(await rig.pipeline.run(call("r1", "count"))).isolation == "runner:[redacted]"
+    assert as_ran(await rig.run(call("r1", "count"))).isolation == "runner:[redacted]"
     written = [event.data for event in await rig.journal.read(EVIDENCE, subject="r1")]
     written += [row.value for row in await rig.journal.scan("executions")]
     assert not any(b"correct-horse" in each for each in written)
@@ -824,7 +833,7 @@ async def test_no_half_of_a_known_secret_is_left_where_output_was_cut(rig: Rig) 
         truncated=True,
     )
     pieces: list[str] = []
-    output = as_ran(await rig.pipeline.run(call("r1", "count"), update=pieces.append))
+    output = as_ran(await rig.run(call("r1", "count"), update=pieces.append))
     assert (output.stdout, "".join(pieces)) == ("out [redacted]", "out [redacted]")
     left = "a [redacted]\n[9 bytes left out]\n[redacted] b\n[cut: 10 of 20 bytes]\n"
     assert output.stderr == left
@@ -841,18 +850,18 @@ async def test_what_begins_like_a_known_secret_is_shown_where_nothing_was_cut(ri
     rig.patterns.learn("https://hooks.example.com/of-one-team")
     said = ToolOutput(0, stdout="see https://hooks.example.com", data={"cut": "https://hooks"})
     rig.engine.outputs["count"] = said
-    output = as_ran(await rig.pipeline.run(call("r1", "count")))
+    output = as_ran(await rig.run(call("r1", "count")))
     assert (output.stdout, output.data) == (said.stdout, said.data)
     short = said._replace(stdout="see https:", data=None, truncated=True)
     rig.engine.outputs["count"] = short
-    assert as_ran(await rig.pipeline.run(call("r2", "count"))).stdout == "see https:"
+    assert as_ran(await rig.run(call("r2", "count"))).stdout == "see https:"
 
 
 @pytest.mark.parametrize("given", SECRET_BY_PLACE, ids=str)
 async def test_a_person_who_is_asked_is_shown_no_secret_that_its_place_gives_away(
     rig: Rig, given: JsonValue
 ) -> None:
-    pending = await rig.pipeline.run(call("r1", "ask.once", given=given))
+    pending = await rig.run(call("r1", "ask.once", given=given))
     assert isinstance(pending, Pending)
     assert "hunter2" not in pending.summary
     row = await rig.journal.get(APPROVALS, pending.approval_id)
@@ -864,7 +873,7 @@ async def test_a_person_who_is_asked_sees_what_is_invisible_or_turns_the_text_ar
     rig: Rig,
 ) -> None:
     hidden = "pay \u202e001\u202c to\u200b a\u3000friend\U000e0041 \x9b2J"
-    pending = await rig.pipeline.run(call("r1", "ask.once", text=hidden))
+    pending = await rig.run(call("r1", "ask.once", text=hidden))
     assert isinstance(pending, Pending)
     shown = r"pay \u202e001\u202c to\u200b a" + "\u3000" + r"friend\udb40\udc41 \u009b2J"
     assert pending.summary == f'ask.once {{"text": "{shown}"}}'
@@ -874,10 +883,10 @@ async def test_a_person_who_is_asked_sees_the_end_of_a_long_call_or_how_much_of_
     rig: Rig,
 ) -> None:
     padded = "ls " + "a " * 1000 + "; pay everything"
-    pending = await rig.pipeline.run(call("r1", "ask.once", command=padded))
+    pending = await rig.run(call("r1", "ask.once", command=padded))
     assert isinstance(pending, Pending)
     assert padded in pending.summary
-    endless = await rig.pipeline.run(call("r2", "ask.once", command=padded * 10))
+    endless = await rig.run(call("r2", "ask.once", command=padded * 10))
     assert isinstance(endless, Pending)
     whole = len(f'ask.once {{"command": "{padded * 10}"}}')
     shown, _, missing = endless.summary.partition("…")
@@ -893,7 +902,7 @@ async def test_the_detail_of_a_refusal_holds_no_part_of_a_secret_that_it_is_too_
     async with open_rig(tmp_path, policies={ACTIVE_POLICY: POLICY + NO_PAY}) as rig:
         rig.patterns.learn("correct horse battery staple")
         params: list[JsonValue] = ["x" * 180, "correct horse battery staple", "y" * 1000]
-        await rig.pipeline.run(call("r1", "exec", command="pay", params=params))
+        await rig.run(call("r1", "exec", command="pay", params=params))
         decision = await artifact(rig, "requests/r1/policy_decision.json")
         assert "correct" not in decision["detail"]
         assert len(decision["detail"]) == 200
@@ -904,7 +913,7 @@ async def test_the_detail_of_a_refusal_holds_no_secret_that_its_flag_gives_away(
 ) -> None:
     async with open_rig(tmp_path, policies={ACTIVE_POLICY: POLICY + NO_PAY}) as rig:
         params: list[JsonValue] = ["--pin", "hunter2", "-u", "me:hunter2"]
-        answer = await rig.pipeline.run(call("r1", "exec", command="pay", params=params))
+        answer = await rig.run(call("r1", "exec", command="pay", params=params))
         assert isinstance(answer, Denied)
         assert answer.rule_id == "no-pay"
         decision = await artifact(rig, "requests/r1/policy_decision.json")

@@ -1,0 +1,57 @@
+"""What the gate reads of callers and capabilities, and the gateway's routes write."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolgate.access.audit_trail import AuditTrail
+from toolgate.access.rate_limits import RateLimits
+from toolgate.access.registry import Registry
+from toolgate.bootstrap.installation import Core, kept_token, tell, token
+from toolgate.evidence.audit import AuditLog
+from toolgate.secrets.patterns import SecretPatterns
+from toolgate.settings import Settings
+from toolgate.surfaces.gateway.assembly import OWN_CAPABILITIES, SYSTEM_CAPABILITIES
+from toolgate.surfaces.gateway.events import health_event
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.upstream.file import read_servers
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    registry: Registry
+    rates: RateLimits
+    capabilities: Capabilities
+
+
+async def open_admission(settings: Settings, core: Core) -> Admission:
+    """Loaded, because calls that a restart takes up are decided by it."""
+    journal, clock = core.journal, core.clock
+    registry = Registry(
+        journal,
+        clock,
+        operator_token=operator_token(settings, core.patterns),
+        gateway_token=settings.gateway_token.reveal(),
+    )
+    servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()
+    capabilities = Capabilities(
+        journal,
+        clock,
+        core.seal,
+        AuditTrail(AuditLog(journal, redactor=core.redactor)),
+        (*SYSTEM_CAPABILITIES, *OWN_CAPABILITIES, *servers),
+        core.learn,
+        lambda capability_id, health: (health_event(capability_id, health),),
+    )
+    rates = RateLimits(journal, clock)
+    for part in (registry, rates, capabilities):
+        await part.load()
+    return Admission(registry, rates, capabilities)
+
+
+def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
+    """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
+    is_new = not settings.operator_token and not kept_token(settings.home / "operator.token")
+    made = token(settings, "operator", patterns)
+    if is_new:
+        tell(settings, f"operator token (shown once; kept in operator.token): {made}")
+    return made

@@ -1,0 +1,17 @@
+"""Our errors as the executor contract's codes."""
+
+from typing import Final
+
+from toolgate.contracts import executor_v0 as wire
+from toolgate.core.errors import Invalid, NotFound, Refused, ToolgateError
+
+CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
+    Invalid: wire.ErrorCode.INVALID_REQUEST,
+    NotFound: wire.ErrorCode.NOT_FOUND,
+    Refused: wire.ErrorCode.UNAUTHORIZED,
+    ToolgateError: wire.ErrorCode.INTERNAL_ERROR,
+}
+
+
+def code_of(error: ToolgateError) -> wire.ErrorCode:
+    return CODES[next(kind for kind in type(error).__mro__ if kind in CODES)]
