@@ -1,20 +1,18 @@
 """The gate and everything a tool call may reach."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.browser import browser_route, browser_tasks
 from toolgate.bootstrap.gates import open_gate_parts
 from toolgate.bootstrap.installation import VERSION, Core, Installation
 from toolgate.commands.interruptions import note_untold
-from toolgate.core.enums import HealthStatus, Level, TrustLevel
-from toolgate.core.errors import Misconfigured, ToolgateError
+from toolgate.core.enums import Level, TrustLevel
+from toolgate.core.errors import Misconfigured
 from toolgate.core.json_schema import schema_errors
-from toolgate.core.system_clock import SystemClock
-from toolgate.core.tools import Caller, Tool, ToolRequest
+from toolgate.core.tools import Caller, Tool
 from toolgate.core.urls import parse_url
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.evidence import Evidence
@@ -31,12 +29,10 @@ from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
 from toolgate.tools.approval_records import Approvals
-from toolgate.tools.capabilities import BROWSER_CAPABILITY, Capability, Server
-from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.capabilities import BROWSER_CAPABILITY
 from toolgate.tools.egress import EgressRecords, PolicyEgress
-from toolgate.tools.engine import Engine
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
-from toolgate.tools.engines.path_rules import PathRules
+from toolgate.tools.engines.path_rules import PathRules, takes_paths
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
 from toolgate.tools.engines.transfers import Transfers
@@ -50,95 +46,11 @@ from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
-from toolgate.tools.upstream.servers import McpUpstreams
+from toolgate.tools.upstream.registered import RegisteredServers
 from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
 from toolgate.web.guard import Guard, GuardedWeb
 
 log = logging.getLogger(__name__)
-
-
-def _level(capability: Capability, tool: Tool) -> Level:
-    """As its server says; but what is registered as signing signs, whatever its server says."""
-    return Level.SIGN if capability.level is Level.SIGN else tool.level
-
-
-@dataclass(slots=True)
-class Upstreams:
-    """The MCP servers of registered capabilities."""
-
-    clock: SystemClock
-    capabilities: Capabilities | None  # None: there are none
-    sessions: McpUpstreams = field(init=False)
-    _telling: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.sessions = McpUpstreams(self._server, clock=self.clock, report=self._report)
-
-    def route(self) -> ToolRoute:
-        return ToolRoute(
-            find=self._engine,
-            offers=self._offers,
-            describe=self._describe,
-            place=self.sessions.place,
-        )
-
-    async def watch(self) -> None:
-        await self.sessions.watch(registered=lambda: [each.capability_id for each in self._open()])
-
-    def _engine(self, request: ToolRequest) -> Engine | None:
-        return None if self._capability(request.tool) is None else self.sessions
-
-    def _describe(self, tool: str, caller: Caller) -> Tool | None:
-        capability = self._capability(tool)
-        if capability is None:
-            return None
-        known = self.sessions.describe(tool, caller)
-        if capability.level is not Level.SIGN:
-            return known
-        if known is None:
-            return Tool(tool, "", Level.SIGN, {}, False)
-        return replace(known, level=Level.SIGN)
-
-    def _offers(self, _caller: Caller) -> Sequence[Tool]:
-        """What the servers have listed, by the names that agents call it."""
-        return [
-            replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
-            for each in self._open()
-            for tool in self.sessions.offered(each.capability_id)
-        ]
-
-    def _open(self) -> Sequence[Capability]:
-        """The capabilities that have a server and may be called now."""
-        now = self.clock.now_ms()
-        every = () if self.capabilities is None else self.capabilities.all()
-        return [each for each in every if each.server is not None and not each.refusal(now)]
-
-    def _capability(self, tool: str) -> Capability | None:
-        name = self.sessions.capability_of(tool)
-        return self.capabilities.get(name) if self.capabilities is not None and name else None
-
-    def _server(self, capability_id: str) -> Server | None:
-        found = self.capabilities.get(capability_id) if self.capabilities else None
-        return None if found is None else found.server
-
-    def _report(self, capability_id: str, health: HealthStatus) -> None:
-        if self.capabilities is None:
-            return
-        before = self.capabilities.get(capability_id)
-        if self.capabilities.report(capability_id, health):
-            log.info("capability_health id=%s health=%s", capability_id, health)
-        after = self.capabilities.get(capability_id)
-        if after is not None and after != before:
-            task = asyncio.create_task(self._tell(self.capabilities, after))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
-
-    async def _tell(self, capabilities: Capabilities, changed: Capability) -> None:
-        told = capabilities.tell(changed.capability_id, changed.status)
-        try:
-            await capabilities.journal.commit(*told)
-        except ToolgateError as unwritten:
-            log.warning("health_not_told id=%s error=%s", changed.capability_id, unwritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +66,7 @@ class Execution:
     target_health: TargetHealths
     executor: LocalExecutor
     level_of: Callable[[str], Level | None]
-    upstreams: Upstreams
+    upstreams: RegisteredServers
     limits: CapabilityLimits | None
     simulation: Simulation
     tasks: Toolset
@@ -207,7 +119,7 @@ async def open_execution(
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
-    upstreams = Upstreams(clock, None if admission is None else admission.capabilities)
+    upstreams = RegisteredServers(clock, None if admission is None else admission.capabilities)
     installation.on_stop(upstreams.sessions.close)
     browser = browser_route(lambda: in_browser, TrustLevel.REMOTE)
     limits: CapabilityLimits | None = None
@@ -225,7 +137,11 @@ async def open_execution(
         browser,
         upstreams.route(),
         *await _search(settings, installation),
-        named_tools(PathRules(built_in, policies), built_in.tools()),
+        named_tools(
+            PathRules(built_in, policies),
+            [tool for tool in built_in.tools() if takes_paths(tool)],
+        ),
+        named_tools(built_in, [tool for tool in built_in.tools() if not takes_paths(tool)]),
     ]
     routing = Routing(routes)
     ledger = parts.ledger

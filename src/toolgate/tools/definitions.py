@@ -67,14 +67,7 @@ async def in_session(
 class BuiltIn(Generic[A]):
     tool: Tool
     args: type[A]
-    call: Callable[[A, Context], Awaitable[ToolOutput]]
-
-    async def run(self, context: Context) -> ToolOutput:
-        try:
-            args = read_args(context.request.args, self.args)
-        except Invalid as invalid:
-            return failed(f"{self.tool.name}: {invalid}")
-        return await self.call(args, context)
+    run: Callable[[A, Context], Awaitable[ToolOutput]]
 
 
 def define(

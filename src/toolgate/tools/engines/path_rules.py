@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.core.enums import Outcome
-from toolgate.core.tools import ToolOutput, ToolRequest
-from toolgate.policy.inputs import CWD_ARGUMENT
+from toolgate.core.tools import Tool, ToolOutput, ToolRequest
+from toolgate.policy.inputs import CWD_ARGUMENT, PATH_ARGUMENTS
 from toolgate.policy.model import DEFAULT_DENY, Decision, Effect
 from toolgate.policy.paths import SANDBOX_ROOT
 from toolgate.policy.policies import Policies
@@ -23,6 +23,13 @@ from toolgate.tools.routing import TARGET_FILES
 
 LIST: Final = "file.list"
 AT_ONCE: Final = 50  # entries, before others have their turn: each takes some 0.1 ms to decide
+
+
+def takes_paths(tool: Tool) -> bool:
+    """Whether a call of this tool may have a path or a working directory."""
+    named = tool.schema.get("properties")
+    paths = {CWD_ARGUMENT, *PATH_ARGUMENTS}
+    return isinstance(named, dict) and not paths.isdisjoint(named)
 
 
 class PathRules:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from toolgate.core.errors import Invalid
 from toolgate.core.tools import Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Journal
-from toolgate.tools.definitions import Context, OpenSession, Permits, failed
+from toolgate.tools.definitions import Context, OpenSession, Permits, failed, read_args
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.web.web import Web
@@ -44,15 +45,18 @@ class BuiltInEngine:
         built_in = BUILT_IN.get(request.tool)
         if built_in is None:
             return failed(f"Unknown tool: {request.tool}")
-        return await built_in.run(
-            Context(
-                request=request,
-                journal=self._journal,
-                web=self._web,
-                session=self._session,
-                isolation=self._isolation,
-                permits=self._permits,
-                update=update,
-                holds_secret=self._holds_secret,
-            )
+        try:
+            args = read_args(request.args, built_in.args)
+        except Invalid as invalid:
+            return failed(f"{request.tool}: {invalid}")
+        context = Context(
+            request=request,
+            journal=self._journal,
+            web=self._web,
+            session=self._session,
+            isolation=self._isolation,
+            permits=self._permits,
+            update=update,
+            holds_secret=self._holds_secret,
         )
+        return await built_in.run(args, context)

@@ -10,15 +10,15 @@ import pytest
 from tests.support.audit import SilentAudit
 from tests.support.seal import PlainSeal
 from tests.tasks.runtimes import memory_journal, until
-from toolgate.bootstrap.tools import Upstreams
 from toolgate.core.enums import Level
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller
 from toolgate.tools.capabilities import Capability, Server
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.routing import Routing
+from toolgate.tools.upstream.registered import RegisteredServers
 
-PROGRAM = Path(__file__).parents[1] / "tools" / "upstream" / "servers" / "server.py"
+PROGRAM = Path(__file__).parent / "servers" / "server.py"
 SERVER = Server(command=sys.executable, args=(str(PROGRAM), "stdio"))
 
 
@@ -28,7 +28,7 @@ class Registered:
     def __init__(self) -> None:
         clock = SystemClock()
         self.capabilities = Capabilities(memory_journal(clock), clock, PlainSeal(), SilentAudit())
-        self.upstreams = Upstreams(clock, self.capabilities)
+        self.upstreams = RegisteredServers(clock, self.capabilities)
         self._routing = Routing([self.upstreams.route()])
 
     async def register(self, level: Level = Level.WRITE, *, expires_at: int | None = None) -> None:

@@ -1,0 +1,100 @@
+"""The MCP servers of registered capabilities: which may be called now, as which level, and where."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from toolgate.core.clock import Clock
+from toolgate.core.enums import HealthStatus, Level
+from toolgate.core.errors import ToolgateError
+from toolgate.core.tools import Caller, Tool, ToolRequest
+from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.engine import Engine
+from toolgate.tools.routing import Route
+from toolgate.tools.upstream.servers import McpUpstreams
+
+log = logging.getLogger(__name__)
+
+
+class RegisteredServers:
+    def __init__(self, clock: Clock, capabilities: Capabilities | None) -> None:
+        """`capabilities` is None where nothing can be registered."""
+        self._clock = clock
+        self._capabilities = capabilities
+        self._commits: set[asyncio.Task[None]] = set()
+        self.sessions = McpUpstreams(self._server, clock=clock, report=self._report)
+
+    def route(self) -> Route:
+        return Route(
+            find=self._engine,
+            offers=self._offers,
+            describe=self._describe,
+            place=self.sessions.place,
+        )
+
+    async def watch(self) -> None:
+        await self.sessions.watch(registered=lambda: [each.capability_id for each in self._open()])
+
+    def _engine(self, request: ToolRequest) -> Engine | None:
+        return None if self._capability(request.tool) is None else self.sessions
+
+    def _describe(self, tool: str, caller: Caller) -> Tool | None:
+        capability = self._capability(tool)
+        if capability is None:
+            return None
+        known = self.sessions.describe(tool, caller)
+        if capability.level is not Level.SIGN:
+            return known
+        if known is None:
+            return Tool(tool, "", Level.SIGN, {}, False)
+        return replace(known, level=Level.SIGN)
+
+    def _offers(self, _caller: Caller) -> Sequence[Tool]:
+        """The listed tools, by the names under which agents call them."""
+        return [
+            replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
+            for each in self._open()
+            for tool in self.sessions.offered(each.capability_id)
+        ]
+
+    def _open(self) -> Sequence[Capability]:
+        """The capabilities that have a server and may be called now."""
+        now = self._clock.now_ms()
+        every = () if self._capabilities is None else self._capabilities.all()
+        return [each for each in every if each.server is not None and not each.refusal(now)]
+
+    def _capability(self, tool: str) -> Capability | None:
+        name = self.sessions.capability_of(tool)
+        return self._capabilities.get(name) if self._capabilities is not None and name else None
+
+    def _server(self, capability_id: str) -> Server | None:
+        found = self._capabilities.get(capability_id) if self._capabilities else None
+        return None if found is None else found.server
+
+    def _report(self, capability_id: str, health: HealthStatus) -> None:
+        """Note what a check found, and append the event of a change."""
+        if self._capabilities is None:
+            return
+        before = self._capabilities.get(capability_id)
+        if self._capabilities.report(capability_id, health):
+            log.info("capability_health id=%s health=%s", capability_id, health)
+        after = self._capabilities.get(capability_id)
+        if after is not None and after != before:
+            task = asyncio.create_task(self._commit_event(self._capabilities, after))
+            self._commits.add(task)
+            task.add_done_callback(self._commits.discard)
+
+    async def _commit_event(self, capabilities: Capabilities, changed: Capability) -> None:
+        try:
+            await capabilities.journal.commit(
+                *capabilities.tell(changed.capability_id, changed.status)
+            )
+        except ToolgateError as failed:
+            log.warning("health_not_recorded id=%s error=%s", changed.capability_id, failed)
+
+
+def _level(capability: Capability, tool: Tool) -> Level:
+    """The server's level of a tool; `sign` where the capability is registered so."""
+    return Level.SIGN if capability.level is Level.SIGN else tool.level
