@@ -66,8 +66,10 @@ class RegisteredServers:
         return [each for each in every if each.server is not None and not each.refusal(now)]
 
     def _capability(self, tool: str) -> Capability | None:
+        if self._capabilities is None or "." not in tool:
+            return None
         name = self.sessions.capability_of(tool)
-        return self._capabilities.get(name) if self._capabilities is not None and name else None
+        return self._capabilities.get(name) if name else None
 
     def _server(self, capability_id: str) -> Server | None:
         found = self._capabilities.get(capability_id) if self._capabilities else None
