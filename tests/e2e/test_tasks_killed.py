@@ -37,7 +37,7 @@ async def started(home: Path) -> tuple[Forked, str]:
     given = {
         "TOOLGATE_HOME": str(home),
         "POLICY_FILE": str(policy),
-        "CHROMIUM": "/bin/false",  # a task that runs fails at once
+        "CHROMIUM": "/bin/false",  # a task that reads pages fails at once
         "LOG_LEVEL": "error",
     }
     process = await fork(
@@ -54,12 +54,12 @@ async def started(home: Path) -> tuple[Forked, str]:
 
 async def submit(url: str, acknowledged: dict[str, str], *, seed: int) -> None:
     """Submit without pause, each with a key of its own."""
-    inputs = {"url": "http://pages.toolgate.example/"}
+    inputs = {"urls": ["http://pages.toolgate.example/"]}
     async with Client(url) as client:
         for number in range(12):
             key = f"{seed}-{number}"
             options = {"mode": "async", "idempotencyKey": key}
-            arguments: dict[str, Any] = {"templateId": "screenshot_page", "inputs": inputs}
+            arguments: dict[str, Any] = {"templateId": "batch_extract_pages", "inputs": inputs}
             answer = await client.call_tool("run_task_template", {**arguments, "options": options})
             assert answer.structured_content is not None
             acknowledged[key] = answer.structured_content["runId"]
