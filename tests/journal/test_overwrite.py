@@ -10,8 +10,6 @@ STILL = {
     "access/rate_limits.py",
     "commands/keys.py",
     "commands/states.py",
-    "runs/runs.py",
-    "tools/ledger.py",
 }
 
 

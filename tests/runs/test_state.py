@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, NotFound
-from toolgate.runs import calls as toolcalls
 from toolgate.runs import state as runs
 from toolgate.runs.state import (
     CallMoved,
@@ -25,6 +25,7 @@ from toolgate.runs.state import (
     decide,
     reduce,
 )
+from toolgate.tools.calls import TRANSITIONS as CALLS
 
 STARTED = RunStarted("run_1", "sess_1", "echo", "u1", "r1", "user", "hi", 1000)
 NO_MORE = EndTurn("said", (), 1, 2, 1500)
@@ -48,7 +49,7 @@ def test_the_ends_of_a_run_are_done_failed_and_cancelled() -> None:
 
 def test_every_status_has_a_row_in_its_table() -> None:
     assert runs.TRANSITIONS.keys() == set(RunStatus)
-    assert toolcalls.TRANSITIONS.keys() == set(CallStatus)
+    assert CALLS.keys() == set(CallStatus)
 
 
 def test_a_turn_without_calls_ends_the_run() -> None:
@@ -94,11 +95,18 @@ def test_a_call_moves_only_as_its_table_says(status: CallStatus, to: CallStatus)
     state = apply(runs.begin(STARTED), with_calls("a"))
     call = replace(state.call("a"), status=status)
     state = replace(state, turns=(replace(state.turns[0], calls=(call,)),))
-    if to in toolcalls.TRANSITIONS[status]:
-        assert decide(state, MoveCall("a", to)) == [CallMoved("a", to)]
-    else:
-        with pytest.raises(Conflict):
-            decide(state, MoveCall("a", to))
+    try:
+        facts = decide(state, MoveCall("a", to, output="x"))
+    except Conflict:
+        assert to not in CALLS[status]
+        return
+    statuses = [status, *(fact.to for fact in facts if isinstance(fact, CallMoved))]
+    assert statuses[-1] is to
+    assert all(after in CALLS[before] for before, after in pairwise(statuses))
+    assert set(statuses[1:-1]) <= {CallStatus.POLICY_CHECKED, CallStatus.DISPATCHED}, (
+        "a call that waits or runs does so in a commit of its own"
+    )
+    assert len(facts) == 1 or to not in CALLS[status]
 
 
 def test_a_turn_cannot_end_while_calls_are_open() -> None:

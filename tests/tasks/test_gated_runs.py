@@ -186,7 +186,7 @@ class QuickApprover(FakeGate):
     """Approves before the caller knows that it waits."""
 
     async def begin(
-        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+        self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
     ) -> Begun:
         begun = await super().begin(request, also=also)
         if isinstance(begun, Pending) and not begun.known:

@@ -20,7 +20,7 @@ from tests.support.pipelines import POLICY, Rig, open_rig
 from tests.support.soak import soaking
 from tests.support.web import page
 from toolgate.contracts import executor_v0 as wire
-from toolgate.core.enums import ApprovalStatus, Level, Outcome
+from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome
 from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailable
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
@@ -38,9 +38,8 @@ from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
     Call,
+    Details,
     Entry,
-    Started,
-    State,
     decode_entry,
     described,
 )
@@ -50,6 +49,7 @@ from toolgate.tools.recovery import may_run_again
 from toolgate.tools.responses import StoredResult
 
 AGENT = Caller(user="u", agent="script", session="s", level=Level.SIGN)
+DUE = 4_000_000_000_000  # the deadline of a device, far away
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def records(rig: Rig, subject: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(record_of(event.data)) for event in events]
 
 
-async def state_of(rig: Rig, request_id: str) -> State:
+async def state_of(rig: Rig, request_id: str) -> CallStatus:
     row = await rig.journal.get(EXECUTIONS, request_id)
     assert row is not None
     return decode_entry(row.value).state
@@ -96,11 +96,11 @@ async def test_the_decision_is_durable_before_the_tool_begins_and_the_result_bef
     running = asyncio.create_task(rig.run(call("r1", "hang")))
     await asyncio.wait_for(rig.engine.begun.wait(), 5)
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision"]
-    assert await state_of(rig, "r1") is State.STARTED
+    assert await state_of(rig, "r1") is CallStatus.RUNNING
     rig.engine.gate.set()
     assert as_ran(await running).ok
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
-    assert await state_of(rig, "r1") is State.ENDED
+    assert await state_of(rig, "r1") is CallStatus.SUCCEEDED
 
 
 @pytest.mark.requirement("003/pipeline/audit-row")
@@ -331,9 +331,58 @@ async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Ri
     await rig.gate.abandon(["r1", "nobody"], {}, reason="again", also=())
     closed_again = await rig.approvals.get(pending.approval_id)
     assert closed_again.note == "cancelled"
+    assert await state_of(rig, "r1") is CallStatus.REJECTED, "the call ends with its approval"
+    [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
+    assert (row.metadata["result"], row.metadata["confirmation"]) == ("denied", "REJECTED")
     answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
     assert rig.engine.runs["ask.once"] == 0
+
+
+async def test_an_approved_call_whose_run_ends_before_it_starts_is_closed(rig: Rig) -> None:
+    pending = await rig.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.abandon(["r1"], {}, reason="cancelled", also=())
+    assert await state_of(rig, "r1") is CallStatus.BLOCKED
+    assert isinstance(await rig.run(call("r1", "ask.once")), Denied)
+    assert rig.engine.runs["ask.once"] == 0
+
+
+async def test_of_two_decisions_at_once_the_later_is_refused_with_the_one_that_stands(
+    rig: Rig,
+) -> None:
+    pending = await rig.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    answers = await asyncio.gather(
+        *(
+            rig.gate.decide_approval(
+                pending.approval_id, approve=approve, decided_by="u", reason=""
+            )
+            for approve in (True, False)
+        ),
+        return_exceptions=True,
+    )
+    [refused] = [answer for answer in answers if isinstance(answer, Conflict)]
+    stands = (await rig.approvals.get(pending.approval_id)).status
+    assert str(refused) == f"approval {pending.approval_id} is {stands.lower()} already"
+
+
+async def test_the_row_of_a_call_names_its_run_and_the_deadline_of_its_device(rig: Rig) -> None:
+    await rig.gate.begin(call("r1", "count"), due=DUE)
+    assert await rig.gate.run_of("r1") == "run_r1"
+    row = await rig.journal.get(EXECUTIONS, "r1")
+    assert row is not None
+    assert row.due == DUE
+    late = ToolOutput(1, stderr="late", outcome=Outcome.MAY_HAVE_EXECUTED)
+    await rig.gate.finish_call("r1", late, status=CallStatus.TIMEOUT)
+    assert await state_of(rig, "r1") is CallStatus.TIMEOUT
+    row = await rig.journal.get(EXECUTIONS, "r1")
+    assert row is not None
+    assert row.due is None
+    assert await rig.gate.run_of("r1") == "run_r1"
+    with pytest.raises(NotFound):
+        await rig.gate.run_of("nobody")
 
 
 async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is_not_found(
@@ -352,20 +401,20 @@ async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is
 
 async def test_a_call_for_a_device_is_decided_and_let_go(rig: Rig) -> None:
     for known in (False, True):
-        released = await rig.gate.begin(call("r1", "count"), to_client=True)
+        released = await rig.gate.begin(call("r1", "count"), due=DUE)
         assert not isinstance(released, Denied | Pending)
         assert released.known is known
         with pytest.raises(Invalid):
             await released.run()
     assert rig.engine.runs["count"] == 0
-    assert isinstance(await rig.gate.begin(call("r2", "denied"), to_client=True), Denied)
-    assert isinstance(await rig.gate.begin(call("r3", "ask.once"), to_client=True), Pending)
+    assert isinstance(await rig.gate.begin(call("r2", "denied"), due=DUE), Denied)
+    assert isinstance(await rig.gate.begin(call("r3", "ask.once"), due=DUE), Pending)
     assert await rig.gate.recover() == 0
     assert (await artifact(rig, "requests/r1/policy_decision.json"))["decision"] == "allow"
 
 
 async def test_what_a_device_made_of_a_call_is_evidence_once(rig: Rig) -> None:
-    await rig.gate.begin(call("r1", "count"), to_client=True)
+    await rig.gate.begin(call("r1", "count"), due=DUE)
     kinds = [record["kind"] for record in await records(rig, "r1")]
     assert kinds == ["decision"]
     came_of_it = ToolOutput(0, stdout="from the device", isolation="device")
@@ -377,7 +426,7 @@ async def test_what_a_device_made_of_a_call_is_evidence_once(rig: Rig) -> None:
     assert (await artifact(rig, "requests/r1/tool_result.json"))["stdout"] == "from the device"
     [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
     assert (row.metadata["requestId"], row.metadata["result"]) == ("r1", "ok")
-    again = await rig.gate.begin(call("r1", "count"), to_client=True)
+    again = await rig.gate.begin(call("r1", "count"), due=DUE)
     assert not isinstance(again, Denied | Pending)
     assert (await again.run()).stdout == "from the device"
     for request_id in ("r1", "unknown"):
@@ -418,7 +467,7 @@ async def test_cancelling_the_only_caller_stops_the_tool_and_is_written_down(rig
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await state_of(rig, "r1") is State.ENDED
+    assert await state_of(rig, "r1") is CallStatus.FAILED
     assert [record["kind"] for record in await records(rig, "r1")] == ["decision", "result"]
     output = as_ran(await rig.run(call("r1", "hang")))
     assert (output.exit_code, output.outcome) == (1, Outcome.MAY_HAVE_EXECUTED)
@@ -552,7 +601,7 @@ async def test_an_interrupted_call_that_the_policy_now_denies_is_not_run_again(r
 async def test_only_one_of_two_that_take_up_an_interrupted_call_runs_it(rig: Rig) -> None:
     started = await left_unfinished(rig, "count")
     await rig.gate.recover()
-    taken = started._replace(version=started.version + 1)
+    taken = started._replace(version=started.version + 1, status=CallStatus.INTERRUPTED)
     await ledger_of(rig, "a").start(taken, ALLOWED, again=True)
     with pytest.raises(Conflict):
         await ledger_of(rig, "b").start(taken, ALLOWED, again=True)
@@ -562,14 +611,18 @@ async def test_a_call_that_was_approved_is_never_run_again(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     approval = await rig.approvals.get(pending.approval_id)
-    started = Started("count", "run", "step", AGENT, "e", Level.READ, ALLOWED)
+    details = Details("count", "step", AGENT, "e", Level.READ, ALLOWED)
 
     def always(_tool: str, _caller: Caller) -> bool:
         return True
 
-    assert may_run_again(Entry("f", State.STARTED, "here", started), is_repeatable=always)
-    approved = msgspec.structs.replace(started, approval=approval)
-    assert not may_run_again(Entry("f", State.STARTED, "here", approved), is_repeatable=always)
+    assert may_run_again(
+        Entry("f", CallStatus.RUNNING, "here", details=details), is_repeatable=always
+    )
+    approved = msgspec.structs.replace(details, approval=approval)
+    assert not may_run_again(
+        Entry("f", CallStatus.RUNNING, "here", details=approved), is_repeatable=always
+    )
 
 
 async def test_without_recovery_a_call_nobody_waits_for_is_settled_when_asked_again(

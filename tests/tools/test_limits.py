@@ -167,8 +167,8 @@ async def test_an_approval_is_kept_for_a_call_that_comes_too_soon(rig: Rig) -> N
 
 async def test_a_call_for_a_device_of_the_session_is_charged_too(rig: Rig) -> None:
     await register(rig, rate=ONE_A_MINUTE)
-    assert not isinstance(await rig.gate.begin(call("r1"), to_client=True), Denied)
-    answer = await rig.gate.begin(call("r2"), to_client=True)
+    assert not isinstance(await rig.gate.begin(call("r1"), due=4_000_000_000_000), Denied)
+    answer = await rig.gate.begin(call("r2"), due=4_000_000_000_000)
     assert isinstance(answer, Denied)
     assert answer.rule_id == RATE_LIMITED
 

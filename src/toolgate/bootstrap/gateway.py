@@ -58,9 +58,7 @@ async def open_gateway(
         *TargetRoutes(execution.targets, trail, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal).routes(),
-        *ApprovalRoutes(
-            execution.approvals, execution.gate, runs, journal, clock, level_of
-        ).routes(),
+        *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, trail).routes(),
     )
     door = assemble(

@@ -21,12 +21,13 @@ from toolgate.runs.retention import Forget, Retention
 from toolgate.runs.runs import Limits, Runs
 from toolgate.settings import Settings
 from toolgate.tools.approval_records import COLLECTION as APPROVALS
+from toolgate.tools.calls import EXECUTIONS
 
-DRAIN_S: Final = 5.0  # how long runs may go on after SIGTERM
+DRAIN_S: Final = 5.0  # for running runs after SIGTERM
 
 
 class StartRuns(Protocol):
-    """Begin with the work; `forgets` and those who are online are for the retention."""
+    """Begin the work; `forgets` and `is_online` are for the retention."""
 
     def __call__(
         self,
@@ -44,7 +45,7 @@ async def open_runs(
     execution: Execution,
     dispatcher: Dispatcher,
 ) -> tuple[Runs, StartRuns]:
-    """The runs, and how their work begins once whoever else has deadlines has said so."""
+    """The runs, and a function that begins their work, given the other deadlines."""
     agents = await load_agents(settings, installation, core)
     session_tools = SessionTools(core.journal)
     runs = Runs(
@@ -55,6 +56,7 @@ async def open_runs(
         new_id=core.new_id,
         agents=agents,
         session_tools=session_tools,
+        seal=core.seal,
         redact=core.redactor.text,
         redact_fields=core.redactor.fields,
         limits=Limits(
@@ -69,8 +71,8 @@ async def open_runs(
         await execution.approvals.on_due(row)
 
     on_due: dict[str, OnDue] = {
-        records.OPEN_RUNS: runs.on_agent_deadline,
-        records.CALLS: runs.on_call_deadline,
+        records.AGENT_DEADLINES: runs.on_agent_deadline,
+        EXECUTIONS: runs.on_call_deadline,
         records.REQUESTS: runs.on_request_expired,
         APPROVALS: approval_expired,
     }
@@ -110,7 +112,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
     return agents
 
 
-def start_retention(installation: Installation, core: Core, *besides: Forget) -> None:
-    retention = Retention(core.journal, core.clock, besides=besides)
+def start_retention(installation: Installation, core: Core, *more: Forget) -> None:
+    retention = Retention(core.journal, core.clock, more=more)
     retention.start()
     installation.on_stop(retention.stop)

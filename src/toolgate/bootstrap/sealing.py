@@ -12,6 +12,7 @@ from toolgate.commands.states import OPEN, STATES
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Delete, Journal
 from toolgate.runs.agents.registry import AGENTS
+from toolgate.runs.records import CALL_ARGS
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.tools.capability_registry import CAPABILITIES
 from toolgate.tools.targets.registry import COLLECTION as TARGETS
@@ -20,11 +21,11 @@ KEY_FILE: Final = "seal.key"
 LOST: Final = "seal.key.lost"  # the owner's word that there is no copy
 OLD: Final = "seal.key.old"  # that word, once it was taken
 
-_MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN)
+_MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN, CALL_ARGS)
 _ALSO_SEALED: Final = (STATES, KEYS)  # answers that would be gone soon anyway
 _FORGOTTEN: Final = (
     "the next start makes another key, and forgets the targets, agents and MCP servers that were"
-    " registered and the commands that wait"
+    " registered and the commands and calls that wait"
 )
 
 

@@ -46,7 +46,7 @@ class ApprovalStatus(StrEnum):
 
 
 class CallStatus(StrEnum):
-    """The state of one tool call of a run."""
+    """The state of one tool call. INTERRUPTED is never shown by a run, whose call stays RUNNING."""
 
     CREATED = "CREATED"
     POLICY_CHECKED = "POLICY_CHECKED"
@@ -55,6 +55,7 @@ class CallStatus(StrEnum):
     REJECTED = "REJECTED"
     DISPATCHED = "DISPATCHED"
     RUNNING = "RUNNING"
+    INTERRUPTED = "INTERRUPTED"  # it may have run, and may be run again
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     TIMEOUT = "TIMEOUT"

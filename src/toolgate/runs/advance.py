@@ -1,11 +1,11 @@
-"""Take a run as far as it can go now: turn by turn, call by call, until it ends or must wait.
+"""Advance a run, turn by turn and call by call, until it ends or must wait.
 
-Nothing is kept between two calls of `advance`: all it needs is in the journal.
+All state is in the journal; nothing is kept between two calls of `advance`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -13,50 +13,47 @@ from typing import Final, assert_never
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, Fenced, NotFound, ToolgateError
-from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
-from toolgate.journal.journal import Append, Fence, Journal, Operation, Put
+from toolgate.core.tools import Caller, ToolOutput, ToolRequest
+from toolgate.journal.journal import Append, Fence, Operation
 from toolgate.runs import deliveries, records
 from toolgate.runs.agents import agent as agents
 from toolgate.runs.agents.agent import Agent, AgentFailed, Note, Say, ToolAnswer, Transcript, Turn
-from toolgate.runs.calls import CallState
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.runs import FINAL_EPOCH, OUTPUT_LIMIT, Change, Runs
-from toolgate.runs.state import Begin, EndTurn, MoveCall, PastTurn, PlannedCall, RunState
+from toolgate.runs.state import Begin, CallState, EndTurn, MoveCall, PastTurn, RunState
 from toolgate.tools.outcomes import Allowed, Begun, Denied, Pending
 from toolgate.tools.updates import Piece, Updates
 
 log = logging.getLogger(__name__)
 
-MAX_TURNS: Final = 64  # an agent that still wants tools after so many turns is going in circles
+MAX_TURNS: Final = 64  # an agent that still calls tools after so many turns is in a loop
 MAX_CALLS: Final = 128  # of one turn: they all begin at once
 TEXT_LIMIT: Final = (
     4 * 1024 * 1024
 )  # characters of one turn: more is a loop, and would fill the disk
-UNSAID_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
-NOTE_LIMIT: Final = 64 * 1024  # bytes of a state: it is one message, and no client takes any size
+UNWRITTEN_LIMIT: Final = 64 * 1024  # characters an agent may be ahead of the journal
+NOTE_LIMIT: Final = 64 * 1024  # bytes of a state: it is one message
 REFUSALS: Final = {
     "blocked": CallStatus.BLOCKED,
     "rejected": CallStatus.REJECTED,
     "approval_timeout": CallStatus.TIMEOUT,
 }
 DECISIONS: Final = {"rejected": "reject", "approval_timeout": "expired"}
-ATTEMPTS: Final = 10  # how often a step is taken anew when someone else moved the run first
+ATTEMPTS: Final = 10  # of one step, if other changes of the run are first
 
 
 @dataclass(slots=True)
-class Voice:
-    """Puts what an agent says into the journal; what comes during a commit goes in the next."""
+class TurnWriter:
+    """Writes an agent's turn into the journal; text that comes during a commit goes into the next."""
 
-    journal: Journal
+    runs: Runs
     state: RunState
     epoch: int
-    skip: int  # characters of this turn that were delivered before an interruption
-    redact: Callable[[str], str] = str
-    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
+    skip: int = 0  # characters of this turn that were delivered before an interruption
     _said: list[str] = field(default_factory=list)
     _length: int = 0
-    _unsaid: list[str] = field(default_factory=list)
+    _unwritten: list[str] = field(default_factory=list)
     _waiting: int = 0
     _writing: asyncio.Task[None] | None = None
 
@@ -69,13 +66,13 @@ class Voice:
         self._count(len(step.text))
         text = step.text[self.skip :]
         self.skip = max(0, self.skip - len(step.text))
-        for start in range(0, len(text), UNSAID_LIMIT):  # or one delta would be of any size
-            await self._put(text[start : start + UNSAID_LIMIT], apart=step.apart)
+        for start in range(0, len(text), UNWRITTEN_LIMIT):  # or one delta would be of any size
+            await self._put(text[start : start + UNWRITTEN_LIMIT], apart=step.apart)
 
     async def _put(self, text: str, *, apart: bool) -> None:
-        if apart or self._waiting + len(text) > UNSAID_LIMIT:
+        if apart or self._waiting + len(text) > UNWRITTEN_LIMIT:
             await self.flush()
-        self._unsaid.append(text)
+        self._unwritten.append(text)
         self._waiting += len(text)
         if self._writing is None or self._writing.done():
             await self.check()
@@ -88,39 +85,39 @@ class Voice:
 
     async def note(self, step: Note) -> None:
         await self.flush()
-        detail = self.redact_fields(step.detail) if step.detail else {}
-        note = deliveries.state(self.state.run_id, self.redact(step.state), detail)
+        detail = self.runs.redact_fields(step.detail) if step.detail else {}
+        note = deliveries.state(self.state.run_id, self.runs.redact(step.state), detail)
         size = len(records.encode(note.members))
         if size > NOTE_LIMIT:
             raise AgentFailed("too_much_text", f"a state of more than {NOTE_LIMIT} bytes")
         self._count(size)
-        await self.journal.commit(self._fence(), self._append(note))
+        await self.runs.journal.commit(self._fence(), self._append(note))
 
     async def flush(self) -> None:
-        """Until all that was said is in the journal."""
+        """Wait until all text is in the journal."""
         while self._writing is not None:
             writing, self._writing = self._writing, None
             await writing
-            if self._unsaid:
+            if self._unwritten:
                 self._writing = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """Leave no write behind that nobody waits for."""
+        """Wait for the last write."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
             if not self._writing.cancelled():
-                self._writing.exception()  # whoever waits for it has been told, or is gone
+                self._writing.exception()  # `flush` or `check` has raised it
 
     async def check(self) -> None:
-        """Raise what went wrong in an earlier write."""
+        """Raise the error of an earlier write."""
         if self._writing is not None and self._writing.done():
             await self._writing
 
     async def _write(self) -> None:
-        while self._unsaid:
-            text, self._unsaid, self._waiting = "".join(self._unsaid), [], 0
+        while self._unwritten:
+            text, self._unwritten, self._waiting = "".join(self._unwritten), [], 0
             said = deliveries.delta(self.state.run_id, text)
-            await self.journal.commit(self._fence(), self._append(said), durable=False)
+            await self.runs.journal.commit(self._fence(), self._append(said), durable=False)
 
     def _fence(self) -> Fence:
         return Fence(records.fence_name(self.state.run_id), self.epoch)
@@ -156,8 +153,8 @@ class Advance:
         if state is None:
             log.info("run_unknown run_id=%s", run_id)
             return
-        interrupted = True  # by what, only the journal knows: an earlier owner, a restart, no one
-        surprises = 0
+        interrupted = True  # perhaps, by a restart: the journal knows
+        conflicts = 0
         while not state.ended:
             try:
                 if state.open_calls:
@@ -173,8 +170,8 @@ class Advance:
             except Fenced:
                 raise
             except Conflict:
-                surprises += 1
-                if surprises > ATTEMPTS:
+                conflicts += 1
+                if conflicts > ATTEMPTS:
                     raise
                 state = await self.runs.state(run_id)
 
@@ -182,54 +179,47 @@ class Advance:
         agent = await self.runs.agents.find(state.agent_id)
         if state.status is RunStatus.CREATED:
             state = await self.runs.apply(state.run_id, Begin(), seen=state, durable=False)
-        journal = self.runs.journal
-        before = await journal.epoch(records.fence_name(state.run_id))
-        voice = Voice(
-            journal,
-            state,
-            before + 1,
-            skip=0,
-            redact=self.runs.redact,
-            redact_fields=self.runs.redact_fields,
-        )
+        before = await self.runs.journal.epoch(records.fence_name(state.run_id))
+        writer = TurnWriter(self.runs, state, before + 1)
         try:
             if interrupted and before:
-                await self._go_on(state, agent, voice)
+                await self._retake(state, agent, writer)
             transcript = await self._transcript(state, remembers=agent.remembers)
-            end = await self._listen(agent, transcript, voice)
-            await voice.flush()
+            end = await self._follow(agent, transcript, writer)
+            await writer.flush()
         finally:
-            await voice.close()
+            await writer.close()
         if len(end.calls) > MAX_CALLS:
             raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
-        calls = tuple(
-            PlannedCall(self.runs.new_id("tc"), call.tool, call.args) for call in end.calls
-        )
+        planned = [self.runs.plan(call.tool, call.args) for call in end.calls]
         command = EndTurn(
-            voice.text,
-            calls,
+            writer.text,
+            tuple(call for call, _ in planned),
             end.usage.prompt_tokens,
             end.usage.completion_tokens,
             self.runs.clock.now_ms(),
         )
-        return await self.runs.apply(state.run_id, command, seen=state)
+        sealed = [row for _, rows in planned for row in rows]
+        return await self.runs.apply(state.run_id, command, also=sealed, seen=state)
 
-    async def _go_on(self, state: RunState, agent: Agent, voice: Voice) -> None:
-        """A turn that was interrupted is taken again: skip what was said, or say that it is anew."""
+    async def _retake(self, state: RunState, agent: Agent, writer: TurnWriter) -> None:
+        """Take an interrupted turn again: skip the delivered text, or retract it."""
         delivered = await self._delivered(state)
         if delivered and agent.repeats_itself:
-            voice.skip = delivered
+            writer.skip = delivered
         elif delivered:
-            await voice.note(Note("RUNNING", {"resumed": True, deliveries.RETRACTED: delivered}))
+            await writer.note(Note("RUNNING", {"resumed": True, deliveries.RETRACTED: delivered}))
 
-    async def _listen(self, agent: Agent, transcript: Transcript, voice: Voice) -> agents.EndTurn:
+    async def _follow(
+        self, agent: Agent, transcript: Transcript, writer: TurnWriter
+    ) -> agents.EndTurn:
         async with aclosing(agent.turn(transcript)) as steps:
             async for step in steps:
                 match step:
                     case Say():
-                        await voice.say(step)
+                        await writer.say(step)
                     case Note():
-                        await voice.note(step)
+                        await writer.note(step)
                     case agents.EndTurn():
                         return step
                     case _:
@@ -237,7 +227,7 @@ class Advance:
         return agents.EndTurn()
 
     async def _delivered(self, state: RunState) -> int:
-        """How many characters of the turn to come were delivered before an interruption."""
+        """The number of characters of this turn that were delivered before an interruption."""
         total = await self.conversations.said(state.session_id, state.run_id)
         return max(0, total - sum(len(turn.text) for turn in state.turns))
 
@@ -249,7 +239,7 @@ class Advance:
         )
         caller = caller_of(state)
         here = self.runs.gate.visible_tools(caller)
-        taken = {tool.name for tool in here}  # a device's tool of that name would never be called
+        taken = {tool.name for tool in here}  # they come before a device's tool of the same name
         of_devices = await self.session_tools.of(state.session_id)
         offered = [*here, *(tool for tool in of_devices if tool.name not in taken)]
         return Transcript(
@@ -264,20 +254,16 @@ class Advance:
         )
 
     async def _move_calls(self, state: RunState) -> RunState | None:
-        """Move the open calls on, all at once; None where none of them moved."""
-        movable = [
-            call
-            for call in state.open_calls
-            if not (call.client and call.status is CallStatus.DISPATCHED)  # a device has it
-        ]
+        """Move the open calls on, all at once; None if none of them can move now."""
+        movable = [call for call in state.open_calls if not call.on_device]
         with self.runs.at_work(state) as decided:
             moved = await self._move_all(state, movable, decided)
-            return await self.runs.state(state.run_id) if moved else None
+            return await self.runs.state(state.run_id) if moved or decided.is_set() else None
 
     async def _move_all(
         self, state: RunState, calls: Sequence[CallState], decided: asyncio.Event
     ) -> bool:
-        """Until each has gone as far as it goes; one that is decided on meanwhile goes on at once."""
+        """Move each call as far as it goes; a call that is approved meanwhile goes on at once."""
         moving = {asyncio.create_task(self._move(state, one)): one.call_id for one in calls}
         ended: list[asyncio.Task[bool]] = []
         waking = asyncio.create_task(decided.wait())
@@ -303,17 +289,17 @@ class Advance:
         return any(task.result() for task in ended)
 
     async def _move(self, state: RunState, call: CallState) -> bool:
-        """Take one call as far as it goes; whether it got anywhere."""
-        request = ToolRequest(
-            request_id=call.call_id,
-            tool=call.tool,
-            args=call.args,
-            caller=caller_of(state),
-            run_id=state.run_id,
-            step_id=call.call_id,
-        )
+        """Move one call as far as it goes; False if it still waits for a person."""
         is_client = call.client or await self._is_client(state, call.tool)
         try:
+            request = ToolRequest(
+                request_id=call.call_id,
+                tool=call.tool,
+                args=await self.runs.args_of(call),
+                caller=caller_of(state),
+                run_id=state.run_id,
+                step_id=call.call_id,
+            )
             outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:
             raise
@@ -329,7 +315,7 @@ class Advance:
         return True
 
     async def _run_tool(self, state: RunState, call_id: str, allowed: Allowed) -> ToolOutput:
-        """Run a call; its updates are in the session's stream before its end is."""
+        """Run a call; its updates come before its end in the session's stream."""
         run_id, journal = state.run_id, self.runs.journal
         fence = records.fence_name(run_id)
         epoch: int | None = None
@@ -340,12 +326,12 @@ class Advance:
                 epoch = await journal.epoch(fence)
             if epoch == FINAL_EPOCH:
                 return
-            told = [
+            shown = [
                 deliveries.tool_update(run_id, call_id, piece.text, at=to_iso_ms(piece.at))
                 for piece in pieces
             ]
-            # The fence refuses what comes after the run's end.
-            append = records.delivery_append(state.session_id, told)
+            # The fence refuses updates after the run's end.
+            append = records.delivery_append(state.session_id, shown)
             await journal.commit(Fence(fence, epoch), append, durable=False)
 
         updates = Updates(write, self.runs.clock)
@@ -355,65 +341,65 @@ class Advance:
             await updates.close()
 
     async def _undecided(self, run_id: str, call_id: str, reason: str, *, is_client: bool) -> None:
-        """End a call that the gate could not decide on; the agent receives why."""
-        call = (await self.runs.state(run_id)).call(call_id)
+        """End a call that the gate could not decide on; the agent receives the reason."""
         to = CallStatus.BLOCKED if is_client else CallStatus.FAILED
-        last = CallStatus.POLICY_CHECKED if is_client else CallStatus.DISPATCHED
         code = "blocked" if is_client else "tool_failed"
-        move = MoveCall(call_id, to, output=reason, error_code=code, through=_up_to(call, last))
-        await self.runs.apply(run_id, move)
+        await self.runs.apply(run_id, MoveCall(call_id, to, output=reason, error_code=code))
 
     async def _begin(self, run_id: str, request: ToolRequest, *, is_client: bool) -> Begun:
         """Begin a call at the gate; the run's next state is in the same commit."""
 
         async def commit(state: RunState) -> Begun:
             call = state.call(request.request_id)
+            due = self.runs.clock.now_ms() + self.runs.limits.tool_ms if is_client else None
             changes: list[Change] = []
 
             def begun(outcome: Begun) -> Sequence[Operation]:
                 if _shows(call, outcome):  # it was interrupted, and is begun again
                     return ()
-                change = self._begun(state, call, outcome, is_client=is_client)
+                change = self._begun(state, call, outcome, due=due)
                 changes[:] = [change]
                 return change.operations
 
-            outcome = await self.runs.gate.begin(request, also=begun, to_client=is_client)
+            outcome = await self.runs.gate.begin(request, also=begun, due=due)
             if outcome.known and (operations := begun(outcome)):
                 await self.runs.journal.commit(*operations)  # the run did not know it yet
             for change in changes:
                 self.runs.committed(change)
+            if due is not None:
+                self.runs.dispatcher.wake_at(due)
             return outcome
 
         return await self.runs.in_turn(run_id, commit)
 
     def _begun(
-        self, state: RunState, call: CallState, outcome: Begun, *, is_client: bool
+        self, state: RunState, call: CallState, outcome: Begun, *, due: int | None
     ) -> Change:
-        """The run's next state once a call has been decided; raises Conflict where it has ended."""
+        """The run's next state once a call is decided; raises Conflict if the run has ended."""
         match outcome:
             case Pending():
-                return self._waiting(state, call, outcome, is_client=is_client)
+                wait = MoveCall(
+                    call.call_id,
+                    CallStatus.WAITING_APPROVAL,
+                    approval_id=outcome.approval_id,
+                    client=due is not None,
+                )
+                asked = deliveries.approval_required(state, call, outcome)
+                return self.runs.change(state, wait, events=[asked])
             case Denied():
                 return self._refused(state, call, outcome)
-            case _ if is_client:
-                to_device = MoveCall(
-                    call.call_id,
-                    CallStatus.DISPATCHED,
-                    client=True,
-                    deadline=self.runs.clock.now_ms() + self.runs.limits.tool_ms,
-                    through=_up_to(call, CallStatus.POLICY_CHECKED),
-                )
-                return self.runs.change(state, to_device, told=self._released(state, call))
+            case _ if due is not None:
+                move = MoveCall(call.call_id, CallStatus.DISPATCHED, client=True, deadline=due)
             case _:
-                running = MoveCall(
-                    call.call_id, CallStatus.RUNNING, through=_up_to(call, CallStatus.DISPATCHED)
-                )
-                return self.runs.change(state, running, told=self._released(state, call))
+                move = MoveCall(call.call_id, CallStatus.RUNNING)
+        approved = call.status is CallStatus.WAITING_APPROVAL  # shown as a state (ingress contract)
+        events = [deliveries.state(state.run_id, RunStatus.RUNNING)] if approved else []
+        return self.runs.change(state, move, events=events)
 
     async def _finish(
         self, run_id: str, call_id: str, allowed: Allowed, output: ToolOutput
     ) -> None:
-        """Finish a call that ran here; a run that has ended meanwhile is left as it is."""
+        """Finish a call that ran here; a run that has ended meanwhile stays as it is."""
 
         async def commit(state: RunState) -> None:
             call = state.call(call_id)
@@ -432,55 +418,20 @@ class Advance:
 
         await self.runs.in_turn(run_id, commit)
 
-    def _waiting(
-        self, state: RunState, call: CallState, pending: Pending, *, is_client: bool
-    ) -> Change:
-        wait = MoveCall(
-            call.call_id,
-            CallStatus.WAITING_APPROVAL,
-            approval_id=pending.approval_id,
-            client=is_client,
-            through=_up_to(call, CallStatus.POLICY_CHECKED),
-        )
-        told = deliveries.approval_required(
-            state.run_id,
-            approval_id=pending.approval_id,
-            call_id=call.call_id,
-            tool=call.tool,
-            summary=pending.summary,
-            reason=pending.reason,
-            due=pending.expires_at,
-        )
-        line = records.ApprovalLine(state.run_id, state.session_id, call.call_id, told.members)
-        row = Put(records.RUN_APPROVALS, pending.approval_id, records.encode(line), expected=0)
-        return self.runs.change(state, wait, told=[told], besides=[row])
-
     def _refused(self, state: RunState, call: CallState, denied: Denied) -> Change:
         status = REFUSALS.get(denied.code, CallStatus.BLOCKED)
         waited = call.status is CallStatus.WAITING_APPROVAL
         if call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING):
-            status = CallStatus.FAILED  # let through before an interruption, and refused after it
+            status = CallStatus.FAILED  # allowed before an interruption, and refused after it
         elif not waited:
-            status = CallStatus.BLOCKED  # nobody was asked under this state of the run
-        refused = MoveCall(
-            call.call_id,
-            status,
-            output=denied.text,
-            error_code=denied.code,
-            through=_up_to(call, CallStatus.POLICY_CHECKED),
-        )
+            status = CallStatus.BLOCKED
+        refused = MoveCall(call.call_id, status, output=denied.text, error_code=denied.code)
         decision = {"approval_id": call.approval_id, "decision": DECISIONS.get(denied.code, "")}
-        told = [deliveries.state(state.run_id, RunStatus.RUNNING, decision)] if waited else []
-        return self.runs.change(state, refused, told=told)
-
-    def _released(self, state: RunState, call: CallState) -> list[deliveries.Delivery]:
-        """An approval that let a call through shows as a state (ingress contract)."""
-        if call.status is CallStatus.WAITING_APPROVAL:
-            return [deliveries.state(state.run_id, RunStatus.RUNNING)]
-        return []
+        events = [deliveries.state(state.run_id, RunStatus.RUNNING, decision)] if waited else []
+        return self.runs.change(state, refused, events=events)
 
     async def _is_client(self, state: RunState, tool: str) -> bool:
-        """A tool of the session's devices, unless this installation has one of that name."""
+        """Tell if a tool is one of the session's devices; a tool of this installation comes first."""
         here = self.runs.gate.visible_tools(caller_of(state))
         if any(offered.name == tool for offered in here):
             return False
@@ -490,7 +441,7 @@ class Advance:
 
 
 def _shows(call: CallState, outcome: Begun) -> bool:
-    """Whether the run's state has this outcome of the call already."""
+    """Tell if the run's state has this outcome of the call already."""
     match outcome:
         case Pending():
             return call.status is CallStatus.WAITING_APPROVAL
@@ -500,18 +451,8 @@ def _shows(call: CallState, outcome: Begun) -> bool:
             return call.ended or call.status in (CallStatus.DISPATCHED, CallStatus.RUNNING)
 
 
-def _up_to(call: CallState, status: CallStatus) -> tuple[CallStatus, ...]:
-    """The statuses between where a call is and the one after `status`."""
-    way = (CallStatus.POLICY_CHECKED, CallStatus.DISPATCHED)
-    if call.status is CallStatus.CREATED:
-        return way[: way.index(status) + 1]
-    if call.status in (CallStatus.POLICY_CHECKED, CallStatus.WAITING_APPROVAL):
-        return way[1 : way.index(status) + 1]
-    return ()
-
-
 def _text(output: ToolOutput) -> str:
-    """What an agent is told of a tool's output."""
+    """A tool's output as the agent receives it."""
     if not output.ok:
         return output.stderr or output.stdout
     if output.stdout or output.data is None:
@@ -520,7 +461,7 @@ def _text(output: ToolOutput) -> str:
 
 
 def caller_of(state: RunState) -> Caller:
-    """An agent's call is asked for by the agent, in the name of the session's user."""
+    """The caller of a run's calls: the agent, in the name of the session's user."""
     return Caller(user=state.user_id, agent=state.agent_id, session=state.session_id)
 
 

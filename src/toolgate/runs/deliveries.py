@@ -1,6 +1,6 @@
-"""What a session's devices are told of a run: the messages of the ingress contract, as plain data.
+"""Events of a run for the session's devices: the messages of the ingress contract, as plain data.
 
-`type` and the members are the contract's own; time, number and event id are added at the door.
+`type` and the members are the contract's; the surface adds time, number and event id.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.core.enums import CallStatus, RunStatus
-from toolgate.runs.calls import CallState
-from toolgate.runs.state import CallMoved, Fact, RunEnded, RunStarted, RunState
+from toolgate.runs.state import CallMoved, CallState, Fact, RunEnded, RunStarted, RunState
+from toolgate.tools.approvals import Approval
+from toolgate.tools.outcomes import Pending
 
 RUN_STARTED: Final = "run_started"
 DELTA: Final = "delta"
@@ -20,9 +21,11 @@ APPROVAL_REQUIRED: Final = "approval_required"
 ERROR: Final = "error"
 DONE: Final = "done"
 ENDS: Final = frozenset({ERROR, DONE})
-# Of an event as another process says it: no members of a delivery, and given anew at the door.
+# Members of another process's event that are not members of a delivery: the surface makes its own.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
-RETRACTED: Final = "retracted_characters"  # in the detail of a state: so many were taken back
+RETRACTED: Final = (
+    "retracted_characters"  # in the detail of a state: the number of characters to delete
+)
 
 
 class _UpdateDetail(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,8 +54,7 @@ class Delivery:
     type: str
     run_id: str
     members: dict[str, Any] = field(default_factory=dict)
-    # When whoever else says it says so, by their clock, and what they know it by: no part of what
-    # is said, and empty where we say it.
+    # Time and id of an event from another process, by its own clock; empty for our own events.
     said_at: int = field(default=0, compare=False)
     event_id: str = field(default="", compare=False)
 
@@ -76,12 +78,12 @@ def state(run_id: str, name: str, detail: dict[str, Any] | None = None) -> Deliv
 
 
 def tool_update(run_id: str, call_id: str, text: str, *, at: str) -> Delivery:
-    """Output of a call that runs: like a delta it may be joined with the next, and is never cut."""
+    """Output of a running call: like a delta it may be joined with the next, and is never cut."""
     return state(run_id, RunStatus.RUNNING, {"tool_call_id": call_id, "delta": text, "at": at})
 
 
 def read_update(state_members: bytes) -> ToolUpdate | None:
-    """The update that a `state` event brings; None where it brings none."""
+    """The tool update in a `state` event; None if it is another state."""
     try:
         return _decode_update(state_members)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -89,7 +91,7 @@ def read_update(state_members: bytes) -> ToolUpdate | None:
 
 
 def is_passing(delivery: Delivery) -> bool:
-    """Whether this is a delta or a tool's update: committed without waiting for the disk."""
+    """Tell if this is a delta or a tool update, which are committed without waiting for the disk."""
     if delivery.type != STATE:
         return delivery.type == DELTA
     try:
@@ -110,41 +112,39 @@ def tool_request(run: RunState, call: CallState) -> Delivery:
     return Delivery(TOOL_REQUEST, run.run_id, members)
 
 
-def call_settled(run: RunState, call: CallState) -> Delivery:
+def call_ended(run: RunState, call: CallState) -> Delivery:
     return state(run.run_id, run.status, {"tool_call_id": call.call_id, "status": call.status})
 
 
 def failure(run_id: str, *, code: str, message: str, request_id: str = "") -> Delivery:
-    """How a run ends badly."""
+    """The event of a run that has failed."""
     members = {"request_id": request_id, "run_id": run_id, "code": code, "message": message}
     return Delivery(ERROR, run_id, _without_empty(members))
 
 
-def approval_required(
-    run_id: str, *, approval_id: str, call_id: str, tool: str, summary: str, reason: str, due: int
-) -> Delivery:
+def approval_required(run: RunState, call: CallState, asked: Approval | Pending) -> Delivery:
     members = {
-        "run_id": run_id,
-        "approval_id": approval_id,
-        "tool_call_id": call_id,
-        "tool_name": tool,
-        "args_summary": summary,
-        "reason": reason,
-        "deadline_ts": due,
+        "run_id": run.run_id,
+        "approval_id": asked.approval_id,
+        "tool_call_id": call.call_id,
+        "tool_name": call.tool,
+        "args_summary": asked.summary,
+        "reason": asked.reason,
+        "deadline_ts": asked.expires_at,
     }
-    return Delivery(APPROVAL_REQUIRED, run_id, members)
+    return Delivery(APPROVAL_REQUIRED, run.run_id, members)
 
 
 def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delivery]:
-    """What follows from a fact by itself; the seed's appendix A fixes which facts stay silent."""
+    """The events that follow from a fact; the seed's appendix A says which facts have none."""
     match fact:
         case RunStarted():
             return [run_started(fact)]
         case CallMoved(to=CallStatus.DISPATCHED, client=True):
             return [tool_request(after, after.call(fact.call_id))]
         case CallMoved(client=True) if after.open_calls and after.call(fact.call_id).ended:
-            # The run does not go on yet, so that nothing else would tell the other devices.
-            return [call_settled(after, after.call(fact.call_id))]
+            # The run does not go on yet, so the other devices get no other event.
+            return [call_ended(after, after.call(fact.call_id))]
         case RunEnded(status=RunStatus.DONE):
             return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
         case RunEnded(status=RunStatus.CANCELLED):
@@ -162,7 +162,7 @@ def _failure(after: RunState) -> Delivery:
 
 
 def _without_empty(members: dict[str, Any]) -> dict[str, Any]:
-    """As Go's `omitempty` does with ids that are not there."""
+    """The members without empty ids, as Go's `omitempty` leaves them out."""
     return {name: value for name, value in members.items() if value or not name.endswith("_id")}
 
 

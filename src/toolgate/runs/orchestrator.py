@@ -57,7 +57,7 @@ class Orchestrator(Protocol):
         """What the session's devices can run, in place of what they could before."""
         ...
 
-    async def hear(self, session_id: str, delivery: Delivery) -> None:
+    async def receive(self, session_id: str, delivery: Delivery) -> None:
         """Take an event that was pushed for a session, into the session's stream."""
         ...
 

@@ -1,12 +1,12 @@
-"""How runs are written in the journal.
+"""Rows and events of runs in the journal.
 
-`run/<id>` holds a run's facts; `session/<id>` holds what the session's devices are told, numbered
-for them; both change in one commit. The rows beside them can be read without a replay: `open_runs`
-(those a restart must pick up, by session and request; `due` is the agent's deadline), `requests` (what
-was asked before and has ended), `runs` (one line per run), `session_runs` (a session's runs, by session
-and age), `ended_runs` (by the time of their end, for retention), `calls` (which run a tool call belongs
-to; `due` is the call's deadline), `run_approvals` (which call an approval is for, and how it was asked
-for). A start writes only the first of them: someone waits for it, and the rest can follow.
+`run/<id>` holds a run's facts; `session/<id>` holds the events of the session's devices, numbered for
+them; both change in one commit. Rows that are read without a replay: `open_runs` (runs that a restart
+must continue, by session and request), `agent_deadlines` (due when the agent's time is over; there only
+while it runs), `requests` (requests of ended runs), `runs` (one line per run), `session_runs` (a session's
+runs, by age), `ended_runs` (by the time of their end, for retention), `call_args` (sealed: the arguments
+of an open call as the agent gave them, if the facts have them without a secret). A start writes only
+the first of them, because a client waits for it.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ from toolgate.runs.state import (
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
 REQUESTS: Final = "requests"
-CALLS: Final = "calls"
+CALL_ARGS: Final = "call_args"
+AGENT_DEADLINES: Final = "agent_deadlines"
 SESSION_RUNS: Final = "session_runs"
-RUN_APPROVALS: Final = "run_approvals"
 ENDED_RUNS: Final = "ended_runs"
 
 FACTS: Final[dict[str, type[Fact]]] = {
@@ -49,7 +49,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class RunLine(msgspec.Struct, frozen=True):
-    """A run as a list shows it."""
+    """A run in a list."""
 
     run_id: str
     session_id: str
@@ -65,24 +65,16 @@ class RunLine(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose a row is."""
+    """The run and session that a row belongs to."""
 
     run_id: str
     session_id: str
-
-
-class ApprovalLine(msgspec.Struct, frozen=True):
-    run_id: str
-    session_id: str
-    call_id: str
-    told: dict[str, Any]  # the members of the `approval_required` that asked for it
 
 
 decode_members: Final = msgspec.json.Decoder(dict[str, Any]).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
 decode_run_line: Final = msgspec.json.Decoder(RunLine).decode
 decode_owner: Final = msgspec.json.Decoder(Owner).decode
-decode_approval_line: Final = msgspec.json.Decoder(ApprovalLine).decode
 
 PREVIEW_CHARACTERS: Final = 120
 PAGE: Final = 200  # rows read at a time
@@ -105,13 +97,13 @@ def request_key(session_id: str, request_id: str) -> str:
 
 
 def open_key(session_id: str, request_id: str, run_id: str) -> str:
-    """Two open runs cannot have the same request; the sign keeps requests apart from run ids."""
+    """The key of an open run; equal for two runs of one request. `=` keeps requests apart from run ids."""
     owner = _plain(session_id)
     return f"{owner}/={request_id}" if request_id else f"{owner}/{run_id}"
 
 
 def _plain(session_id: str) -> str:
-    """A session's name without a slash, so that what follows the first one is not part of it."""
+    """A session's name without a slash: the first slash of a key ends the name."""
     return quote(session_id, safe="") if "/" in session_id or "%" in session_id else session_id
 
 
@@ -120,7 +112,7 @@ def ended_key(ended_at: int, run_id: str) -> str:
 
 
 def session_key(session_id: str, run_id: str) -> str:
-    """The key of a row that is found by its session; a run's id holds no slash."""
+    """The key of a row that is found by its session; a run's id has no slash."""
     return f"{session_id}/{run_id}"
 
 
@@ -137,11 +129,11 @@ def fact_of(event: Event) -> Fact:
     return _DECODERS[event.type].decode(event.data)
 
 
-def start(fact: RunStarted, told: Delivery) -> tuple[Operation, ...]:
-    """All that must be on disk before a run's start is told: it can be taken up from this.
+def start(fact: RunStarted, started: Delivery) -> tuple[Operation, ...]:
+    """The operations that start a run; a restart can continue it from them.
 
-    The client waits for this commit, so that it touches as little as can be. The request must be
-    neither that of an open run nor that of one that has ended.
+    The client waits for this commit, so it writes as little as possible. It conflicts if an open or an
+    ended run has the same request.
     """
     run_id, session_id = fact.run_id, fact.session_id
     event = NewEvent("run_started", encode(fact), run_id)
@@ -153,7 +145,7 @@ def start(fact: RunStarted, told: Delivery) -> tuple[Operation, ...]:
     )
     operations = (
         Append(run_stream(run_id), (event,), 0),
-        delivery_append(session_id, (told,)),
+        delivery_append(session_id, (started,)),
         row,
     )
     if not fact.request_id:
@@ -191,7 +183,7 @@ async def open_of(journal: Journal, session_id: str) -> list[str]:
 
 
 async def is_active(journal: Journal, session_id: str) -> bool:
-    """Whether a session was told something that is still kept, or has an open run."""
+    """Tell if a session has an event that is still kept, or an open run."""
     if await journal.read_back(session_stream(session_id), limit=1):
         return True
     return bool(await open_of(journal, session_id))
@@ -205,7 +197,7 @@ async def runs_of(journal: Journal, collection: str, session_id: str) -> list[st
 
 
 async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row]:
-    """The rows whose key begins so."""
+    """The rows whose key begins with a prefix."""
     found: list[Row] = []
     after = prefix
     while rows := await journal.scan(collection, after=after, limit=PAGE):
@@ -217,9 +209,9 @@ async def _rows_from(journal: Journal, collection: str, prefix: str) -> list[Row
 
 
 async def load(journal: Journal, run_id: str, *, since: RunState | None = None) -> RunState | None:
-    """The state of a run, from its facts; None where there is no such run.
+    """The state of a run, from its facts; None if there is no such run.
 
-    `since` is what it was before; what it is made of is not read again.
+    `since` is an earlier state, whose facts are not read again.
     """
     state = since
     after = 0 if since is None else since.seq

@@ -1,6 +1,6 @@
-"""What sessions were told, runs that have ended, and what else is told to forget, are kept for so long.
+"""Deletes session events, ended runs and other registered data after their time (ingress contract, "Offline").
 
-(Ingress contract, "Offline".) What the audit and the evidence say of a run stays.
+The audit and the evidence of a run stay.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
-from toolgate.journal.journal import Delete, Journal, Operation, Put, Row
+from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.runs import records
 from toolgate.runs.conversations import HISTORY_RUNS
 from toolgate.runs.records import Owner
@@ -25,7 +25,7 @@ EVERY_S: Final = 600.0
 PAGE: Final = 200  # runs looked at at a time
 SWEPT: Final = 1000  # rows of a collection without an order looked at at a time
 
-Forget = Callable[[int], Awaitable[int]]  # what is older than this; how much that was
+Forget = Callable[[int], Awaitable[int]]  # deletes older data; returns how much
 
 
 class Prunes(Journal, Protocol):
@@ -34,7 +34,7 @@ class Prunes(Journal, Protocol):
 
 @dataclass(slots=True)
 class Sweep:
-    """Goes round and round through a collection, a page at a time."""
+    """Pages through a collection, and from its end back to its start."""
 
     journal: Journal
     collection: str
@@ -54,7 +54,7 @@ class Retention:
     kept_events: int = KEPT_EVENTS
     kept_runs_ms: int = KEPT_RUNS_MS
     every_s: float = EVERY_S
-    besides: Sequence[Forget] = ()
+    more: Sequence[Forget] = ()
     _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,17 +66,17 @@ class Retention:
             await asyncio.wait([self._task])
 
     async def once(self) -> int:
-        """Forget what is too old or too much; how many events that was."""
+        """Delete data that is too old or too much, and return the number of events."""
         now = self.clock.now_ms()
         prefix = records.session_stream("")
-        told = await self.journal.prune(prefix, before=now - self.kept_ms, keep=self.kept_events)
+        pruned = await self.journal.prune(prefix, before=now - self.kept_ms, keep=self.kept_events)
         runs = await self._forget_runs(now - self.kept_runs_ms)
-        for forget in self.besides:
+        for forget in self.more:
             await forget(now - self.kept_runs_ms)
-        return told + runs
+        return pruned + runs
 
     async def _forget_runs(self, before: int) -> int:
-        """The runs that ended before then; an open one is never touched."""
+        """Delete the runs that ended before a time; never an open one."""
         forgotten = 0
         after, end = "", records.ended_key(before, "")
         while rows := await self.journal.scan(records.ENDED_RUNS, after=after, limit=PAGE):
@@ -87,7 +87,7 @@ class Retention:
                     forgotten += await self._forget_run(row, before)
                 except Unavailable:
                     raise
-                except Exception:  # those after it, and all else, must not pile up for that
+                except Exception:  # the runs after it must still be deleted
                     log.exception("run_not_forgotten key=%s", row.key)
             after = rows[-1].key
         return forgotten
@@ -104,28 +104,24 @@ class Retention:
             return 0
         stream = records.run_stream(owner.run_id)
         head = await self.journal.head(stream)
-        # One that was begun with has no rows any more, and cannot be made of what is left.
+        # A run that is partly deleted has no rows any more.
         is_whole = head.first == 1
-        state = await records.load(self.journal, owner.run_id) if is_whole else None
-        if state is not None:
-            gone: list[Operation] = [
+        if is_whole:
+            session_key = records.session_key(owner.session_id, owner.run_id)
+            await self.journal.commit(
                 Delete(records.RUNS, owner.run_id),
-                Delete(records.SESSION_RUNS, records.session_key(owner.session_id, owner.run_id)),
-            ]
-            for call in (call for turn in state.turns for call in turn.calls):
-                gone.append(Delete(records.CALLS, call.call_id))
-                if call.approval_id:
-                    gone.append(Delete(records.RUN_APPROVALS, call.approval_id))
-            await self.journal.commit(*gone, durable=False)
+                Delete(records.SESSION_RUNS, session_key),
+                durable=False,
+            )
         await self.journal.forget(stream, through=head.last)
-        # Last, so that what a killed process left half done is found again.
+        # Last, so that a run that a killed process has partly deleted is found again.
         await self.journal.commit(
             Delete(row.collection, row.key, expected=row.version), durable=False
         )
         return head.last - head.first + 1
 
     async def _is_remembered(self, owner: Owner, before: int) -> bool:
-        """Whether its session still goes on, and its agent is told of this run."""
+        """Tell if the session is still in use and its agents receive this run as history."""
         newer = await self.journal.scan(
             records.SESSION_RUNS,
             after=records.session_key(owner.session_id, owner.run_id),
@@ -141,7 +137,7 @@ class Retention:
         latest = await self.journal.read_back(records.session_stream(owner.session_id), limit=1)
         if latest and latest[0].at >= before:
             return True
-        # What it was told goes after a day; its newest run tells whether it was in use later.
+        # Session events are deleted after a day; the newest run may have ended later.
         newest = await records.load(self.journal, own[-1]) if own else None
         return newest is not None and (not newest.ended or newest.ended_at >= before)
 
@@ -151,6 +147,6 @@ class Retention:
                 forgotten = await self.once()
                 if forgotten:
                     log.info("events_forgotten count=%d", forgotten)
-            except Exception:  # what is wrong with one run must not let all others pile up
+            except Exception:  # the next round must still come
                 log.exception("retention_failed")
             await asyncio.sleep(self.every_s)

@@ -1,10 +1,11 @@
-"""The use cases of a run: start it, change it, end it. What it does in between is in `advance`.
+"""Start, change and end runs; `advance` does the work in between.
 
-Every change is compare-and-set: decided on the state as read, committed at the number it was read
-at, and decided anew where someone else was first.
+Every change is compare-and-set: it is decided on the state as read, committed at the number that the
+state was read at, and decided again if another change was first.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,31 +27,39 @@ from toolgate.journal.journal import (
     Fence,
     Journal,
     Operation,
-    Overwrite,
     Put,
     Row,
 )
 from toolgate.runs import deliveries, records
 from toolgate.runs.agents.registry import Agents
-from toolgate.runs.calls import CallState
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
-from toolgate.runs.state import Command, End, MoveCall, RunStarted, RunState, decide, reduce
+from toolgate.runs.state import (
+    CallState,
+    Command,
+    End,
+    MoveCall,
+    PlannedCall,
+    RunStarted,
+    RunState,
+    decide,
+    reduce,
+)
+from toolgate.secrets.seal import Seal
 from toolgate.tools import outcomes
+from toolgate.tools.approvals import Approval
 from toolgate.tools.outcomes import ToolGate
 
 log = logging.getLogger(__name__)
 
 REQUEST_KEPT_MS: Final = 24 * 3600 * 1000  # ingress contract: "request_id per session, 24 h"
-FINAL_EPOCH: Final = 2**62  # the fence of a run that has ended: no worker has a higher one
-ON_DEVICE: Final = "device"  # the isolation of what a client runs, as the evidence calls it
-OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output that an agent is given
-REASON_LIMIT: Final = 8 * 1024  # characters of why a run failed, as its agent says
+FINAL_EPOCH: Final = 2**62  # the fence of an ended run: no worker has a higher epoch
+ON_DEVICE: Final = "device"  # the isolation of a client's tool, in the evidence
+OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output, for the agent
+REASON_LIMIT: Final = 8 * 1024  # characters of an agent's error text
 CODE_LIMIT: Final = 128
-PAGE: Final = 50  # runs in a list, unless told otherwise
-PENDING: Final = "PENDING"
-SETTLED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
+CLOSED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
 
 
 T = TypeVar("T")
@@ -58,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long things may take (ingress contract, "States")."""
+    """The deadlines of the ingress contract ("States")."""
 
     tool_ms: int = 60_000
     approval_ms: int = 600_000
@@ -66,7 +75,7 @@ class Limits:
 
 
 class Change(NamedTuple):
-    """A run's next state, and what writes it."""
+    """A run's next state, and the operations that write it."""
 
     after: RunState
     operations: Sequence[Operation]
@@ -83,13 +92,14 @@ class Runs:
     new_id: NewId
     agents: Agents
     session_tools: SessionTools
-    # What a person, a device or another system says is kept without secrets.
+    seal: Seal
+    # Text and members from persons, devices, agents and other systems are stored without secrets.
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     limits: Limits = field(default_factory=Limits)
     _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are worked on
-    _decided: dict[str, asyncio.Event] = field(default_factory=dict)  # of the same
+    _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are being advanced
+    _decided: dict[str, asyncio.Event] = field(default_factory=dict)  # the same runs
 
     async def invoke(self, invocation: Invocation) -> str:
         if not self.agents.knows(invocation.agent_id):
@@ -108,7 +118,7 @@ class Runs:
         )
         try:
             await self.journal.commit(*records.start(started, deliveries.run_started(started)))
-        except Conflict:  # asked before: most are not, so that looking first would cost a read
+        except Conflict:  # a known request; most are new, so that reading first would cost more
             known = await self._known_request(invocation)
             if not known:
                 raise
@@ -141,9 +151,9 @@ class Runs:
 
     @contextmanager
     def at_work(self, state: RunState) -> Iterator[asyncio.Event]:
-        """While a run is worked on, only what is new of it is read: it may have hundreds of calls.
+        """Keep a run's state in memory while it is advanced, so that only new facts are read.
 
-        The event is set whenever a person has decided on one of them.
+        The event is set when an approval of the run is decided or expires.
         """
         self._latest[state.run_id] = state
         decided = self._decided[state.run_id] = asyncio.Event()
@@ -162,17 +172,14 @@ class Runs:
         run_id: str,
         command: Command,
         *,
-        told: Sequence[Delivery] = (),
+        also: Sequence[Operation] = (),
         seen: RunState | None = None,
         durable: bool = True,
     ) -> RunState:
-        """Decide a command on the run's state and commit what follows; Conflict where too late.
-
-        `told` is what the devices receive besides what the facts themselves say.
-        """
+        """Decide a command on the run's state and commit it with `also`; Conflict if too late."""
 
         async def commit(state: RunState) -> RunState:
-            change = self.change(state, command, told=told)
+            change = self.change(state, command, also=also)
             await self.journal.commit(*change.operations, durable=durable)
             self.committed(change)
             return change.after
@@ -186,10 +193,9 @@ class Runs:
         *,
         seen: RunState | None = None,
     ) -> T:
-        """Commit a change of a run's state, again where another change was first.
+        """Commit a change of a run's state, and again if another change was first.
 
-        One after the other: of many calls that move at once each would otherwise conflict with the
-        rest.
+        Changes of one run wait for each other: otherwise many calls that move at once would conflict.
         """
         async with self._moving.setdefault(run_id, asyncio.Lock()):
             state = seen if seen is not None else await self.state(run_id)
@@ -208,85 +214,103 @@ class Runs:
         state: RunState,
         command: Command,
         *,
-        told: Sequence[Delivery] = (),
-        besides: Sequence[Operation] = (),
+        events: Sequence[Delivery] = (),
+        also: Sequence[Operation] = (),
     ) -> "Change":
-        """What a command makes of the run's state, and the operations for it; raises Conflict."""
+        """A command's next state of a run, and its operations with `also`; raises Conflict.
+
+        `events` go to the devices before the events that follow from the facts.
+        """
         run_id, before = state.run_id, state
         facts = decide(state, command)
-        heard: list[Delivery] = []
-        operations: list[Operation] = [
+        sent = [*events]
+        rows: list[Operation] = []
+        for fact in facts:
+            after = reduce(state, fact)
+            sent.extend(deliveries.of_fact(state, fact, after))
+            if after.status is not state.status:  # version by version, as `moves` counts
+                rows.append(
+                    Put(records.RUNS, run_id, records.run_line(after), expected=state.moves)
+                )
+            state = after
+        rows.extend(self._deadline(before, state))
+        rows.extend(_ended_args(before, state))
+        if before.status is RunStatus.CREATED:  # not written by the start
+            key = records.session_key(state.session_id, run_id)
+            rows.append(Put(records.SESSION_RUNS, key, b"null", expected=0))
+        if state.ended:
+            rows.extend(_end_rows(state))
+        appended = [
             Append(
                 records.run_stream(run_id),
                 records.fact_events(run_id, facts),
-                expected_seq=state.seq,
+                expected_seq=before.seq,
             )
         ]
-        for fact in facts:
-            after = reduce(state, fact)
-            heard.extend(deliveries.of_fact(state, fact, after))
-            state = after
-        operations.extend(_call_rows(before, state))
-        if [*told, *heard]:
-            operations.append(records.delivery_append(state.session_id, [*told, *heard]))
-        if state.status is not before.status:
-            operations.append(Overwrite(records.RUNS, run_id, records.run_line(state)))
-            operations.extend(self._agent_time(before, state))
-        if before.status is RunStatus.CREATED:  # what its start left for later
-            key = records.session_key(state.session_id, run_id)
-            operations.append(Overwrite(records.SESSION_RUNS, key, b"null"))
-        if state.ended:
-            operations.extend(_end_rows(state))
-        return Change(state, (*operations, *besides))
+        if sent:
+            appended.append(records.delivery_append(state.session_id, sent))
+        return Change(state, (*appended, *rows, *also))
 
     def committed(self, change: "Change") -> None:
         """Note a change that is on disk."""
         for operation in change.operations:
-            if isinstance(operation, Put | Overwrite) and operation.due is not None:
+            if isinstance(operation, Put) and operation.due is not None:
                 self.dispatcher.wake_at(operation.due)
         self._note(change.after)
 
-    def _open_row(self, state: RunState, *, due: int | None) -> Overwrite:
-        key = records.open_key(state.session_id, state.request_id, state.run_id)
-        owner = records.Owner(state.run_id, state.session_id)
-        return Overwrite(records.OPEN_RUNS, key, records.encode(owner), due=due)
-
-    def _agent_time(self, before: RunState, after: RunState) -> list[Operation]:
-        """A person's time is not the agent's: its clock stops, and starts anew when they have spoken."""
-        waited = before.status is RunStatus.PAUSED_WAITING_APPROVAL
-        waits = after.status is RunStatus.PAUSED_WAITING_APPROVAL
-        begins = before.status is RunStatus.CREATED
-        if after.ended or (waited == waits and not begins):
+    def _deadline(self, before: RunState, after: RunState) -> list[Operation]:
+        """The agent's deadline: it stops while a person is waited for, and then starts anew."""
+        ran, runs = _agent_runs(before), _agent_runs(after)
+        if ran == runs:
             return []
-        if waits:
-            return [self._open_row(after, due=None)]
-        return [self._open_row(after, due=self.clock.now_ms() + self.limits.agent_ms)]
+        if not runs:
+            return [Delete(records.AGENT_DEADLINES, after.run_id)]
+        owner = records.encode(records.Owner(after.run_id, after.session_id))
+        due = self.clock.now_ms() + self.limits.agent_ms
+        return [Put(records.AGENT_DEADLINES, after.run_id, owner, expected=0, due=due)]
+
+    def plan(self, tool: str, args: dict[str, Any]) -> tuple[PlannedCall, list[Operation]]:
+        """A call as the run's facts keep it, and the row of its arguments if they hold a secret."""
+        call_id, clean = self.new_id("tc"), self.redact_fields(args)
+        if clean == args:
+            return PlannedCall(call_id, self.redact(tool), args), []
+        row = Put(records.CALL_ARGS, call_id, self.seal.close(records.encode(args)), expected=0)
+        return PlannedCall(call_id, self.redact(tool), clean, sealed=True), [row]
+
+    async def args_of(self, call: CallState) -> dict[str, Any]:
+        """The arguments of an open call as the agent gave them; NotFound if their row is gone."""
+        if not call.sealed:
+            return call.args
+        row = await self.journal.get(records.CALL_ARGS, call.call_id)
+        if row is None:
+            raise NotFound("arguments of the tool call", call.call_id)
+        return records.decode_members(self.seal.open(row.value))
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
     ) -> None:
-        """What a device says came of a call; Conflict where the call has ended already."""
-        call, owner = await self.find_call(call_id)
-        if (session_id and owner.session_id != session_id) or (run_id and owner.run_id != run_id):
+        """Take a device's result of a call; Conflict if the call has ended already."""
+        call, state = await self.find_call(call_id)
+        if (session_id and state.session_id != session_id) or (run_id and state.run_id != run_id):
             raise NotFound("tool call", call_id)
         if not call.client:
             raise Conflict(f"tool call {call_id} does not run on a device")
-        await self.end_call(owner.run_id, call_id, ok=ok, result=result, error=error)
+        await self.end_call(state.run_id, call_id, ok=ok, result=result, error=error)
 
     async def client_offline(self, run_id: str, call_id: str) -> None:
-        """Nobody was there to take a tool request."""
+        """Fail a call that no device has received."""
         offline = {"code": "client_offline", "message": "the client is not connected"}
         await self.end_call(run_id, call_id, ok=False, result=None, error=offline, taken=False)
 
     async def end_call(
         self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any, taken: bool = True
     ) -> CallState:
-        """A device's call has ended; `taken` where a device had it at all."""
+        """End a device's call; `taken` unless no device has received it."""
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
             output = self.redact(output)[:OUTPUT_LIMIT]
             move = MoveCall(call_id, CallStatus.SUCCEEDED, output=output)
-            came_of_it = ToolOutput(0, stdout=output, isolation=ON_DEVICE)
+            made = ToolOutput(0, stdout=output, isolation=ON_DEVICE)
         else:
             code, message = _error_parts(error)
             move = MoveCall(
@@ -295,28 +319,38 @@ class Runs:
                 output=self.redact(message)[:OUTPUT_LIMIT],
                 error_code=self._code(code),
             )
-            came_of_it = _failed_on_device(message, started=taken)
-        state = await self._finish_on_device(run_id, move, came_of_it)
+            made = _failed_on_device(message, started=taken)
+        state = await self._finish_on_device(run_id, move, made)
         self.dispatcher.dispatch(run_id)
         return state.call(call_id)
 
     async def _finish_on_device(self, run_id: str, move: MoveCall, output: ToolOutput) -> RunState:
-        """Finish a call that a device has run, in one commit with the run's next state."""
+        """Finish a call that a device has, in one commit with the run's next state."""
 
         async def commit(state: RunState) -> RunState:
+            call = state.call(move.call_id)
+            if not call.on_device:
+                raise Conflict(f"tool call {call.call_id} is {call.status}")
             change = self.change(state, move)
-            await self.gate.finish_call(move.call_id, output, also=change.operations)
+            await self.gate.finish_call(
+                move.call_id, output, status=move.to, also=change.operations
+            )
             self.committed(change)
             return change.after
 
         return await self.in_turn(run_id, commit)
 
     async def find_call(self, call_id: str) -> tuple[CallState, RunState]:
-        row = await self.journal.get(records.CALLS, call_id)
-        if row is None:
-            raise NotFound("tool call", call_id)
-        state = await self.state(records.decode_owner(row.value).run_id)
+        state = await self.state(await self.gate.run_of(call_id))
         return state.call(call_id), state
+
+    async def find_approval(self, approval_id: str) -> Approval:
+        """The approval of a run's call; NotFound for any other."""
+        approval = await self.gate.approval(approval_id)
+        with contextlib.suppress(NotFound):
+            (await self.state(approval.run_id)).call(approval.request_id)
+            return approval
+        raise NotFound("approval", approval_id)
 
     async def decide_approval(
         self,
@@ -328,49 +362,34 @@ class Runs:
         reason: str,
         decided_by: str,
     ) -> None:
-        """Record a person's answer; the run that waits for it goes on when the decision is announced.
+        """Record a person's answer; the stream of approvals then wakes the run.
 
-        In a session it is its user's, who may be called what they like: also as the operator is.
+        A session's user may have any name, also the operator's: it is recorded as `user:<name>`.
         """
-        line = await self.find_approval(approval_id)
-        if (session_id and line.session_id != session_id) or (run_id and line.run_id != run_id):
+        approval = await self.find_approval(approval_id)
+        is_other = session_id and approval.session != session_id
+        if is_other or (run_id and approval.run_id != run_id):
             raise NotFound("approval", approval_id)
-        ended = (await self.state(line.run_id)).ended
-        if ended and await self.verdict(approval_id) == PENDING:  # nothing would come of it
-            raise Conflict(f"run {line.run_id} has ended")
-        try:
-            await self.gate.decide_approval(
-                approval_id,
-                approve=approve,
-                decided_by=f"user:{decided_by}" if session_id else decided_by,
-                reason=reason,
-            )
-        except Conflict:  # someone else was first: all are told the same
-            stands = await self.verdict(approval_id)
-            raise Conflict(f"approval {approval_id} is {stands.lower()} already") from None
-
-    async def find_approval(self, approval_id: str) -> records.ApprovalLine:
-        row = await self.journal.get(records.RUN_APPROVALS, approval_id)
-        if row is None:
-            raise NotFound("approval", approval_id)
-        return records.decode_approval_line(row.value)
-
-    async def verdict(self, approval_id: str) -> str:
-        """APPROVED, REJECTED or EXPIRED; PENDING where nobody has decided."""
-        row = await self.journal.get(outcomes.APPROVALS, approval_id)
-        return PENDING if row is None else str(records.decode_members(row.value)["status"])
+        await self.gate.decide_approval(
+            approval_id,
+            approve=approve,
+            decided_by=f"user:{decided_by}" if session_id else decided_by,
+            reason=reason,
+        )
 
     def watch_approvals(self, bus: Bus) -> Subscription:
-        """Hear of decisions that came by another door, and let their runs go on."""
+        """Wake the run of each approval that is decided or expires, at whichever surface."""
 
-        def heard(events: Sequence[Event]) -> None:
+        def wake(events: Sequence[Event]) -> None:
             for event in events:
-                if event.type in SETTLED and event.subject:
-                    if event.subject in self._decided:
-                        self._decided[event.subject].set()
+                if event.type not in CLOSED or not event.subject:
+                    continue
+                if (decided := self._decided.get(event.subject)) is not None:
+                    decided.set()
+                else:
                     self.dispatcher.dispatch(event.subject)
 
-        return bus.subscribe(outcomes.APPROVALS, heard)
+        return bus.subscribe(outcomes.APPROVALS, wake)
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         state = await self.state(run_id)
@@ -379,9 +398,9 @@ class Runs:
         await self.end(run_id, RunStatus.CANCELLED, code="cancelled", message=reason)
 
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
-        """End a run from outside; one that has ended already stays as it is."""
-        told = self.redact(message)[:REASON_LIMIT]
-        command = End(status, self._code(code), told, self.clock.now_ms())
+        """End a run from outside; an ended run stays as it is."""
+        reason = self.redact(message)[:REASON_LIMIT]
+        command = End(status, self._code(code), reason, self.clock.now_ms())
         ended = False
         while not ended:
             state = await self.state(run_id)
@@ -398,7 +417,7 @@ class Runs:
         self.dispatcher.interrupt(run_id)
 
     def _code(self, given: str) -> str:
-        """As an agent or a device gives it, which may be any text."""
+        """A code from an agent or a device, which may be any text."""
         return self.redact(given)[:CODE_LIMIT]
 
     async def _abandon(self, state: RunState, message: str, change: Change) -> None:
@@ -407,16 +426,12 @@ class Runs:
             call.call_id for call in state.open_calls if call.status is CallStatus.WAITING_APPROVAL
         ]
         late = _failed_on_device(message, started=True)
-        dispatched = {
-            call.call_id: late
-            for call in state.open_calls
-            if call.client and call.status is CallStatus.DISPATCHED
-        }
+        dispatched = {call.call_id: late for call in state.open_calls if call.on_device}
         await self.gate.abandon(waiting, dispatched, reason=message, also=change.operations)
         self.committed(change)
 
     async def on_agent_deadline(self, row: Row) -> None:
-        """The row of an open run is due: its agent has had its time."""
+        """Fail a run whose agent has used its time."""
         run_id = records.decode_owner(row.value).run_id
         try:
             await self.end(
@@ -426,28 +441,30 @@ class Runs:
             await self.journal.commit(Delete(row.collection, row.key))
 
     async def allow_for_downtime(self) -> None:
-        """Before deadlines are kept: agents had no time while there was no process, theirs starts anew."""
+        """Start every agent's time anew; before deadlines are kept, because no agent ran meanwhile."""
         after, due = "", self.clock.now_ms() + self.limits.agent_ms
-        while rows := await self.journal.scan(records.OPEN_RUNS, after=after):
-            anew = [row for row in rows if row.due is not None]
-            puts = [Overwrite(row.collection, row.key, row.value, due=due) for row in anew]
-            if puts:
-                await self.journal.commit(*puts, durable=False)
+        while rows := await self.journal.scan(records.AGENT_DEADLINES, after=after):
+            puts = [Put(row.collection, row.key, row.value, row.version, due) for row in rows]
+            await self.journal.commit(*puts, durable=False)
             after = rows[-1].key
 
     async def on_call_deadline(self, row: Row) -> None:
-        """The row of a call is due: no device has answered in time."""
-        line = records.decode_owner(row.value)
+        """Fail a call for which no device has sent a result in time."""
+        call_id = row.key
         move = MoveCall(
-            row.key, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
+            call_id, CallStatus.TIMEOUT, output="no result in time", error_code="tool_timeout"
         )
+        late = _failed_on_device(move.output, started=True)
         try:
-            late = _failed_on_device(move.output, started=True)
-            await self._finish_on_device(line.run_id, move, late)
-        except (Conflict, NotFound):
-            await self.journal.commit(Overwrite(records.CALLS, row.key, row.value))
+            run_id = await self.gate.run_of(call_id)
+            await self._finish_on_device(run_id, move, late)
+        except (
+            Conflict,
+            NotFound,
+        ):  # the run has ended or is deleted, and the call is not open in it
+            await self.gate.finish_call(call_id, late, status=CallStatus.TIMEOUT)
             return
-        self.dispatcher.dispatch(line.run_id)
+        self.dispatcher.dispatch(run_id)
 
     async def on_request_expired(self, row: Row) -> None:
         await self.journal.commit(Delete(row.collection, row.key))
@@ -465,8 +482,8 @@ class Runs:
             after = rows[-1].key
         return found
 
-    async def hear(self, session_id: str, delivery: Delivery) -> None:
-        """An event that another orchestrator pushed; its run is not one of ours."""
+    async def receive(self, session_id: str, delivery: Delivery) -> None:
+        """Store an event of a run of another orchestrator."""
         durable = not deliveries.is_passing(delivery)
         await self.journal.commit(records.delivery_append(session_id, [delivery]), durable=durable)
 
@@ -474,57 +491,55 @@ class Runs:
         row = await self.journal.get(records.RUNS, run_id)
         if row is not None:
             return records.decode_run_line(row.value).session_id
-        return (await self.state(run_id)).session_id  # it has only just started
+        return (await self.state(run_id)).session_id  # it has just started
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         await self.session_tools.register(session_id, tools)
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
-        """Where the session's open runs stand, in the messages that would have told it."""
-        told: list[Delivery] = []
+        """The state of the session's open runs, as the messages that lead to it."""
+        found: list[Delivery] = []
         for run_id, _ in await self.open_runs(session_id):
             state = await self.state(run_id)
-            told.append(deliveries.state(run_id, state.status))
+            found.append(deliveries.state(run_id, state.status))
             for call in state.open_calls:
-                if call.client and call.status is CallStatus.DISPATCHED:
-                    told.append(deliveries.tool_request(state, call))
+                if call.on_device:
+                    found.append(deliveries.tool_request(state, call))
                 elif call.status is CallStatus.WAITING_APPROVAL:
-                    told.append(await self._approval_told(state, call))
-        return told
-
-    async def _approval_told(self, state: RunState, call: CallState) -> Delivery:
-        line = await self.find_approval(call.approval_id)
-        return Delivery(deliveries.APPROVAL_REQUIRED, state.run_id, line.told)
+                    asked = await self.gate.approval(call.approval_id)
+                    found.append(deliveries.approval_required(state, call, asked))
+        return found
 
 
 def _end_rows(state: RunState) -> list[Operation]:
-    """It is open no more; what asked for it is remembered, and what it was, for as long as both are."""
+    """The rows of a run that ends: it is no longer open, and its request is remembered for a day."""
     run_id, session_id, request_id = state.run_id, state.session_id, state.request_id
     owner = records.encode(records.Owner(run_id, session_id))
     rows: list[Operation] = [
         Delete(records.OPEN_RUNS, records.open_key(session_id, request_id, run_id)),
-        Overwrite(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner),
+        Put(records.ENDED_RUNS, records.ended_key(state.ended_at, run_id), owner, expected=0),
         Fence(records.fence_name(run_id), FINAL_EPOCH),
     ]
     if request_id:
         key = records.request_key(session_id, request_id)
         due = state.ended_at + REQUEST_KEPT_MS
-        rows.append(Overwrite(records.REQUESTS, key, records.encode(run_id), due=due))
+        rows.append(Put(records.REQUESTS, key, records.encode(run_id), expected=0, due=due))
     return rows
 
 
-def _call_rows(before: RunState, after: RunState) -> list[Operation]:
-    """A row per call that is new or whose deadline changed, so that it can be found by its id."""
-    had = {call.call_id: call for turn in before.turns[-1:] for call in turn.calls}
-    rows: list[Operation] = []
-    for call in after.calls:
-        due = None if call.ended or after.ended else (call.deadline or None)
-        old = had.get(call.call_id)
-        old_due = None if old is None or old.ended else (old.deadline or None)
-        if old is None or due != old_due:
-            line = records.Owner(after.run_id, after.session_id)
-            rows.append(Overwrite(records.CALLS, call.call_id, records.encode(line), due=due))
-    return rows
+def _ended_args(before: RunState, after: RunState) -> list[Operation]:
+    """The deletion of sealed arguments whose call has ended, or whose run has."""
+    return [
+        Delete(records.CALL_ARGS, call.call_id)
+        for call in before.open_calls
+        if call.sealed and (after.ended or after.call(call.call_id).ended)
+    ]
+
+
+def _agent_runs(state: RunState) -> bool:
+    """True while the agent's time runs: not before it begins, nor while a person is waited for."""
+    waits = (RunStatus.CREATED, RunStatus.PAUSED_WAITING_APPROVAL)
+    return not state.ended and state.status not in waits
 
 
 def _failed_on_device(message: str, *, started: bool) -> ToolOutput:
@@ -533,7 +548,7 @@ def _failed_on_device(message: str, *, started: bool) -> ToolOutput:
 
 
 def _error_parts(error: Any) -> tuple[str, str]:
-    """An error of a device is a string or an object with code and message."""
+    """The code and message of a device's error, which is a string or an object."""
     match error:
         case None:
             return "tool_failed", "the tool failed"

@@ -1,8 +1,8 @@
 """A run of an agent: its states, the facts that move it, and which commands it accepts when.
 
 `decide` turns a command into facts or refuses it; `reduce` turns facts into the state. Both are
-pure: whoever calls them commits the facts with the number the state was read at, so that of two
-who decide at once only one is heard.
+pure. The caller commits the facts with the number that the state was read at, so that of two
+concurrent decisions only one is committed.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,8 +10,8 @@ from typing import Any, Final, assert_never
 
 from toolgate.core.enums import CallStatus, RunStatus
 from toolgate.core.errors import Conflict, NotFound
-from toolgate.runs.calls import TRANSITIONS as CALL_TRANSITIONS
-from toolgate.runs.calls import CallState
+from toolgate.tools.calls import TERMINAL as CALL_ENDED
+from toolgate.tools.calls import way
 
 R = RunStatus
 _ENDS: Final = frozenset({R.DONE, R.FAILED, R.CANCELLED})
@@ -42,14 +42,15 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunBegun:
-    """A worker has taken the run up for the first time."""
+    """The first worker has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
     call_id: str
     tool: str
-    args: dict[str, Any]
+    args: dict[str, Any]  # without secrets
+    sealed: bool = False  # the arguments as the agent gave them are a sealed row while it is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,31 @@ Fact = RunStarted | RunBegun | TurnEnded | CallMoved | RunEnded
 
 
 @dataclass(frozen=True, slots=True)
+class CallState:
+    """A tool call of a run."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    status: CallStatus = CallStatus.CREATED
+    client: bool = False  # runs on a device of the session
+    deadline: int = 0  # Unix ms; 0 if it does not wait for a device
+    approval_id: str = ""
+    output: str = ""  # for the agent
+    error_code: str = ""
+    sealed: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.status in CALL_ENDED
+
+    @property
+    def on_device(self) -> bool:
+        """True while a device has the call."""
+        return self.client and self.status is CallStatus.DISPATCHED
+
+
+@dataclass(frozen=True, slots=True)
 class PastTurn:
     text: str
     calls: tuple[CallState, ...]
@@ -105,7 +131,8 @@ class RunState:
     ended_at: int = 0
     code: str = ""
     message: str = ""
-    seq: int = 0  # how many facts it is made of
+    seq: int = 0  # the number of its facts
+    moves: int = 0  # the number of its facts that changed the status: the version of its row
     context: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -134,7 +161,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Take up a run that nobody has worked on yet."""
+    """Begin a run that no worker has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +182,11 @@ class MoveCall:
     approval_id: str = ""
     output: str = ""
     error_code: str = ""
-    through: tuple[CallStatus, ...] = ()  # the statuses it passes on the way
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Stop the run short of its own end."""
+    """Stop the run before its own end."""
 
     status: RunStatus
     code: str
@@ -172,7 +198,7 @@ Command = Begin | EndTurn | MoveCall | End
 
 
 def decide(state: RunState, command: Command) -> list[Fact]:
-    """The facts that a command makes of a state; Conflict where it comes too late."""
+    """The facts that follow from a command; Conflict if it comes too late."""
     if state.ended:
         raise Conflict(f"run {state.run_id} has ended: {state.status}")
     match command:
@@ -201,25 +227,16 @@ def _end_turn(state: RunState, command: EndTurn) -> list[Fact]:
 
 def _move_call(state: RunState, command: MoveCall) -> list[Fact]:
     call = state.call(command.call_id)
-    facts: list[Fact] = []
-    status = call.status
-    for to in (*command.through, command.to):
-        if to not in CALL_TRANSITIONS[status]:
-            raise Conflict(f"tool call {call.call_id} is {call.status}, it cannot become {to}")
-        last = to is command.to
-        facts.append(
-            CallMoved(
-                command.call_id,
-                to,
-                client=command.client or call.client,
-                deadline=command.deadline or call.deadline,
-                approval_id=command.approval_id or call.approval_id,
-                output=command.output if last else "",
-                error_code=command.error_code if last else "",
-            )
-        )
-        status = to
-    return facts
+    *passed, last = way(call.call_id, call.status, command.to)
+    shared = CallMoved(
+        command.call_id,
+        last,
+        client=command.client or call.client,
+        deadline=command.deadline or call.deadline,
+        approval_id=command.approval_id or call.approval_id,
+    )
+    moved = replace(shared, output=command.output, error_code=command.error_code)
+    return [*(replace(shared, to=to) for to in passed), moved]
 
 
 def begin(fact: RunStarted) -> RunState:
@@ -239,6 +256,13 @@ def begin(fact: RunStarted) -> RunState:
 
 def reduce(state: RunState | None, fact: Fact) -> RunState:
     """The state after a fact."""
+    after = _reduce(state, fact)
+    if state is not None and after.status is not state.status:
+        return replace(after, moves=state.moves + 1)
+    return after
+
+
+def _reduce(state: RunState | None, fact: Fact) -> RunState:
     match fact:
         case RunStarted():
             return begin(fact)
@@ -247,7 +271,10 @@ def reduce(state: RunState | None, fact: Fact) -> RunState:
         case RunBegun():
             return replace(state, status=RunStatus.RUNNING, seq=state.seq + 1)
         case TurnEnded():
-            calls = tuple(CallState(call.call_id, call.tool, call.args) for call in fact.calls)
+            calls = tuple(
+                CallState(call.call_id, call.tool, call.args, sealed=call.sealed)
+                for call in fact.calls
+            )
             return _with_status(
                 replace(
                     state,
@@ -291,7 +318,7 @@ def _moved(call: CallState, fact: CallMoved) -> CallState:
 
 
 def _with_status(state: RunState) -> RunState:
-    """A run waits for what its open calls wait for: for a person before for a tool."""
+    """The state with the status that its open calls give it: a person comes before a tool."""
     if any(call.status is CallStatus.WAITING_APPROVAL for call in state.open_calls):
         status = RunStatus.PAUSED_WAITING_APPROVAL
     elif state.open_calls:

@@ -1,7 +1,7 @@
 """A gate that runs functions: tools with a level, denials by name, approvals by hand.
 
 It keeps the gate's promises: the same request again gives the same answer and runs nothing twice, and
-what the caller adds to a commit is in the journal when the step is over.
+the caller's operations are in the journal when the step is over.
 """
 
 import contextlib
@@ -13,11 +13,13 @@ from typing import Final
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
 from toolgate.core.clock import Clock
-from toolgate.core.enums import Level
+from toolgate.core.enums import ApprovalStatus, CallStatus, Level
 from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
-from toolgate.journal.journal import Append, Journal, NewEvent, Operation, Put
+from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE, RATE_LIMITED
+from toolgate.tools.approvals import Approval, askers
+from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import (
@@ -35,7 +37,8 @@ from toolgate.tools.responses import Response
 Function = Callable[[Mapping[str, JsonValue]], Awaitable[ToolOutput]]
 
 APPROVAL_MS: Final = 600_000
-FAR_AWAY: Final = 4_000_000_000_000  # when an approval expires, where there is no clock
+FAR_AWAY: Final = 4_000_000_000_000  # the end of an approval, without a clock
+REASON: Final = "a person decides"
 REFUSALS: Final = {
     "REJECTED": Denied("rejected", "approval_rejected", "a person said no"),
     "EXPIRED": Denied("approval_timeout", "approval_expired", "nobody decided"),
@@ -54,7 +57,8 @@ def _not_allowed(request: ToolRequest) -> Denied:
 @dataclass(slots=True)
 class Asked:
     request: ToolRequest
-    verdict: str = ""  # empty while nobody has decided
+    due: int
+    verdict: str = ""  # empty while it is open
 
 
 class FakeCall:
@@ -101,6 +105,8 @@ class FakeGate:
     _tools: dict[str, tuple[Level, Function]] = field(default_factory=dict)
     _denials: dict[str, Denied] = field(default_factory=dict)
     _approvals: dict[str, Asked] = field(default_factory=dict)
+    _runs: dict[str, str] = field(default_factory=dict)  # the run of each call
+    _on_device: set[str] = field(default_factory=set)  # calls with a row
 
     def __post_init__(self) -> None:
         self.add("echo", Level.READ, echo)
@@ -116,7 +122,7 @@ class FakeGate:
         return name in self._tools
 
     async def begin(
-        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+        self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
     ) -> Begun:
         call_id = request.request_id
         if (denial := self._denials.get(call_id)) is not None:
@@ -128,10 +134,19 @@ class FakeGate:
             return outcome
         if isinstance(outcome, FakeCall) and self.limits is not None:
             return await self._start(request, outcome, also, self.limits)
-        await self.commit(also(outcome))
+        await self.commit((*self._row(request, outcome, due), *also(outcome)))
+        self._runs[call_id] = request.run_id
         if isinstance(outcome, Denied):
             self._denials[call_id] = outcome
         return outcome
+
+    def _row(self, request: ToolRequest, outcome: Begun, due: int | None) -> Sequence[Operation]:
+        """The row of a call that a device runs, for its deadline."""
+        call_id = request.request_id
+        if due is None or not isinstance(outcome, FakeCall) or call_id in self._on_device:
+            return ()
+        self._on_device.add(call_id)
+        return (Put(EXECUTIONS, call_id, b"{}", expected=0, due=due),)
 
     async def authorize(self, request: ToolRequest) -> Denied | None:
         if self._may(request) and request.tool not in self.asks:
@@ -181,13 +196,12 @@ class FakeGate:
             return FakeCall(self, request)
         approval_id = f"apr_{request.request_id}"
         known = approval_id in self._approvals
-        asked = self._approvals.setdefault(approval_id, Asked(request))
+        due = FAR_AWAY if self.clock is None else self.clock.now_ms() + APPROVAL_MS
+        asked = self._approvals.setdefault(approval_id, Asked(request, due))
         if asked.verdict:
             return REFUSALS.get(asked.verdict) or FakeCall(self, request)
-        due = FAR_AWAY if self.clock is None else self.clock.now_ms() + APPROVAL_MS
-        return Pending(
-            approval_id, f"run {request.tool}", "a person decides", due, "asks", known=known
-        )
+        summary = f"run {request.tool}"
+        return Pending(approval_id, summary, REASON, asked.due, "asks", known=known)
 
     async def execute(self, request: ToolRequest, update: Update = no_update) -> ToolOutput:
         self.ran.append(request)
@@ -205,10 +219,19 @@ class FakeGate:
         self.outputs[call_id] = output
 
     async def finish_call(
-        self, call_id: str, output: ToolOutput, *, also: Sequence[Operation] = ()
+        self,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        status: CallStatus | None = None,
+        also: Sequence[Operation] = (),
     ) -> None:
-        await self.commit(also)
+        await self.commit((*self._closed(call_id), *also))
+        self._on_device.discard(call_id)
         self.finished.append((call_id, output))
+
+    def _closed(self, call_id: str) -> Sequence[Operation]:
+        return (Delete(EXECUTIONS, call_id),) if call_id in self._on_device else ()
 
     async def abandon(
         self,
@@ -218,25 +241,58 @@ class FakeGate:
         reason: str,
         also: Sequence[Operation],
     ) -> None:
-        await self.commit(also)
+        rows = [row for call_id in dispatched for row in self._closed(call_id)]
+        await self.commit((*rows, *also))
+        self._on_device.difference_update(dispatched)
         self.abandoned += [(call_id, reason) for call_id in waiting]
         self.finished += dispatched.items()
+        for call_id in waiting:
+            asked = self._approvals.get(f"apr_{call_id}")
+            if asked is not None and not asked.verdict:
+                asked.verdict = "REJECTED"
+
+    async def run_of(self, call_id: str) -> str:
+        if call_id not in self._runs:
+            raise NotFound("tool call", call_id)
+        return self._runs[call_id]
+
+    async def approval(self, approval_id: str) -> Approval:
+        asked = self._approvals.get(approval_id)
+        if asked is None:
+            raise NotFound("approval", approval_id)
+        request = asked.request
+        return Approval(
+            approval_id,
+            request.request_id,
+            binding="",
+            tool=request.tool,
+            summary=f"run {request.tool}",
+            reason=REASON,
+            rule_id="asks",
+            policy_version="",
+            asked_by=askers(request.caller),
+            asked_at=asked.due - APPROVAL_MS,
+            expires_at=asked.due,
+            session=request.caller.session,
+            run_id=request.run_id,
+            status=ApprovalStatus(asked.verdict or "PENDING"),
+        )
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
     ) -> str:
         verdict = "APPROVED" if approve else "REJECTED"
-        return await self._settle(approval_id, verdict, decided_by=decided_by)
+        return await self._close_approval(approval_id, verdict, decided_by=decided_by)
 
     async def expire(self, approval_id: str) -> None:
-        await self._settle(approval_id, "EXPIRED", decided_by="")
+        await self._close_approval(approval_id, "EXPIRED", decided_by="")
 
-    async def _settle(self, approval_id: str, verdict: str, *, decided_by: str) -> str:
+    async def _close_approval(self, approval_id: str, verdict: str, *, decided_by: str) -> str:
         asked = self._approvals.get(approval_id)
         if asked is None:
             raise NotFound("approval", approval_id)
         if asked.verdict:
-            raise Conflict(f"approval {approval_id} is decided already")
+            raise Conflict(f"approval {approval_id} is {asked.verdict.lower()} already")
         request = asked.request
         device = request.caller.device
         if device and decided_by in (device, f"device:{device}"):
@@ -244,12 +300,12 @@ class FakeGate:
         asked.verdict = verdict
         if self.journal is not None:
             members = {"approval_id": approval_id, "run_id": request.run_id, "status": verdict}
-            told = json.dumps(members).encode()
+            value = json.dumps(members).encode()
             kind = EXPIRED if verdict == "EXPIRED" else DECIDED
-            row = Put(APPROVALS, approval_id, told, expected=0)
-            with contextlib.suppress(Unavailable):  # between two starts nobody hears of it
+            row = Put(APPROVALS, approval_id, value, expected=0)
+            with contextlib.suppress(Unavailable):  # between two starts
                 await self.journal.commit(
-                    row, Append(APPROVALS, [NewEvent(kind, told, request.run_id)])
+                    row, Append(APPROVALS, [NewEvent(kind, value, request.run_id)])
                 )
         return request.request_id
 

@@ -1,7 +1,7 @@
 """Approvals in the journal: one row each, by the request it is for.
 
-An approval's id is made from the request's, so that a retry finds the same one. A pending row is
-due when it expires; `on_due` is the handler for that deadline.
+An approval's id is made from the request's, so that a retry finds the same approval. A pending row is
+due when it expires; `on_due` handles that deadline.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from toolgate.policy.model import Decision
 from toolgate.tools.approvals import DEFAULT_TTL_MS, Approval, askers, binding_of
 
 COLLECTION: Final = "approvals"
-OPEN: Final = "open_approvals"  # the same rows, as long as they wait for a person
+OPEN: Final = "open_approvals"  # copies of the rows that wait for a person
 STREAM: Final = "approvals"
 ASKED: Final = "asked"
 
@@ -44,12 +44,12 @@ class Approvals:
         self._ttl_ms = ttl_ms
 
     async def get(self, approval_id: str) -> Approval:
-        """As it is now; raises NotFound."""
+        """An approval at this time; raises NotFound."""
         row = await self._row(approval_id)
         return decode(row.value).at(self._clock.now_ms())
 
     async def pending(self, *, tenant: str = "", limit: int = 1000) -> list[Approval]:
-        """Those that wait for a person, oldest first."""
+        """The approvals that wait for a person, oldest first."""
         now = self._clock.now_ms()
         found: list[Approval] = []
         after = ""
@@ -69,7 +69,7 @@ class Approvals:
     def new(
         self, request: ToolRequest, decision: Decision, *, summary: str, place: str = ""
     ) -> tuple[Approval, list[Operation]]:
-        """An approval for this call at this place, and what writes it, for the caller to commit."""
+        """An approval for this call at this place, and the operations that write it."""
         now = self._clock.now_ms()
         approval = Approval(
             approval_id=approval_id_of(request.request_id),
@@ -94,49 +94,52 @@ class Approvals:
     async def decide(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str = ""
     ) -> Approval:
-        """Raises NotFound, Conflict where it is no longer open, Refused where this one may not."""
-        row = await self._row(approval_id)
-        decided = decode(row.value).decide(
-            approve=approve, decided_by=decided_by, now=self._clock.now_ms(), note=reason
-        )
-        await self._journal.commit(*self._write(decided, expected=row.version))
-        return decided
+        """Raises NotFound, Conflict if it is no longer open, Refused if this person may not."""
+        while True:
+            row = await self._row(approval_id)
+            decided = decode(row.value).decide(
+                approve=approve, decided_by=decided_by, now=self._clock.now_ms(), note=reason
+            )
+            # Another decision may have been first: then the next attempt says which one.
+            with contextlib.suppress(Conflict):
+                await self._journal.commit(*self._write(decided, expected=row.version))
+                return decided
 
-    async def withdraw(
+    async def close(
         self, request_id: str, *, by: str, reason: str
     ) -> tuple[Approval, list[Operation]]:
-        """Close what is open to no effect: as it then is, and the writes to be committed.
+        """Close an open approval without an answer: the closed approval, and the operations for it.
 
-        Raises NotFound, or Conflict where it is no longer open.
+        Raises NotFound, or Conflict if it is no longer open.
         """
         row = await self._row(approval_id_of(request_id))
-        closed = decode(row.value).withdraw(by=by, now=self._clock.now_ms(), note=reason)
+        closed = decode(row.value).close(by=by, now=self._clock.now_ms(), note=reason)
         return closed, self._write(closed, expected=row.version)
 
     async def use(self, request: ToolRequest, decision: Decision, *, place: str = "") -> Operation:
-        """The write that uses the approval up, to be committed with the start of the call.
+        """The operation that marks the approval as used, for the commit that starts the call.
 
-        Raises Refused where it is not for exactly this call, or has been used.
+        Raises Refused if it is not for exactly this call, or was used before.
         """
         row = await self._row(approval_id_of(request.request_id))
         approval = decode(row.value)
         rule = decision.rule_digest
-        if not approval.rule_digest:  # asked for by 0.1.0, which bound it to the whole policy
+        if not approval.rule_digest:  # made by 0.1.0, which bound it to the whole policy
             rule = decision.policy_version
         binding = self._binding(request, rule, place)
         used = approval.use(binding, now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 
     async def on_due(self, row: Row) -> str:
-        """Write down that an approval has expired; returns the run that waits for it."""
+        """Record that an approval has expired, and return the run that waits for it."""
         expired = decode(row.value).at(self._clock.now_ms())
         if expired.status is ApprovalStatus.EXPIRED:
-            with contextlib.suppress(Conflict):  # decided in the last moment
+            with contextlib.suppress(Conflict):  # decided at the same time
                 await self._journal.commit(*self._write(expired, expected=row.version))
         return expired.run_id
 
     def _binding(self, request: ToolRequest, rule: str, place: str) -> str:
-        """An HMAC, not a hash: a short secret in the arguments could be guessed otherwise."""
+        """An HMAC, not a hash: a short secret in the arguments could be found by brute force."""
         bound = binding_of(request.tool, request.args, target=place, rule=rule)
         return self._evidence.commitment(bound.encode())
 

@@ -1,7 +1,7 @@
 """An approval: asked once, decided once by someone else, used once, for one exact call.
 
-It is bound to the hash of the tool, its arguments, its place and the rule that asked: whatever of
-these changes, it no longer fits.
+It is bound to the hash of the tool, its arguments, its place and the rule that asked: if one of these
+changes, the approval does not count.
 """
 
 import json
@@ -15,7 +15,8 @@ from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller, JsonValue
 
 DEFAULT_TTL_MS: Final = 10 * 60 * 1000
-# Who decides where a person's word would come to nothing: the call is denied, or its run is over.
+# `decided_by` of an approval that was closed without an answer: the policy denies the call, or its
+# run has ended.
 POLICY: Final = "policy"
 RUN: Final = "run"
 OPERATOR: Final = "operator"  # may confirm their own call, at the console or a terminal
@@ -39,11 +40,11 @@ class Approval:
     request_id: str
     binding: str
     tool: str
-    summary: str  # for the person who decides; holds no secret
+    summary: str  # for the person who decides, without secrets
     reason: str
     rule_id: str
     policy_version: str
-    asked_by: tuple[str, ...]  # every name of whoever asks
+    asked_by: tuple[str, ...]  # every name of the caller
     asked_at: int
     expires_at: int
     tenant: str = ""
@@ -59,13 +60,13 @@ class Approval:
     rule_digest: str = ""  # of the rule that asked; empty: bound to the policy's version instead
 
     def at(self, now: int) -> "Approval":
-        """As it is at this moment: nobody has to be there when it expires."""
+        """The approval at this time: expired if nobody has decided in time."""
         if self.status is ApprovalStatus.PENDING and now >= self.expires_at:
             return self._to(ApprovalStatus.EXPIRED)
         return self
 
     def decide(self, *, approve: bool, decided_by: str, now: int, note: str = "") -> "Approval":
-        """Raises Conflict where it is no longer open, Refused where this person may not."""
+        """Raises Conflict if it is no longer open, Refused if this person may not decide."""
         current = self.at(now)
         if current.status is not ApprovalStatus.PENDING:
             raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
@@ -81,13 +82,13 @@ class Approval:
             confirmation=SELF if own else "",
         )
 
-    def withdraw(self, *, by: str, now: int, note: str) -> "Approval":
-        """Of what will not be run whatever a person says. Raises Conflict, as `decide`."""
+    def close(self, *, by: str, now: int, note: str) -> "Approval":
+        """Reject without an answer: the call will not run. Raises Conflict if no longer open."""
         rejected = self.at(now)._to(ApprovalStatus.REJECTED)
         return replace(rejected, decided_by=by, decided_at=now, note=note)
 
     def use(self, binding: str, *, now: int) -> "Approval":
-        """Raises Refused unless it is for exactly this call, and for the first time."""
+        """Raises Refused unless it is for exactly this call and was not used before."""
         if self.status is not ApprovalStatus.APPROVED:
             raise Refused(f"approval {self.approval_id} is {self.status.lower()}")
         if binding != self.binding:
@@ -107,17 +108,17 @@ class Approval:
 
 
 def binding_of(tool: str, args: Mapping[str, JsonValue], *, target: str, rule: str) -> str:
-    """The hash of everything that an approval approves; `rule` is the digest of the rule that asked."""
+    """The hash of all that an approval covers; `rule` is the digest of the rule that asked."""
     parts = [tool, dict(args), target, rule]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 
 
 def askers(caller: Caller) -> tuple[str, ...]:
-    """The names under which a caller could come back to approve.
+    """The names of a caller, none of which may approve the caller's own call.
 
-    An agent's call is asked for by the agent, so its session's user may approve it; what a device
-    or a user asks for without an agent is asked for by both.
+    An agent asks for its own calls, so the session's user may approve them. Without an agent both the
+    device and the user ask.
     """
     if caller.agent:
         return (caller.agent, f"agent:{caller.agent}")

@@ -1,42 +1,62 @@
-"""A tool call on its way through the pipeline, and the row that remembers it for ever.
+"""A tool call: the table of its states, and the one row that keeps it.
 
-The row is the request's idempotency: it holds what was asked (as a keyed fingerprint), how far the
-call has come, and in the end what came of it. Nothing in it is secret.
+The row makes a request idempotent: it holds a keyed fingerprint of the request, the state of the call,
+and its answer. It holds no secret.
 """
 
-from enum import StrEnum
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.core.enums import Level
-from toolgate.core.errors import Invalid
+from toolgate.core.enums import CallStatus, Level
+from toolgate.core.errors import Conflict, Invalid
 from toolgate.core.ids import is_path_safe
 from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.policy.model import Decision
 from toolgate.tools.approvals import Approval
 from toolgate.tools.responses import Response
 
-EXECUTIONS: Final = "executions"  # rows by request id
+EXECUTIONS: Final = "executions"  # rows by request id; `due` is the deadline of a device's call
 # By process: the number of the evidence record up to which all of its calls are known to have ended.
 FINISHED: Final = "executions_finished"
 
 MAX_TOOL_CHARS: Final = 256
 
+C = CallStatus
+TRANSITIONS: Final[dict[CallStatus, frozenset[CallStatus]]] = {
+    C.CREATED: frozenset({C.POLICY_CHECKED}),
+    C.POLICY_CHECKED: frozenset({C.BLOCKED, C.WAITING_APPROVAL, C.DISPATCHED}),
+    C.BLOCKED: frozenset(),
+    C.WAITING_APPROVAL: frozenset({C.REJECTED, C.DISPATCHED, C.BLOCKED, C.TIMEOUT}),
+    C.REJECTED: frozenset(),
+    C.DISPATCHED: frozenset({C.RUNNING, C.SUCCEEDED, C.FAILED, C.TIMEOUT}),
+    C.RUNNING: frozenset({C.SUCCEEDED, C.FAILED, C.TIMEOUT, C.INTERRUPTED}),
+    C.INTERRUPTED: frozenset({C.RUNNING, C.FAILED}),
+    C.SUCCEEDED: frozenset(),
+    C.FAILED: frozenset(),
+    C.TIMEOUT: frozenset(),
+}
+TERMINAL: Final = frozenset(status for status, after in TRANSITIONS.items() if not after)
 
-class State(StrEnum):
-    WAITING = "waiting"  # for a person
-    STARTED = "started"  # the decision to run is durable; the tool may have begun
-    INTERRUPTED = "interrupted"  # it may have run, and may be run again
-    RELEASED = "released"  # let through to a device that runs it
-    ENDED = "ended"
+
+# A call may pass these states in one commit: they are decisions, and nothing waits in them.
+_PASSED: Final = ((), (C.POLICY_CHECKED,), (C.DISPATCHED,), (C.POLICY_CHECKED, C.DISPATCHED))
 
 
-class Started(msgspec.Struct, frozen=True):
-    """What has to be known of a call to say afterwards that it was interrupted."""
+def way(call_id: str, before: CallStatus, after: CallStatus) -> tuple[CallStatus, ...]:
+    """The states through which a call gets to `after`, which is the last; Conflict if it cannot."""
+    for passed in _PASSED:
+        path = (before, *passed, after)
+        if all(to in TRANSITIONS[status] for status, to in pairwise(path)):
+            return path[1:]
+    raise Conflict(f"tool call {call_id} is {before}, it cannot become {after}")
+
+
+class Details(msgspec.Struct, frozen=True):
+    """A call that is open, as it can be ended without its caller."""
 
     tool: str
-    run_id: str
     step_id: str
     caller: Caller
     engine_ref: str
@@ -46,10 +66,13 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The row of a call."""
+
     fingerprint: str
-    state: State
-    owner: str  # the process that started it
-    started: Started | None = None
+    state: CallStatus
+    owner: str  # the process that wrote the row
+    run_id: str = ""
+    details: Details | None = None  # of an open call
     response: Response | None = None  # of a refused call; others have an artifact
     isolation: str = ""
 
@@ -59,48 +82,46 @@ decode_entry: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Call(NamedTuple):
-    """A request that was understood: its ids are complete, its content has a fingerprint."""
+    """A valid request: its ids are complete, its content has a fingerprint."""
 
     request: ToolRequest
-    shown: bytes  # the request without its secrets, as the evidence has it
+    shown: bytes  # the request without its secrets, for the evidence
     fingerprint: str
     engine_ref: str
     level: Level
-    version: int = 0  # of its row, where it has one
+    version: int = 0  # of its row; 0 without one
+    status: CallStatus = CallStatus.CREATED
 
     @property
     def id(self) -> str:
         return self.request.request_id
 
 
-def interrupted_call(request_id: str, entry: Entry, *, version: int) -> Call:
-    """A started call as it can be known without its caller: without its arguments."""
-    assert entry.started is not None
-    started = entry.started
+def call_of(request_id: str, entry: Entry, *, version: int) -> Call:
+    """An open call by its row alone: without its arguments."""
+    details = entry.details
+    assert details is not None
     request = ToolRequest(
         request_id,
-        started.tool,
+        details.tool,
         {},
-        started.caller,
-        run_id=started.run_id,
-        step_id=started.step_id,
+        details.caller,
+        run_id=entry.run_id,
+        step_id=details.step_id,
     )
     return Call(
         request,
         shown=b"",
         fingerprint=entry.fingerprint,
-        engine_ref=started.engine_ref,
-        level=started.level,
+        engine_ref=details.engine_ref,
+        level=details.level,
         version=version,
+        status=entry.state,
     )
 
 
-def is_waiting(entry: Entry | None) -> bool:
-    return entry is not None and entry.state is State.WAITING
-
-
-def is_interrupted(entry: Entry | None) -> bool:
-    return entry is not None and entry.state is State.INTERRUPTED
+def is_in(entry: Entry | None, status: CallStatus) -> bool:
+    return entry is not None and entry.state is status
 
 
 def complete(request: ToolRequest) -> ToolRequest:
@@ -128,7 +149,7 @@ def complete(request: ToolRequest) -> ToolRequest:
 
 
 def described(request: ToolRequest) -> dict[str, JsonValue]:
-    """All that makes a request the same request: what is asked, and by whom."""
+    """All members that make two requests the same: the call and its caller."""
     caller = request.caller
     return {
         "request_id": request.request_id,
@@ -154,7 +175,7 @@ def described(request: ToolRequest) -> dict[str, JsonValue]:
 
 
 def names_in(request: ToolRequest) -> tuple[str, ...]:
-    """Every id and name of a request: they are written as they are, so none may be a secret."""
+    """Every id and name of a request. They are written as they are, so none may be a secret."""
     caller = request.caller
     return (
         request.request_id,

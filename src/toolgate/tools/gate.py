@@ -14,7 +14,7 @@ from unicodedata import category
 from toolgate.access.ratelimit import Spent
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
-from toolgate.core.enums import ApprovalStatus, Outcome
+from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -38,21 +38,20 @@ from toolgate.policy.refusal_texts import (
 )
 from toolgate.secrets.redaction import MASK, RedactingStream, Redactor
 from toolgate.tools import outcomes
-from toolgate.tools.approval_records import Approvals
+from toolgate.tools.approval_records import Approvals, approval_id_of
 from toolgate.tools.approvals import POLICY, RUN, Approval
 from toolgate.tools.calls import (
+    TERMINAL,
     Call,
     Entry,
-    State,
     complete,
     described,
-    is_interrupted,
-    is_waiting,
+    is_in,
     names_in,
 )
 from toolgate.tools.definitions import failed
 from toolgate.tools.engine import Engine, Update, no_update
-from toolgate.tools.ledger import Ledger
+from toolgate.tools.ledger import Ledger, running, unapproved
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import Also, Denied, Pending, nothing_also
 from toolgate.tools.outputs import clean_output, readable
@@ -145,8 +144,8 @@ class AllowedCall:
         try:
             shared.response = await self._gate._finish(shared, output, also)
         except asyncio.CancelledError:
-            settling = asyncio.create_task(self._gate._finish_again(shared, output, also))
-            self.response = shared.response = await _uninterrupted(settling)
+            finishing_again = asyncio.create_task(self._gate._finish_again(shared, output, also))
+            self.response = shared.response = await _uninterrupted(finishing_again)
             raise
         finally:
             shared.finishing = None
@@ -236,7 +235,7 @@ class Gate:
         self._beginning: dict[tuple[str, str], asyncio.Future[None]] = {}
 
     async def begin(
-        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+        self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
     ) -> outcomes.Begun:
         engine = self._routing.engine_for(request)
         call = self._take(request, engine)
@@ -249,7 +248,7 @@ class Gate:
         caller = self._caller(request)
         begun = self._beginning[key] = asyncio.get_running_loop().create_future()
         try:
-            return await self._begin(call, engine, caller, also=also, to_client=to_client)
+            return await self._begin(call, engine, caller, also=also, due=due)
         finally:
             del self._beginning[key]
             begun.set_result(None)
@@ -264,9 +263,15 @@ class Gate:
         return await self._deny(call, _Decided(decision), nothing_also)
 
     async def finish_call(
-        self, call_id: str, output: ToolOutput, *, also: Sequence[Operation] = ()
+        self,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        status: CallStatus | None = None,
+        also: Sequence[Operation] = (),
     ) -> None:
-        ending = await self._ledger.conclude(call_id, clean_output(output, self._redactor))
+        clean = clean_output(output, self._redactor)
+        ending = await self._ledger.close(call_id, clean, status=status)
         await self.commit((*ending, *also))
 
     async def abandon(
@@ -281,19 +286,28 @@ class Gate:
         operations: list[Operation] = []
         for call_id in waiting:
             try:
-                _, closing = await self._approvals.withdraw(call_id, by=RUN, reason=note)
-            except (NotFound, Conflict):
-                continue  # not open any more
+                approval, closing = await self._approvals.close(call_id, by=RUN, reason=note)
+            except NotFound:
+                continue
+            except Conflict:  # decided already
+                approval, closing = await self._approvals.get(approval_id_of(call_id)), []
             operations += closing
+            operations += await self._ledger.close_waiting(approval, reason=note)
         for call_id, output in dispatched.items():
             clean = clean_output(output, self._redactor)
-            operations += await self._ledger.conclude(call_id, clean)
+            operations += await self._ledger.close(call_id, clean)
         await self.commit((*operations, *also))
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         """Commit operations of a caller alone, where the call itself has nothing to write."""
         if operations:
             await self._ledger.journal.commit(*operations)
+
+    async def run_of(self, call_id: str) -> str:
+        return await self._ledger.run_of(call_id)
+
+    async def approval(self, approval_id: str) -> Approval:
+        return await self._approvals.get(approval_id)
 
     async def decide_approval(
         self, approval_id: str, *, approve: bool, decided_by: str, reason: str
@@ -323,7 +337,7 @@ class Gate:
         caller: _CallerRow,
         *,
         also: Also,
-        to_client: bool,
+        due: int | None,
     ) -> outcomes.Begun:
         """Try as if the call were new, as most are; a conflict shows those that are not."""
         known: Entry | None = None
@@ -337,7 +351,7 @@ class Gate:
                     also,
                     checks,
                     is_revoked=caller.is_revoked,
-                    to_client=to_client,
+                    due=due,
                 )
             except _Elsewhere:
                 await asyncio.sleep(ELSEWHERE_S)
@@ -389,7 +403,7 @@ class Gate:
         checks: Sequence[Check],
         *,
         is_revoked: bool,
-        to_client: bool,
+        due: int | None,
     ) -> outcomes.Begun:
         decision = self._decide(call, is_revoked=is_revoked)
         if known is not None:
@@ -403,12 +417,12 @@ class Gate:
         use: Sequence[Operation] = ()
         if decision.effect is Effect.ASK and known is None:
             return await self._ask(call, decision, checks, also)
-        if decision.effect is Effect.ASK or is_waiting(known):
+        if decision.effect is Effect.ASK or is_in(known, CallStatus.WAITING_APPROVAL):
             approval = await self._approvals.get_for(call.request)
             if approval.status is not ApprovalStatus.PENDING:
                 decision, use = await self._apply_approval(call, decision, approval)
             elif decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
-                approval, use = await self._approvals.withdraw(
+                approval, use = await self._approvals.close(
                     call.id, by=POLICY, reason=decision.reason
                 )
             else:
@@ -416,10 +430,10 @@ class Gate:
         decided = _Decided(decision, approval, (*checks, *use))
         if decision.effect is Effect.DENY:
             return await self._deny(call, decided, also)
-        again = is_interrupted(known)
+        again = is_in(known, CallStatus.INTERRUPTED)
         limits = self._limits
         if limits is None or again or not (buckets := limits.buckets(call.request.tool)):
-            return await self._start(call, engine, decided, also, to_client=to_client, again=again)
+            return await self._start(call, engine, decided, also, due=due, again=again)
         try:
             charge = await limits.charge(buckets)
         except RateLimited as too_soon:
@@ -428,7 +442,7 @@ class Gate:
             return await self._deny(call, decided, also, for_now=True, spent=too_soon.spent)
         decided = decided._replace(operations=(*decided.operations, *charge.operations))
         try:
-            return await self._start(call, engine, decided, also, to_client=to_client)
+            return await self._start(call, engine, decided, also, due=due)
         except Conflict:
             limits.rates.undo(charge)
             if await limits.rates.was_stale(charge):
@@ -445,15 +459,15 @@ class Gate:
         decided: _Decided,
         also: Also,
         *,
-        to_client: bool,
+        due: int | None,
         again: bool = False,
     ) -> outcomes.Begun:
-        if not to_client:
+        if due is None:
             return await self._allow(call, engine, decided, also, again=again)
         released = ReleasedCall(self, call.id, known=False)
         operations = (*decided.operations, *also(released))
         await self._ledger.release(
-            call, decided.decision, approval=decided.approval, operations=operations
+            call, decided.decision, due=due, approval=decided.approval, operations=operations
         )
         return released
 
@@ -499,7 +513,7 @@ class Gate:
             looking = asyncio.create_task(self._ledger.look_for_start(call))
             if not await _uninterrupted(looking):
                 raise
-            shared.call = call._replace(version=call.version + 1)
+            shared.call = running(call)
             allowed.cancel()
         self._open[call.id, call.fingerprint] = shared
         return allowed
@@ -564,22 +578,22 @@ class Gate:
         if known.fingerprint != call.fingerprint:
             return _denied(call, await self._ledger.conflict(call), known=False)
         match known.state:
-            case State.ENDED:
+            case status if status in TERMINAL:
                 response = await self._ledger.response(call, known)
                 output = response.output(known.isolation)
                 if output is None:
                     return _denied(call, response, known=True)
                 return KnownCall(self, response, output)
-            case State.RELEASED:
+            case CallStatus.DISPATCHED:
                 return ReleasedCall(self, call.id, known=True)
-            case State.WAITING:
+            case CallStatus.WAITING_APPROVAL:
                 return None
-            case State.INTERRUPTED if decision.effect is Effect.ALLOW:
+            case CallStatus.INTERRUPTED if decision.effect is Effect.ALLOW:
                 return None
-            case State.STARTED if known.owner != self._ledger.owner:
+            case CallStatus.RUNNING if known.owner != self._ledger.owner:
                 raise _Elsewhere(f"request {call.id} is being run by {known.owner}")
             case _:  # started here, but by no caller that still holds it
-                again = known.state is State.STARTED and may_run_again(
+                again = known.state is CallStatus.RUNNING and may_run_again(
                     known, is_repeatable=self._routing.is_repeatable
                 )
                 response_or_none = await self._ledger.interrupted(call, known, may_run_again=again)
@@ -640,22 +654,20 @@ class Gate:
         self, call: Call, decision: Decision, approval: Approval
     ) -> tuple[Decision, Sequence[Operation]]:
         """The decision after a person's answer, and the operation that uses the approval up."""
-        deny = decision._replace(effect=Effect.DENY)
         if decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
             return decision, ()
         if decision.effect is Effect.ALLOW and approval.status is not ApprovalStatus.REJECTED:
             return decision, ()  # the policy asks no longer
-        if approval.status is ApprovalStatus.EXPIRED:
-            return deny._replace(rule_id=APPROVAL_EXPIRED, reason="Nobody approved it in time"), ()
-        if approval.status is ApprovalStatus.REJECTED:
-            note = f": {approval.note}" if approval.note else ""
-            reason = f"Rejected by {approval.decided_by}{note}"
-            return deny._replace(rule_id=APPROVAL_REJECTED, reason=reason), ()
+        if (denied := unapproved(decision, approval)) is not None:
+            return denied, ()
         try:
             place = await self._routing.place_of(call.request)
             return decision, [await self._approvals.use(call.request, decision, place=place)]
         except Refused as refused:
-            return deny._replace(rule_id=APPROVAL_DOES_NOT_FIT, reason=str(refused)), ()
+            denied = decision._replace(
+                effect=Effect.DENY, rule_id=APPROVAL_DOES_NOT_FIT, reason=str(refused)
+            )
+            return denied, ()
 
     async def _execute(self, shared: _Open, update: Update) -> ToolOutput:
         """Run the tool; whatever becomes of it is an output, without a secret in it."""

@@ -1,8 +1,7 @@
-"""What the pipeline writes down: each step of a call, with its evidence, in one commit.
+"""The commits of a call: each step with its evidence.
 
-Nothing runs before its decision is durable, and nothing that was written is written over: a row
-moves on only from the version that was read, and a ref that is taken conflicts. Whatever comes in
-here has been redacted by the pipeline.
+Nothing runs before its decision is durable. A row moves on only from the version that was read and as
+the table in `calls` allows; an evidence ref that is taken conflicts. The gate redacts all input.
 """
 
 import asyncio
@@ -15,24 +14,26 @@ from msgspec import UNSET
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.clock import Clock
-from toolgate.core.enums import Outcome
-from toolgate.core.errors import Conflict, ToolgateError
+from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
+from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.core.tools import Caller, ToolOutput
 from toolgate.evidence.audit import TOOL_RUN, AuditEntry, AuditLog
 from toolgate.evidence.evidence import STREAM, Evidence
-from toolgate.journal.journal import Check, Event, Journal, Operation, Overwrite, Put
+from toolgate.journal.journal import Check, Event, Journal, Operation, Put
+from toolgate.journal.rows import store
 from toolgate.policy.model import DENIAL_DIGESTS, REQUEST_ID_CONFLICT, Decision, Effect
+from toolgate.policy.refusal_texts import APPROVAL_EXPIRED, APPROVAL_REJECTED
 from toolgate.tools.approvals import Approval
 from toolgate.tools.calls import (
     EXECUTIONS,
     FINISHED,
     Call,
+    Details,
     Entry,
-    Started,
-    State,
+    call_of,
     decode_entry,
     encode,
-    interrupted_call,
+    way,
 )
 from toolgate.tools.definitions import failed
 from toolgate.tools.episodes import OK
@@ -49,13 +50,20 @@ from toolgate.tools.responses import (
     refs_of,
 )
 
-OPEN_WITHOUT_CALLER: Final = frozenset({State.RELEASED, State.INTERRUPTED})
-WithResponse = Callable[[Response], Sequence[Operation]]  # what goes with the response's commit
-DECISIONS_PER_NOTE: Final = 1_000  # a start has to read what came since the last note
+# Calls that `close` ends: no caller in this process holds them.
+UNHELD: Final = frozenset(
+    {CallStatus.WAITING_APPROVAL, CallStatus.DISPATCHED, CallStatus.INTERRUPTED}
+)
+WithResponse = Callable[[Response], Sequence[Operation]]  # operations for the response's commit
+DECISIONS_PER_NOTE: Final = 1_000  # a start reads the evidence records since the last note
+REFUSED: Final = {  # by the rule of the refusal; others are BLOCKED
+    APPROVAL_REJECTED: CallStatus.REJECTED,
+    APPROVAL_EXPIRED: CallStatus.TIMEOUT,
+}
 
 
 class Ledger:
-    """`owner` is this process, for what it leaves unfinished."""
+    """`owner` is this process, and stays in the rows of its calls."""
 
     def __init__(
         self, journal: Journal, evidence: Evidence, audit: AuditLog, clock: Clock, owner: str
@@ -65,42 +73,46 @@ class Ledger:
         self.audit = audit
         self.clock = clock
         self.owner = owner
-        # By call, a number that its decision's comes after: of those that run, and of those that
-        # are on their way there.
+        # The number of an evidence record before each call's decision: of running calls, and of
+        # calls that are being started.
         self._running: dict[str, int] = {}
         self._starting: dict[int, int] = {}
-        self._newest = 0  # the number of the newest record that was heard of
+        self._newest = 0  # the number of the newest known record
         self._starts = 0
         self._decisions = 0
 
     async def finished_through(self) -> int:
-        """The number of a record up to which no call of this process is unfinished."""
+        """The number of an evidence record up to which every call of this process has ended."""
         row = await self.journal.get(FINISHED, self.owner)
         return 0 if row is None else int(row.value)
 
-    def note_finished(self, *, newest: int) -> Operation:
-        """Write down how far all calls have ended, `newest` being a record that is there."""
+    async def note_finished(self, *, newest: int) -> None:
+        """Store how far all calls have ended; `newest` is the number of an existing record.
+
+        A number stays true, so that of two concurrent notes either may be the last.
+        """
         self._newest = max(self._newest, newest)
         through = min([self._newest, *self._running.values(), *self._starting.values()])
-        return Overwrite(FINISHED, self.owner, str(through).encode())
+        await store(self.journal, FINISHED, self.owner, str(through).encode())
 
     async def find(self, call: Call) -> tuple[Call, Entry | None]:
-        """What is known of a call, and the call with its row's version."""
+        """The row of a call, and the call with the row's version and state."""
         row = await self.journal.get(EXECUTIONS, call.id)
         if row is None:
             return call, None
-        return call._replace(version=row.version), decode_entry(row.value)
+        entry = decode_entry(row.value)
+        return call._replace(version=row.version, status=entry.state), entry
 
     async def response(self, call: Call, entry: Entry) -> Response:
-        """What an ended call was answered: with the row where nothing ran, else in the evidence."""
+        """The answer of an ended call: from the row if nothing ran, else from the evidence."""
         if entry.response is not None:
             return entry.response
         return decode_response(await self.evidence.fetch(refs_of(call.id, [Artifact.RESPONSE])[0]))
 
     async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
-        """A person is asked; `operations` write the approval."""
+        """Record that a person is asked; `operations` write the approval."""
         await self._commit(
-            self._entry(call, State.WAITING),
+            self._entry(call, CallStatus.WAITING_APPROVAL, details=_details(call, decision, None)),
             await self._decided(call, decision, self._of_decision(call, decision)),
             *operations,
         )
@@ -113,7 +125,14 @@ class Ledger:
         approval: Approval | None = None,
         also: WithResponse,
     ) -> Response:
-        """Denied: the evidence of it, and the response for whoever asks again."""
+        """Record a denial, and the response for the same request again."""
+        response, ending = await self._refusing(call, decision, approval)
+        await self._commit(*ending, *also(response))
+        return response
+
+    async def _refusing(
+        self, call: Call, decision: Decision, approval: Approval | None
+    ) -> tuple[Response, list[Operation]]:
         names = (*ON_DENY, *((Artifact.APPROVAL,) if approval else ()))
         response = Response(
             ok=False,
@@ -123,21 +142,19 @@ class Ledger:
             run_id=call.request.run_id,
             step_id=call.request.step_id,
         )
-        await self._commit(
-            self._entry(call, State.ENDED, response=response),
+        status = REFUSED.get(decision.rule_id, CallStatus.BLOCKED)
+        return response, [
+            self._entry(call, status, response=response),
             await self._decided_after(call, decision, approval),
             *self._ended(call, response, names, approval),
-            *also(response),
-        )
-        return response
+        ]
 
     async def refuse_for_now(
         self, call: Call, decision: Decision, *, also: WithResponse
     ) -> Response:
-        """Denied under this id only now: on record, and the call's own row is left as it is.
+        """Record a denial that is not final, and leave the call's row as it is.
 
-        The decision is an artifact under a name of its own: the others belong to the call when it is
-        decided for good.
+        The decision is an artifact with a name of its own; the usual names are for the final decision.
         """
         name = f"{decision.rule_id}_{self.clock.now_ms()}_{self._decisions}"
         response = Response(
@@ -149,7 +166,7 @@ class Ledger:
             step_id=call.request.step_id,
         )
         await self._commit(
-            Check(EXECUTIONS, call.id, call.version),  # a call that has ended has another answer
+            Check(EXECUTIONS, call.id, call.version),  # an ended call has another answer
             await self._decided(
                 call, decision, {name: self.evidence.canonical(_Verdict.of(decision))}
             ),
@@ -167,7 +184,7 @@ class Ledger:
         operations: Sequence[Operation] = (),
         again: bool = False,
     ) -> Call:
-        """Allowed, durably: from here on the tool may have run."""
+        """Record that the call is allowed: after this commit the tool may have run."""
         record = await (
             self._decided(call, decision, {})
             if again
@@ -178,7 +195,7 @@ class Ledger:
         self._starting[number] = before
         try:
             await self._commit(
-                self._entry(call, State.STARTED, started=_started(call, decision, approval)),
+                self._entry(call, CallStatus.RUNNING, details=_details(call, decision, approval)),
                 record,
                 *operations,
             )
@@ -191,17 +208,17 @@ class Ledger:
             raise
         del self._starting[number]
         self._running[call.id] = before
-        return call._replace(version=call.version + 1)
+        return running(call)
 
     async def look_for_start(self, call: Call) -> bool:
-        """Whether a `start` that was cancelled has been committed; waits for it."""
+        """Tell if a cancelled `start` was committed, after all commits before this one."""
         if not await self._has_moved(call):
             self._running.pop(call.id, None)
             return False
         return True
 
     async def look_for_end(self, call: Call) -> Response | None:
-        """The response of a `finish` that was cancelled; None where it was not committed."""
+        """The response of a cancelled `finish`; None if it was not committed."""
         if not await self._has_moved(call):
             return None
         self._running.pop(call.id, None)
@@ -210,7 +227,7 @@ class Ledger:
         return await self.response(call, entry)
 
     async def _has_moved(self, call: Call) -> bool:
-        """Whether the next version of the call's row is there; commits are made in their order."""
+        """Tell if the next version of the call's row exists; the journal commits in order."""
         try:
             await self.journal.commit(Check(EXECUTIONS, call.id, call.version + 1))
         except Conflict:
@@ -222,12 +239,18 @@ class Ledger:
         call: Call,
         decision: Decision,
         *,
+        due: int,
         approval: Approval | None = None,
         operations: Sequence[Operation] = (),
     ) -> None:
-        """Allowed, and run by a device: what comes of it is for `conclude`."""
+        """Record that the call is allowed and that a device runs it; `close` ends it."""
         await self._commit(
-            self._entry(call, State.RELEASED, started=_started(call, decision, approval)),
+            self._entry(
+                call,
+                CallStatus.DISPATCHED,
+                due=due,
+                details=_details(call, decision, approval),
+            ),
             await self._decided_after(call, decision, approval),
             *operations,
         )
@@ -235,20 +258,20 @@ class Ledger:
     async def interrupted(
         self, call: Call, entry: Entry, *, may_run_again: bool
     ) -> Response | None:
-        """A call that was started and has no result: what is known of it is put on record."""
-        assert entry.started is not None
+        """Record a call that was started and has no result; None if it may be run again."""
+        assert entry.details is not None
         if may_run_again:
             await self.journal.commit(
-                self._entry(call, State.INTERRUPTED, started=entry.started),
+                self._entry(call, CallStatus.INTERRUPTED, details=entry.details),
                 await self._outcome(call, interrupted_output(), {}, kind="outcome"),
             )
             self._running.pop(call.id, None)
             return None
         return await self.finish(
             call,
-            entry.started.decision,
+            entry.details.decision,
             interrupted_output(),
-            approval=entry.started.approval,
+            approval=entry.details.approval,
             kind="outcome",
         )
 
@@ -262,26 +285,52 @@ class Ledger:
         kind: str = "result",
         also: Sequence[Operation] = (),
     ) -> Response:
-        """The tool has ended, and `output` holds no secret."""
+        """Record the redacted output of a tool that has ended."""
         response, ending = await self._ending(call, decision, output, approval, kind)
         await self.journal.commit(*ending, *also)
         self._running.pop(call.id, None)
         return response
 
-    async def conclude(self, request_id: str, output: ToolOutput) -> Sequence[Operation]:
-        """The end of a call that a device has run, or that a restart has interrupted for good.
-
-        Nothing where it is no such call, or has ended.
-        """
+    async def run_of(self, request_id: str) -> str:
+        """The run that a call belongs to; NotFound if there is no such call."""
         row = await self.journal.get(EXECUTIONS, request_id)
-        entry = decode_entry(row.value) if row is not None else None
-        if row is None or entry is None or entry.state not in OPEN_WITHOUT_CALLER:
+        run_id = "" if row is None else decode_entry(row.value).run_id
+        if not run_id:
+            raise NotFound("tool call", request_id)
+        return run_id
+
+    async def close(
+        self, request_id: str, output: ToolOutput, *, status: CallStatus | None = None
+    ) -> Sequence[Operation]:
+        """Operations that end a call which a device has run or which was interrupted.
+
+        Empty if it is not open. `status` is the final state, where the output does not say it.
+        """
+        call, details = await self._unheld(request_id)
+        if call is None or details is None or call.status is CallStatus.WAITING_APPROVAL:
             return ()
-        assert entry.started is not None
-        call = interrupted_call(request_id, entry, version=row.version)
-        decision, approval = entry.started.decision, entry.started.approval
-        _, ending = await self._ending(call, decision, output, approval, "result")
+        _, ending = await self._ending(
+            call, details.decision, output, details.approval, "result", status=status
+        )
         return ending
+
+    async def close_waiting(self, approval: Approval, *, reason: str) -> Sequence[Operation]:
+        """Operations that end a call which waits for this approval; empty if it does not wait."""
+        call, details = await self._unheld(approval.request_id)
+        if call is None or details is None or call.status is not CallStatus.WAITING_APPROVAL:
+            return ()
+        decision = unapproved(details.decision, approval)
+        if decision is None:  # approved, but no longer needed
+            decision = details.decision._replace(effect=Effect.DENY, reason=reason)
+        _, ending = await self._refusing(call, decision, approval)
+        return ending
+
+    async def _unheld(self, request_id: str) -> tuple[Call | None, Details | None]:
+        row = await self.journal.get(EXECUTIONS, request_id)
+        entry = None if row is None else decode_entry(row.value)
+        if row is None or entry is None or entry.state not in UNHELD or entry.details is None:
+            return None, None
+        return call_of(request_id, entry, version=row.version), entry.details
 
     async def _ending(
         self,
@@ -290,6 +339,8 @@ class Ledger:
         output: ToolOutput,
         approval: Approval | None,
         kind: str,
+        *,
+        status: CallStatus | None = None,
     ) -> tuple[Response, list[Operation]]:
         names = (*ON_ALLOW, *((Artifact.APPROVAL,) if approval else ()))
         response = response_of(call, decision, output, names)
@@ -299,15 +350,16 @@ class Ledger:
             Artifact.RESPONSE: canonical(response),
         }
         return response, [
-            self._entry(call, State.ENDED, isolation=output.isolation),
+            self._entry(call, status or _ended_as(output), isolation=output.isolation),
             await self._outcome(call, output, contents, kind=kind),
             *self._ended(call, response, names, approval),
         ]
 
     async def conflict(self, call: Call) -> Response:
-        """The id stands for another request: denied, and the first one's evidence is untouched.
+        """Record the denial of a request whose id another request has used.
 
-        The same wrong request again finds its own evidence there.
+        The evidence of the first request stays as it is. The same wrong request again gets the same
+        answer.
         """
         decision = Decision(
             Effect.DENY,
@@ -337,7 +389,7 @@ class Ledger:
         return response
 
     def _of_decision(self, call: Call, decision: Decision) -> dict[str, bytes]:
-        """The artifacts of a call that is decided for the first time."""
+        """The artifacts of a call's first decision."""
         return {
             Artifact.REQUEST: call.shown,
             Artifact.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner),
@@ -347,10 +399,10 @@ class Ledger:
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
     ) -> Operation:
-        """A call that has waited has its first artifacts; what is new is the approval."""
+        """The record of a decision; after an approval its only new artifact is the approval."""
         if approval is None:
             return await self._decided(call, decision, self._of_decision(call, decision))
-        word = {
+        answer = {
             "approval_id": approval.approval_id,
             "status": approval.status.value,
             "decided_by": approval.decided_by,
@@ -361,16 +413,16 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        content = self.evidence.canonical(word)
+        content = self.evidence.canonical(answer)
         return await self._decided(call, decision, {Artifact.APPROVAL: content})
 
     async def _commit(self, *operations: Operation) -> None:
-        """Commit what a decision comes to, and now and then how far all calls have ended."""
-        self._decisions += 1
-        if self._decisions % DECISIONS_PER_NOTE == 0:
-            operations = (*operations, self.note_finished(newest=self._newest))
+        """Commit a decision; after every DECISIONS_PER_NOTE store how far all calls have ended."""
         committed = await self.journal.commit(*operations)
         self._newest = max(self._newest, _number_in(committed))
+        self._decisions += 1
+        if self._decisions % DECISIONS_PER_NOTE == 0:
+            await self.note_finished(newest=self._newest)
 
     async def _decided(
         self, call: Call, decision: Decision, contents: Mapping[str, bytes]
@@ -408,9 +460,19 @@ class Ledger:
         )
         return await self.evidence.of_call(kind, fields, call_id=call.id, contents=contents)
 
-    def _entry(self, call: Call, state: State, **known: Any) -> Put:
-        entry = Entry(fingerprint=call.fingerprint, state=state, owner=self.owner, **known)
-        return Put(EXECUTIONS, call.id, encode(entry), expected=call.version)
+    def _entry(
+        self, call: Call, status: CallStatus, *, due: int | None = None, **members: Any
+    ) -> Put:
+        """The row of a call in its next state; Conflict if the table does not allow it."""
+        way(call.id, call.status, status)
+        entry = Entry(
+            fingerprint=call.fingerprint,
+            state=status,
+            owner=self.owner,
+            run_id=call.request.run_id,
+            **members,
+        )
+        return Put(EXECUTIONS, call.id, encode(entry), expected=call.version, due=due)
 
     def _ended(
         self,
@@ -419,7 +481,7 @@ class Ledger:
         artifacts: tuple[str, ...],
         approval: Approval | None,
     ) -> list[Operation]:
-        """The row of an ended call in the audit, in which a search finds it as well."""
+        """The audit row of an ended call; the search for episodes reads it."""
         check, request = response.policy_check, call.request
         denied = check.decision == DENY
         row = AuditEntry(
@@ -446,14 +508,14 @@ class Ledger:
 
 
 class _DecisionFields(msgspec.Struct):
-    """Of a `decision` record; here as in all that follow, the members are in the canonical order."""
+    """The fields of a `decision` record; here as below, the members are in the canonical order."""
 
     agent: str
     content: str  # the call's fingerprint
     decision: str
     device: str
     engine: str
-    level: str  # the tool's own: what a policy can ask, for a simulation
+    level: str  # the tool's own, for a simulation of a policy
     policy_version: str
     role: str
     rule_id: str
@@ -466,7 +528,7 @@ class _DecisionFields(msgspec.Struct):
 
 
 class _OutcomeFields(msgspec.Struct):
-    """Of a `result` or an `outcome` record."""
+    """The fields of a `result` or an `outcome` record."""
 
     engine: str
     exit_code: int
@@ -527,10 +589,9 @@ class _Result(msgspec.Struct):
         )
 
 
-def _started(call: Call, decision: Decision, approval: Approval | None) -> Started:
-    return Started(
+def _details(call: Call, decision: Decision, approval: Approval | None) -> Details:
+    return Details(
         tool=call.request.tool,
-        run_id=call.request.run_id,
         step_id=call.request.step_id,
         caller=call.request.caller,
         engine_ref=call.engine_ref,
@@ -538,6 +599,28 @@ def _started(call: Call, decision: Decision, approval: Approval | None) -> Start
         decision=decision,
         approval=approval,
     )
+
+
+def unapproved(decision: Decision, approval: Approval) -> Decision | None:
+    """The denial of a call that nobody has approved; None if its approval is open or approved."""
+    match approval.status:
+        case ApprovalStatus.EXPIRED:
+            rule_id, reason = APPROVAL_EXPIRED, "Nobody approved it in time"
+        case ApprovalStatus.REJECTED:
+            note = f": {approval.note}" if approval.note else ""
+            rule_id, reason = APPROVAL_REJECTED, f"Rejected by {approval.decided_by}{note}"
+        case _:
+            return None
+    return decision._replace(effect=Effect.DENY, rule_id=rule_id, reason=reason)
+
+
+def running(call: Call) -> Call:
+    """A call after the commit of its `start`."""
+    return call._replace(version=call.version + 1, status=CallStatus.RUNNING)
+
+
+def _ended_as(output: ToolOutput) -> CallStatus:
+    return CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED
 
 
 def _number_in(events: Iterable[Event]) -> int:
@@ -556,7 +639,7 @@ def actor_of(caller: Caller) -> str:
 
 
 def check_of(decision: Decision) -> StoredCheck:
-    """On the wire there is allow and deny: what was asked about and let through is allowed."""
+    """The decision as the response keeps it: a call that a person approved is allowed."""
     denied = decision.effect is Effect.DENY
     return StoredCheck(
         decision=DENY if denied else ALLOW,

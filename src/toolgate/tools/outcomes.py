@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from toolgate.access.ratelimit import Spent
+from toolgate.core.enums import CallStatus
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.journal.journal import Operation
 from toolgate.policy.model import Effect
@@ -25,6 +26,7 @@ from toolgate.policy.refusal_texts import (
     RATE_LIMITED,
     refusal_text,
 )
+from toolgate.tools.approvals import Approval
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.responses import Response
 
@@ -106,13 +108,13 @@ def nothing_also(_: Begun) -> Sequence[Operation]:
 
 class ToolGate(Protocol):
     async def begin(
-        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+        self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
     ) -> Begun:
         """Decide a call and record the decision; the same request again gives the same answer.
 
-        With `to_client` a device of the caller's session runs it: the call stays open until
-        `finish_call` or `abandon`. Raises Conflict where the caller's own operations conflict, Invalid
-        for a request that cannot be understood.
+        With `due` a device of the caller's session runs it: the call stays open until `finish_call`
+        or `abandon`, and its row is due at that time (Unix ms). Raises Conflict if the caller's own
+        operations conflict, Invalid for a request that cannot be read.
         """
         ...
 
@@ -125,9 +127,17 @@ class ToolGate(Protocol):
         ...
 
     async def finish_call(
-        self, call_id: str, output: ToolOutput, *, also: Sequence[Operation] = ()
+        self,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        status: CallStatus | None = None,
+        also: Sequence[Operation] = (),
     ) -> None:
-        """Finish a call that a device has run; of one that is not open, commit `also` alone."""
+        """Finish a call that a device has run; if it is not open, commit `also` alone.
+
+        `status` is the final state, where the output does not say it.
+        """
         ...
 
     async def abandon(
@@ -138,7 +148,15 @@ class ToolGate(Protocol):
         reason: str,
         also: Sequence[Operation],
     ) -> None:
-        """Close calls that nobody waits for any more, in one commit with the caller's operations."""
+        """Close calls whose caller has ended, in one commit with the caller's operations."""
+        ...
+
+    async def run_of(self, call_id: str) -> str:
+        """The id of the run that a call belongs to; NotFound if the gate has no such call."""
+        ...
+
+    async def approval(self, approval_id: str) -> Approval:
+        """An approval at this time; raises NotFound."""
         ...
 
     async def decide_approval(

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from toolgate.core.enums import CallStatus
 from toolgate.core.tools import Caller
 from toolgate.evidence.evidence import STREAM
 from toolgate.tools.calls import (
     EXECUTIONS,
     Entry,
-    State,
+    call_of,
     decode_entry,
-    interrupted_call,
 )
 from toolgate.tools.ledger import Ledger
 
@@ -41,7 +41,7 @@ async def recover(ledger: Ledger, *, is_repeatable: IsRepeatable) -> int:
     found = 0
     for request_id in decided:
         found += await _recover_one(ledger, request_id, is_repeatable)
-    await ledger.journal.commit(ledger.note_finished(newest=after))
+    await ledger.note_finished(newest=after)
     if found:
         log.warning("calls_interrupted count=%d", found)
     return found
@@ -52,9 +52,9 @@ async def _recover_one(ledger: Ledger, request_id: str, is_repeatable: IsRepeata
     entry = decode_entry(row.value) if row is not None else None
     if row is None or entry is None:
         return False
-    if entry.state is not State.STARTED or entry.owner != ledger.owner:
+    if entry.state is not CallStatus.RUNNING or entry.owner != ledger.owner:
         return False
-    call = interrupted_call(request_id, entry, version=row.version)
+    call = call_of(request_id, entry, version=row.version)
     again = may_run_again(entry, is_repeatable=is_repeatable)
     await ledger.interrupted(call, entry, may_run_again=again)
     return True
@@ -62,9 +62,9 @@ async def _recover_one(ledger: Ledger, request_id: str, is_repeatable: IsRepeata
 
 def may_run_again(entry: Entry, *, is_repeatable: IsRepeatable) -> bool:
     """An approval is for one run, so a call that needed one is never repeated."""
-    started = entry.started
+    details = entry.details
     return (
-        started is not None
-        and started.approval is None
-        and is_repeatable(started.tool, started.caller)
+        details is not None
+        and details.approval is None
+        and is_repeatable(details.tool, details.caller)
     )

@@ -78,14 +78,14 @@ async def told(journal: MemoryJournal, session_id: str = "s") -> list[str]:
 async def test_a_run_of_which_two_tell_at_once_ends_once_and_stays_ended(first: Delivery) -> None:
     orchestrator, journal = an_orchestrator()
     started = Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1", "session_id": "s"})
-    await orchestrator.hear("s", started)
+    await orchestrator.receive("s", started)
     journal.holds = True
-    late = asyncio.create_task(orchestrator.hear("s", first))
+    late = asyncio.create_task(orchestrator.receive("s", first))
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await orchestrator.hear("s", CANCELLED)
+    await orchestrator.receive("s", CANCELLED)
     journal.may.set()
     await asyncio.wait_for(late, 5)
-    await orchestrator.hear("s", CANCELLED)  # as its orchestrator tells too
+    await orchestrator.receive("s", CANCELLED)  # as its orchestrator tells too
     assert await told(journal) == ["run_started", "error"]
     assert (await orchestrator.runs.find("run_1")).ended
     assert await orchestrator.open_runs() == []
@@ -94,10 +94,10 @@ async def test_a_run_of_which_two_tell_at_once_ends_once_and_stays_ended(first: 
 async def test_two_first_events_of_a_run_are_both_told() -> None:
     orchestrator, journal = an_orchestrator()
     journal.holds = True
-    late = asyncio.create_task(orchestrator.hear("s", deliveries.delta("run_1", "b")))
+    late = asyncio.create_task(orchestrator.receive("s", deliveries.delta("run_1", "b")))
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await orchestrator.hear("s", deliveries.delta("run_1", "a"))
-    await orchestrator.hear("s", DONE)
+    await orchestrator.receive("s", deliveries.delta("run_1", "a"))
+    await orchestrator.receive("s", DONE)
     journal.may.set()
     await asyncio.wait_for(late, 5)
     assert await told(journal) == ["delta", "done"]
@@ -107,13 +107,13 @@ async def test_two_first_events_of_a_run_are_both_told() -> None:
 
 async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
     orchestrator, journal = an_orchestrator()
-    await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+    await orchestrator.receive("s", deliveries.delta("run_1", "a"))
     members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
     request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
     journal.holds = True
-    late = asyncio.create_task(orchestrator.hear("s", request))
+    late = asyncio.create_task(orchestrator.receive("s", request))
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await orchestrator.hear("s", request)
+    await orchestrator.receive("s", request)
     journal.may.set()
     await asyncio.wait_for(late, 5)
     assert await told(journal) == ["delta", "tool_request"]
@@ -175,7 +175,7 @@ async def test_a_result_that_was_not_handed_over_before_a_kill_may_be_given_agai
     async with answering(answer) as there, asyncio.timeout(10):
         before.url = there.url
         await before.start()
-        await before.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
+        await before.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
         given = asyncio.create_task(before.submit_result("tc_1", result="seen", **result))
         await heard.wait()
         given.cancel()  # as a kill would: nothing more is written
@@ -225,8 +225,8 @@ async def test_a_run_whose_stream_breaks_while_its_cancel_fails_still_has_an_end
 async def test_nobody_decides_for_a_run_that_has_ended() -> None:
     orchestrator, _ = an_orchestrator()
     members = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
-    await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", members))
-    await orchestrator.hear("s", CANCELLED)
+    await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", members))
+    await orchestrator.receive("s", CANCELLED)
     with pytest.raises(Conflict, match="ended"):
         await orchestrator.decide_approval(
             "ap_1", session_id="s", run_id="run_1", approve=True, reason="", decided_by="u"
@@ -271,14 +271,14 @@ async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
     orchestrator, journal = an_orchestrator()
     members: dict[str, Any] = {"code": "maintenance", "message": "back in an hour"}
     for session_id in ("s", "t", "s"):
-        await orchestrator.hear(session_id, Delivery(deliveries.ERROR, "", members))
+        await orchestrator.receive(session_id, Delivery(deliveries.ERROR, "", members))
     assert (await told(journal), await told(journal, "t")) == (["error"] * 2, ["error"])
 
 
 async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -> None:
     orchestrator, journal = an_orchestrator()
     members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 1}
-    await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
+    await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
     row, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert row.due == 1
     await orchestrator.runs.settle(row, waiting)  # a device was first, after the timer had looked
@@ -414,10 +414,10 @@ async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_
     orchestrator.runs.clock = clock
     for run_id in ("run_1", "run_2"):
         call = {"run_id": run_id, "tool_call_id": f"tc of {run_id}", "tool_name": "desk"}
-        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, run_id, call))
+        await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, run_id, call))
         approval = {"run_id": run_id, "approval_id": f"ap of {run_id}"}
-        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
-    await orchestrator.hear("s", DONE)
+        await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
+    await orchestrator.receive("s", DONE)
     ended_before_that_was_noted = rows.encode(rows.RunRow("s", ended=True))
     await journal.commit(Put(rows.RUNS, "run_0", ended_before_that_was_noted, expected=0))
 
@@ -445,8 +445,8 @@ async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
     async with answering(answer) as there, asyncio.timeout(10):
         orchestrator.url = there.url
         await orchestrator.start()
-        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, odd, call))
-        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, odd, approval))
+        await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, odd, call))
+        await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, odd, approval))
         of_run: dict[str, Any] = {"session_id": "s", "run_id": odd}
         await orchestrator.submit_result(odd, ok=True, result=1, error=None, **of_run)
         await orchestrator.decide_approval(odd, approve=True, reason="", decided_by="u", **of_run)
@@ -505,8 +505,8 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
     async with answering(answer) as there, asyncio.timeout(10):
         orchestrator.url = there.url
         await orchestrator.start()
-        await orchestrator.hear("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
-        await orchestrator.hear("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
+        await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
+        await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
         await orchestrator.submit_result("tc_1", ok=True, result=1, error=None, **of_run)
         decision: dict[str, Any] = {"reason": "", "decided_by": "u"}
         await orchestrator.decide_approval("ap_1", approve=True, **decision, **of_run)
@@ -545,10 +545,12 @@ async def test_a_device_has_its_time_though_the_orchestrators_clock_is_another(
         while "tool_request" not in await told(journal):
             await asyncio.sleep(0.001)
         pushed = {**asked, "tool_call_id": "tc_2", "run_id": "run_2"}
-        await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+        await orchestrator.receive("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
         for call_id, deadline in (("tc_3", 0), ("tc_4", MAX_INT)):
             pushed = {**pushed, "tool_call_id": call_id, "deadline_ts": deadline}
-            await orchestrator.hear("s", delivery_of(ingress_wire.decode_event(json.dumps(pushed))))
+            await orchestrator.receive(
+                "s", delivery_of(ingress_wire.decode_event(json.dumps(pushed)))
+            )
         over.set()
         await orchestrator.stop()
     for call_id in ("tc_1", "tc_2"):
@@ -593,7 +595,7 @@ async def test_a_run_that_ended_before_its_cancel_came_ends_as_it_did(
         if way == "push":
             while not orchestrator._cancelling:
                 await asyncio.sleep(0)
-            await orchestrator.hear("s", DONE)
+            await orchestrator.receive("s", DONE)
         await cancelling
         late.set()
         while await orchestrator.open_runs():
@@ -642,14 +644,14 @@ async def test_what_is_pushed_of_a_run_does_not_wait_for_the_next_ones_answer() 
     async with answering(handle) as there, asyncio.timeout(10):
         orchestrator.url = there.url
         await orchestrator.start()
-        await orchestrator.hear("s", deliveries.delta("run_1", "a"))
+        await orchestrator.receive("s", deliveries.delta("run_1", "a"))
         invoking = asyncio.create_task(
             orchestrator.invoke(Invocation("s", "u", "agent", "user", "hi"))
         )
         await asked.wait()
-        await asyncio.wait_for(orchestrator.hear("s", deliveries.delta("run_1", "b")), 5)
+        await asyncio.wait_for(orchestrator.receive("s", deliveries.delta("run_1", "b")), 5)
         assert await told(journal) == ["delta", "delta"]
-        early = asyncio.create_task(orchestrator.hear("s", deliveries.delta("run_2", "c")))
+        early = asyncio.create_task(orchestrator.receive("s", deliveries.delta("run_2", "c")))
         await asyncio.sleep(0)
         may.set()
         await asyncio.gather(invoking, early)
@@ -682,22 +684,22 @@ def pushed(number: int, text: str) -> Delivery:
 async def test_what_is_pushed_again_as_its_answer_was_lost_is_told_once() -> None:
     orchestrator, journal = an_orchestrator()
     journal.holds = True  # its first push takes longer than whoever pushes waits
-    slow = asyncio.create_task(orchestrator.hear("s", pushed(1, "a")))
+    slow = asyncio.create_task(orchestrator.receive("s", pushed(1, "a")))
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await orchestrator.hear("s", pushed(1, "a"))
+    await orchestrator.receive("s", pushed(1, "a"))
     journal.may.set()
     await asyncio.wait_for(slow, 5)
     journal.asked.clear()
     journal.may.clear()
     journal.holds = True
-    slow = asyncio.create_task(orchestrator.hear("s", pushed(2, "b")))
+    slow = asyncio.create_task(orchestrator.receive("s", pushed(2, "b")))
     await asyncio.wait_for(journal.asked.wait(), 5)
-    await orchestrator.hear("s", pushed(2, "b"))
+    await orchestrator.receive("s", pushed(2, "b"))
     journal.may.set()
     await asyncio.wait_for(slow, 5)
     for number, text in ((2, "b"), (3, "b"), (0, "c"), (0, "c")):
         event = pushed(number, text) if number else deliveries.delta("run_1", text)
-        await orchestrator.hear("s", event)
+        await orchestrator.receive("s", event)
     events = await journal.read("session/s")
     assert "".join(json.loads(event.data)["text"] for event in events) == "abbcc"
 

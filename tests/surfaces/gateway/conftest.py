@@ -49,6 +49,7 @@ from toolgate.surfaces.gateway.events import health_event
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.gate import FakeGate
 from toolgate.testing.journal import MemoryJournal
+from toolgate.tools.calls import EXECUTIONS
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.limits import CapabilityLimits
 
@@ -193,6 +194,7 @@ async def open_door(
         new_id=RandomIds(clock),
         agents=agents,
         session_tools=tools,
+        seal=seal,
     )
     audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
     gate.registry = Registry(journal, clock, operator_token=OPERATOR, gateway_token=gateway_token)
@@ -234,8 +236,8 @@ async def open_door(
     dispatcher.start(
         Advance(runs, tools, Conversations(journal)),
         {
-            records.OPEN_RUNS: runs.on_agent_deadline,
-            records.CALLS: runs.on_call_deadline,
+            records.AGENT_DEADLINES: runs.on_agent_deadline,
+            EXECUTIONS: runs.on_call_deadline,
             records.REQUESTS: runs.on_request_expired,
             **parts.on_due,
         },

@@ -526,10 +526,10 @@ class CountingGate(FakeGate):
         self.may_answer.set()
 
     async def begin(
-        self, request: ToolRequest, *, also: Also = nothing_also, to_client: bool = False
+        self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
     ) -> Begun:
         self.checks += 1
-        answer = await FakeGate.begin(self, request, also=also, to_client=to_client)
+        answer = await FakeGate.begin(self, request, also=also, due=due)
         self.answers.set()
         await self.may_answer.wait()
         return answer

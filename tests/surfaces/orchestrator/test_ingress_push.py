@@ -371,7 +371,7 @@ async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_a
 
     async def take(request: web.Request) -> web.StreamResponse:
         event = msgspec.convert((await request.json())["event"], wire.AnySessionEvent)
-        await ingress_side.hear("s", delivery_of(event))
+        await ingress_side.receive("s", delivery_of(event))
         return web.json_response({"ok": True})
 
     async def told() -> list[str]:

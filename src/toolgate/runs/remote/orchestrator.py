@@ -246,7 +246,7 @@ class HttpOrchestrator:
             raise Unavailable(f"the orchestrator answered {response.status}")
         return response, SseParser()
 
-    async def hear(self, session_id: str, delivery: Delivery) -> None:
+    async def receive(self, session_id: str, delivery: Delivery) -> None:
         """An event that the orchestrator pushed. It may come before its invoke was answered."""
         if not delivery.run_id:
             await self.runs.tell_session(session_id, delivery)

@@ -9,7 +9,6 @@ from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.runs import records
 from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
 from toolgate.tools import approval_records as kept
 from toolgate.tools.approvals import Approval
@@ -76,21 +75,9 @@ class ApprovalPages:
     async def decide(self, request: Request) -> Answer:
         word = await body_of(request, Word)
         approval = await self.parts.approvals.get(request.path_params["id"])
-        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
-        waits = await self.parts.journal.get(records.RUN_APPROVALS, approval.approval_id)
-        if waits is not None:  # a run: it is the orchestrator that lets the run go on
-            await self.parts.runs.decide_approval(
-                approval.approval_id,
-                session_id="",
-                run_id=approval.run_id,
-                approve=word.approve,
-                reason=word.reason,
-                decided_by=OPERATOR,
-            )
-        else:
-            await self.parts.gate.decide_approval(
-                approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
-            )
+        await self.parts.gate.decide_approval(
+            approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
+        )
         return shown_approval(await self.parts.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:

@@ -13,11 +13,18 @@ from toolgate.core.errors import Damaged, NotFound
 from toolgate.evidence import evidence
 from toolgate.journal.journal import Event
 from toolgate.runs import records
-from toolgate.runs.calls import CallState
 from toolgate.runs.conversations import retracted
 from toolgate.runs.deliveries import DELTA, STATE, read_update
 from toolgate.runs.records import RunLine
-from toolgate.runs.state import CallMoved, RunBegun, RunEnded, RunStarted, RunState, TurnEnded
+from toolgate.runs.state import (
+    CallMoved,
+    CallState,
+    RunBegun,
+    RunEnded,
+    RunStarted,
+    RunState,
+    TurnEnded,
+)
 from toolgate.surfaces.console.parts import (
     MAX_PAGE,
     TEXT_LIMIT,

@@ -15,8 +15,6 @@ from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus, Decision, Level
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
-from toolgate.runs import records
-from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.routes import (
     CURSOR,
     PAGE_LIMIT,
@@ -40,7 +38,6 @@ from toolgate.tools.outcomes import ToolGate
 class ApprovalRoutes:
     approvals: Approvals
     gate: ToolGate
-    runs: Runs
     journal: Journal
     clock: Clock
     level_of: LevelOf
@@ -134,22 +131,12 @@ class ApprovalRoutes:
         approval_id = check_id("approvalId", call.path["approvalId"])
         approval = await self.approvals.get(approval_id)
         self._check(call.caller, approval)
-        approve = wanted.decision is Decision.APPROVE
-        # Every call has a run, but of some it is only a name: of a schedule's, or an executor's.
-        if await self.journal.get(records.RUN_APPROVALS, approval_id) is not None:
-            # A run waits for it: it is the orchestrator that lets the run go on.
-            await self.runs.decide_approval(
-                approval_id,
-                session_id="",
-                run_id=approval.run_id,
-                approve=approve,
-                reason=wanted.reason,
-                decided_by=call.caller.name,
-            )
-        else:
-            await self.gate.decide_approval(
-                approval_id, approve=approve, decided_by=call.caller.name, reason=wanted.reason
-            )
+        await self.gate.decide_approval(
+            approval_id,
+            approve=wanted.decision is Decision.APPROVE,
+            decided_by=call.caller.name,
+            reason=wanted.reason,
+        )
         return Result(_approval(await self.approvals.get(approval_id)))
 
     def _check(self, identity: Identity, approval: Approval) -> None:

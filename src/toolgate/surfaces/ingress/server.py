@@ -223,7 +223,7 @@ class Ingress:
         """An orchestrator's event for a session; False where nobody is connected."""
         online = self.hub.is_online(session_id)
         if online or await self._ends_open_run(session_id, event):
-            await self.orchestrator.hear(session_id, delivery_of(event))
+            await self.orchestrator.receive(session_id, delivery_of(event))
         return online
 
     async def _ends_open_run(self, session_id: str, event: wire.AnySessionEvent) -> bool:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
 from toolgate.core.clock import Clock
-from toolgate.core.enums import ApprovalStatus, CallStatus, Decision, RunStatus
+from toolgate.core.enums import CallStatus, Decision, RunStatus
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -31,12 +31,12 @@ from toolgate.journal.bus import Bus
 from toolgate.journal.following import follow
 from toolgate.journal.journal import Event
 from toolgate.runs.agents.registry import External
-from toolgate.runs.calls import CallState
 from toolgate.runs.deliveries import ENDS
 from toolgate.runs.orchestrator import Invocation
-from toolgate.runs.records import ApprovalLine, session_stream
-from toolgate.runs.runs import PENDING, Runs
-from toolgate.runs.state import RunState
+from toolgate.runs.records import session_stream
+from toolgate.runs.runs import Runs
+from toolgate.runs.state import CallState, RunState
+from toolgate.tools.approvals import Approval
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +131,9 @@ class OrchestratorApi:
                     result=given(asked.result, None),
                     error=given(asked.error, None),
                 )
-            except Conflict:  # someone else was first: what is stored stands
+            except Conflict:  # another result was first and is the answer
                 call, run = await self.runs.find_call(call_id)
-                if not call.ended:  # a person is still asked whether it may run at all
+                if not call.ended:  # it waits for an approval
                     raise
         return asgi.Json(_call_view(call, run))
 
@@ -141,7 +141,6 @@ class OrchestratorApi:
         self._authorize(request)
         approval_id = request.path_params["approval_id"]
         asked: wire.ApprovalDecide = wire.decode_decide(await asgi.read_body(request))
-        line = await self.runs.find_approval(approval_id)
         try:
             await self.runs.decide_approval(
                 approval_id,
@@ -151,12 +150,9 @@ class OrchestratorApi:
                 reason=asked.reason,
                 decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
             )
-        except Conflict:  # someone else was first: what was decided stands, and all are told it
-            if await self.runs.verdict(approval_id) == PENDING:
-                raise
+        except Conflict:  # the earlier decision stands and is the answer
             log.info("decided_already approval_id=%s", approval_id)
-        verdict = ApprovalStatus(await self.runs.verdict(approval_id))
-        return asgi.Json(_approval_view(approval_id, line, verdict))
+        return asgi.Json(_approval_view(await self.runs.find_approval(approval_id)))
 
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
@@ -181,18 +177,20 @@ class OrchestratorApi:
         return self._event_stream(state.run_id, state.session_id, after=int(asked))
 
     def _event_stream(self, run_id: str, session_id: str, *, after: int) -> Response:
-        """A run that waits is gone on with by the next process, to which its readers come back."""
+        """A run's events; a stopping process ends the stream of a waiting run, and readers reconnect."""
         chunks = self._stream(run_id, session_id, after=after)
         return asgi.EventStream(chunks, self.streams, lambda: self.is_at_work(run_id))
 
     async def _stream(self, run_id: str, session_id: str, *, after: int) -> AsyncIterator[bytes]:
         """The events of one run, until its last."""
         journal, stream = self.runs.journal, session_stream(session_id)
-        if after > (await journal.head(stream)).last:  # it has read what a power cut took
+        if (
+            after > (await journal.head(stream)).last
+        ):  # a power cut has lost the events after its last number
             latest = await journal.read_back(stream, subject=run_id, limit=1)
             after = latest[0].seq - 1 if latest else 0
         first = await journal.read(stream, after=after, subject=run_id, limit=1)
-        if first:  # what the session was told before is not read at all
+        if first:  # skip the session's earlier events
             after = first[0].seq - 1
         elif (await self.runs.state(run_id)).ended:
             return
@@ -314,18 +312,16 @@ def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
     )
 
 
-def _approval_view(
-    approval_id: str, line: ApprovalLine, verdict: ApprovalStatus
-) -> wire.ApprovalView:
+def _approval_view(approval: Approval) -> wire.ApprovalView:
     return wire.ApprovalView(
-        approval_id=approval_id,
-        run_id=line.run_id,
-        tool_call_id=line.call_id,
-        status=verdict,
-        tool_name=str(line.told.get("tool_name", "")),
-        args_summary=str(line.told.get("args_summary", "")),
-        reason=str(line.told.get("reason", "")),
-        deadline_ts=int(line.told.get("deadline_ts", 0)),
+        approval_id=approval.approval_id,
+        run_id=approval.run_id,
+        tool_call_id=approval.request_id,
+        status=approval.status,
+        tool_name=approval.tool,
+        args_summary=approval.summary,
+        reason=approval.reason,
+        deadline_ts=approval.expires_at,
     )
 
 
