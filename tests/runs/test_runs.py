@@ -332,6 +332,167 @@ async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_ma
     assert (await house.runs.state(run_id)).calls[0].status is CallStatus.WAITING_APPROVAL
 
 
+@dataclass
+class Careless:
+    """Calls one tool with a secret in its arguments, and then says what it was given of them."""
+
+    tool: str
+    repeats_itself = True
+    remembers = False
+
+    async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+        if transcript.turns:
+            yield Say(str(transcript.turns[0].answers[0].args))
+        else:
+            yield EndTurn(calls=[Call(self.tool, {"key": "SECRET", "page": 1})])
+
+
+def careless(tool: str) -> House:
+    house = House(agents={"careless": Careless(tool)})
+    house.runs.redact = lambda text: text.replace("SECRET", "***")
+    house.runs.redact_fields = lambda given: {
+        name: value.replace("SECRET", "***") if isinstance(value, str) else value
+        for name, value in given.items()
+    }
+    return house
+
+
+async def in_the_journal(house: House, secret: bytes) -> list[str]:
+    """The collections and streams that hold it; the seal of these tests seals nothing."""
+    events = await house.journal.read_all()
+    found = {event.stream.partition("/")[0] for event in events if secret in event.data}
+    for collection in (records.CALL_ARGS, records.RUNS, EXECUTIONS):
+        rows = await house.journal.scan(collection)
+        found |= {row.collection for row in rows if secret in row.value}
+    return sorted(found)
+
+
+async def test_an_agents_arguments_are_stored_and_shown_without_secrets_and_run_as_they_are() -> (
+    None
+):
+    house = careless("pay")
+    run_id = await house.invoke("x", "careless")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    await house.at_rest()
+    call = (await house.runs.state(run_id)).calls[0]
+    assert (call.args, call.sealed) == ({"key": "***", "page": 1}, True)
+    assert await in_the_journal(house, b"SECRET") == [records.CALL_ARGS]
+    await house.gate.decide_approval(call.approval_id, approve=True, decided_by="p", reason="")
+    await house.until(run_id, RunStatus.DONE)
+    assert [request.args for request in house.gate.ran] == [{"key": "SECRET", "page": 1}]
+    assert (await house.runs.state(run_id)).turns[1].text == "{'key': '***', 'page': 1}"
+    assert await in_the_journal(house, b"SECRET") == []
+    await house.dispatcher.drain(seconds=0)
+
+
+@pytest.mark.parametrize("end", ["result", "deadline", "offline", "cancel"])
+async def test_the_sealed_arguments_of_a_devices_call_go_with_its_end(end: str) -> None:
+    house = careless("desk")
+    await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
+    run_id = await house.invoke("x", "careless")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_TOOL)
+    await house.at_rest()
+    call = (await house.runs.state(run_id)).calls[0]
+    requests = [m for kind, m in await house.told(run_id) if kind == deliveries.TOOL_REQUEST]
+    assert [request["args"] for request in requests] == [{"key": "***", "page": 1}]
+    assert await in_the_journal(house, b"SECRET") == [records.CALL_ARGS]
+    match end:
+        case "result":
+            await house.runs.end_call(run_id, call.call_id, ok=True, result="x", error=None)
+        case "deadline":
+            await house.later(60_001)
+        case "offline":
+            await house.runs.client_offline(run_id, call.call_id)
+        case _:
+            await house.runs.cancel(run_id, session_id="s", reason="enough")
+    await house.until(run_id, RunStatus.DONE, RunStatus.CANCELLED)
+    assert await in_the_journal(house, b"SECRET") == []
+    await house.dispatcher.drain(seconds=0)
+
+
+@pytest.mark.parametrize("end", ["reject", "expire", "cancel"])
+async def test_the_sealed_arguments_of_a_call_that_is_never_run_go_with_its_end(end: str) -> None:
+    house = careless("pay")
+    run_id = await house.invoke("x", "careless")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    match end:
+        case "reject":
+            await house.gate.decide_approval(approval_id, approve=False, decided_by="p", reason="")
+        case "expire":
+            await house.gate.expire(approval_id)
+        case _:
+            await house.runs.cancel(run_id, session_id="s", reason="enough")
+    await house.until(run_id, RunStatus.DONE, RunStatus.CANCELLED)
+    assert house.gate.ran == []
+    assert await in_the_journal(house, b"SECRET") == []
+    await house.dispatcher.drain(seconds=0)
+
+
+async def test_a_call_whose_sealed_arguments_are_lost_fails_and_its_approval_is_closed() -> None:
+    house = careless("pay")
+    run_id = await house.invoke("x", "careless")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    await house.at_rest()
+    call = (await house.runs.state(run_id)).calls[0]
+    await house.journal.commit(Delete(records.CALL_ARGS, call.call_id))
+    house.dispatcher.dispatch(run_id)  # as a restart with another key does
+    await house.until(run_id, RunStatus.DONE)
+    ended = (await house.runs.state(run_id)).turns[0].calls[0]
+    assert (ended.status, ended.error_code) == (CallStatus.FAILED, "tool_failed")
+    assert [call_id for call_id, _ in house.gate.abandoned] == [call.call_id]
+    assert house.gate.ran == []
+    await house.dispatcher.drain(seconds=0)
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_a_decision_wakes_its_run_once(house: House, *, at_work: bool) -> None:
+    begun: list[str] = []
+
+    class Counting(FakeGate):
+        async def begin(
+            self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
+        ) -> Begun:
+            begun.append(request.tool)
+            return await FakeGate.begin(self, request, also=also, due=due)
+
+    working, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work(request: ToolRequest) -> None:
+        if request.tool == "here":
+            working.set()
+            await may_end.wait()
+
+    class Both(Careless):
+        async def turn(self, transcript: Transcript) -> AsyncGenerator[Step, None]:
+            others = [Call("here", {})] if at_work else []
+            yield EndTurn(calls=[] if transcript.turns else [Call("pay", {}), *others])
+
+    house.tool = work
+    house.builtin["both"] = Both("pay")
+    house.runs.gate = house.gate = Counting(journal=house.journal, clock=house.clock)
+    for name, level in TOOLS.items():
+        house.gate.add(name, level, house._run_tool)
+    run_id = await house.invoke("x", "both")
+    await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
+    if at_work:
+        await asyncio.wait_for(working.wait(), 10)
+    else:
+        await house.at_rest()
+    approval_id = (await house.runs.state(run_id)).calls[0].approval_id
+    before = begun.count("pay")
+    await house.gate.decide_approval(approval_id, approve=True, decided_by="p", reason="")
+
+    async def it_ran() -> bool:
+        return "pay" in [request.tool for request in house.gate.ran]
+
+    await house.when(it_ran)
+    may_end.set()
+    await house.until(run_id, RunStatus.DONE)
+    await house.at_rest()
+    assert begun.count("pay") == before + 1
+
+
 class Unsure(FakeGate):
     """Cannot decide on what it is told not to, as a full disk makes it."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from toolgate.contracts.wire import to_iso_ms
-from toolgate.core.enums import CallStatus, RunStatus
+from toolgate.core.enums import CallStatus, Outcome, RunStatus
 from toolgate.core.errors import Conflict, Fenced, NotFound, ToolgateError
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.journal.journal import Append, Fence, Operation
@@ -22,6 +22,7 @@ from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
 from toolgate.runs.runs import FINAL_EPOCH, OUTPUT_LIMIT, Change, Runs
 from toolgate.runs.state import Begin, CallState, EndTurn, MoveCall, PastTurn, RunState
+from toolgate.tools.definitions import failed
 from toolgate.tools.outcomes import Allowed, Begun, Denied, Pending
 from toolgate.tools.updates import Piece, Updates
 
@@ -284,8 +285,8 @@ class Advance:
                 task.cancel()
             await asyncio.gather(*moving, waking, return_exceptions=True)
         failures = [task.exception() for task in ended]
-        for failed in filter(None, failures):
-            raise failed
+        for failure in filter(None, failures):
+            raise failure
         return any(task.result() for task in ended)
 
     async def _move(self, state: RunState, call: CallState) -> bool:
@@ -303,9 +304,9 @@ class Advance:
             outcome = await self._begin(state.run_id, request, is_client=is_client)
         except Conflict:
             raise
-        except ToolgateError as failed:  # nothing was decided, and nothing ran
-            log.warning("call_undecided call_id=%s error=%s", call.call_id, failed)
-            await self._undecided(state.run_id, call.call_id, str(failed), is_client=is_client)
+        except ToolgateError as error:  # nothing was decided, and nothing ran
+            log.warning("call_undecided call_id=%s error=%s", call.call_id, error)
+            await self._undecided(state.run_id, call.call_id, str(error), is_client=is_client)
             return True
         if isinstance(outcome, Pending):
             return not (outcome.known and call.status is CallStatus.WAITING_APPROVAL)
@@ -344,7 +345,17 @@ class Advance:
         """End a call that the gate could not decide on; the agent receives the reason."""
         to = CallStatus.BLOCKED if is_client else CallStatus.FAILED
         code = "blocked" if is_client else "tool_failed"
-        await self.runs.apply(run_id, MoveCall(call_id, to, output=reason, error_code=code))
+        move = MoveCall(call_id, to, output=reason, error_code=code)
+        output = failed(reason, outcome=Outcome.MAY_HAVE_EXECUTED)
+
+        async def commit(state: RunState) -> None:
+            change = self.runs.change(state, move)
+            await self.runs.gate.abandon(
+                [call_id], {call_id: output}, reason=reason, also=change.operations
+            )
+            self.runs.committed(change)
+
+        await self.runs.in_turn(run_id, commit)
 
     async def _begin(self, run_id: str, request: ToolRequest, *, is_client: bool) -> Begun:
         """Begin a call at the gate; the run's next state is in the same commit."""
