@@ -446,17 +446,16 @@ async def test_a_call_whose_sealed_arguments_are_lost_fails_and_its_approval_is_
 
 
 @pytest.mark.parametrize("at_work", [True, False])
-async def test_a_decision_wakes_its_run_once(house: House, *, at_work: bool) -> None:
-    begun: list[str] = []
-
-    class Counting(FakeGate):
-        async def begin(
-            self, request: ToolRequest, *, also: Also = nothing_also, due: int | None = None
-        ) -> Begun:
-            begun.append(request.tool)
-            return await FakeGate.begin(self, request, also=also, due=due)
-
+async def test_a_decision_wakes_its_run_once(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, at_work: bool
+) -> None:
     working, may_end = asyncio.Event(), asyncio.Event()
+    dispatched: list[str] = []
+    dispatch = Dispatcher.dispatch
+
+    def counting(dispatcher: Dispatcher, run_id: str) -> None:
+        dispatched.append(run_id)
+        dispatch(dispatcher, run_id)
 
     async def work(request: ToolRequest) -> None:
         if request.tool == "here":
@@ -468,11 +467,11 @@ async def test_a_decision_wakes_its_run_once(house: House, *, at_work: bool) -> 
             others = [Call("here", {})] if at_work else []
             yield EndTurn(calls=[] if transcript.turns else [Call("pay", {}), *others])
 
+    async def it_ran() -> bool:
+        return "pay" in [request.tool for request in house.gate.ran]
+
     house.tool = work
     house.builtin["both"] = Both("pay")
-    house.runs.gate = house.gate = Counting(journal=house.journal, clock=house.clock)
-    for name, level in TOOLS.items():
-        house.gate.add(name, level, house._run_tool)
     run_id = await house.invoke("x", "both")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     if at_work:
@@ -480,17 +479,15 @@ async def test_a_decision_wakes_its_run_once(house: House, *, at_work: bool) -> 
     else:
         await house.at_rest()
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
-    before = begun.count("pay")
-    await house.gate.decide_approval(approval_id, approve=True, decided_by="p", reason="")
-
-    async def it_ran() -> bool:
-        return "pay" in [request.tool for request in house.gate.ran]
-
+    monkeypatch.setattr(Dispatcher, "dispatch", counting)
+    await house.runs.decide_approval(
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+    )
     await house.when(it_ran)
     may_end.set()
     await house.until(run_id, RunStatus.DONE)
     await house.at_rest()
-    assert begun.count("pay") == before + 1
+    assert dispatched == ([] if at_work else [run_id])
 
 
 class Unsure(FakeGate):
