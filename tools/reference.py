@@ -26,10 +26,10 @@ from toolgate.contracts import (
 )
 from toolgate.contracts.wire import Code
 from toolgate.core.tools import Tool
-from toolgate.runs import calls as toolcalls
 from toolgate.runs import state as runs
 from toolgate.tasks import state as task_runs
 from toolgate.tools import approvals
+from toolgate.tools.calls import TRANSITIONS as CALL_TRANSITIONS
 from toolgate.tools.engines.builtin.registry import BUILT_IN
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
 
@@ -45,7 +45,7 @@ CONTRACTS: Sequence[types.ModuleType] = (
 )
 MACHINES: Mapping[str, Mapping[Any, Iterable[Any]]] = {
     "Run": runs.TRANSITIONS,
-    "Tool call": toolcalls.TRANSITIONS,
+    "Tool call": CALL_TRANSITIONS,
     "Approval": approvals.TRANSITIONS,
     "Browser task run": task_runs.TRANSITIONS,
 }

@@ -229,7 +229,7 @@ class Advance:
 
     async def _delivered(self, state: RunState) -> int:
         """The number of characters of this turn that were delivered before an interruption."""
-        total = await self.conversations.said(state.session_id, state.run_id)
+        total = await self.conversations.length_of(state.session_id, state.run_id)
         return max(0, total - sum(len(turn.text) for turn in state.turns))
 
     async def _transcript(self, state: RunState, *, remembers: bool) -> Transcript:

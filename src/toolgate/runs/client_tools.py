@@ -1,4 +1,4 @@
-"""The tools that a session's own devices can run, as they said when they connected."""
+"""The tools that a session's devices registered when they connected."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class SessionTools:
         ]
 
     async def forget(self, before: int, *, now: int, is_online: Callable[[str], bool]) -> int:
-        """The tools of sessions that were not in use since then; of how many sessions."""
+        """Delete the tools of sessions that were not in use since `before`; the number of sessions."""
         forgotten = 0
         for row in await self._sweep.page():
             lines = _decode(row.value)

@@ -1,4 +1,4 @@
-"""What was said in a session, for the agent whose turn it is."""
+"""The earlier text of a session, for the agent's next turn."""
 
 import asyncio
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ _decode_text: Final = msgspec.json.Decoder(_Text).decode
 class Conversations:
     journal: Journal
 
-    async def said(self, session_id: str, run_id: str) -> int:
-        """How many characters of a run's text its session has been given, and still holds."""
+    async def length_of(self, session_id: str, run_id: str) -> int:
+        """The number of characters of a run's text in its session's stream, without retracted ones."""
         stream = records.session_stream(session_id)
         total = after = 0
         while events := await self.journal.read(stream, after=after, subject=run_id):
@@ -46,7 +46,7 @@ class Conversations:
             if state is None or not state.ended:
                 continue
             asked, answer = state.content, "".join(turn.text for turn in state.turns)
-            if not turns:  # what was just said is never forgotten, however long it was
+            if not turns:  # the latest run is always included, cut to the budget
                 asked = asked[-(HISTORY_CHARACTERS // 2) :]
                 answer = answer[-(HISTORY_CHARACTERS - len(asked)) :]
             room -= len(asked) + len(answer)
@@ -68,7 +68,7 @@ class Conversations:
 
 
 def retracted(state: bytes) -> int:
-    """How many of the characters that were said last a state takes back."""
+    """The number of characters that a state retracts."""
     match records.decode_members(state):
         case {"detail": dict(detail)} if isinstance(detail.get(RETRACTED), int):
             return int(detail[RETRACTED])

@@ -1,4 +1,4 @@
-"""The orchestrator, as the ingress sees it: in this process or behind HTTP."""
+"""The orchestrator's interface for the ingress: in this process or over HTTP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ class Invocation:
 
 
 class Orchestrator(Protocol):
-    """What follows from these calls reaches the session's stream in the journal.
+    """Commands of the ingress; the resulting events go into the session's stream in the journal.
 
-    All raise NotFound, Conflict, Refused or Unavailable as the case may be; `session_id` is the
-    session that asks, and what is not that session's own is NotFound to it.
+    Each may raise NotFound, Conflict, Refused or Unavailable. `session_id` is the session that asks;
+    runs, calls and approvals of other sessions are NotFound.
     """
 
     async def invoke(self, invocation: Invocation) -> str:
@@ -35,7 +35,7 @@ class Orchestrator(Protocol):
     ) -> None: ...
 
     async def client_offline(self, run_id: str, call_id: str) -> None:
-        """Nobody was there to take a tool request."""
+        """Fail a call that no device has received."""
         ...
 
     async def decide_approval(
@@ -50,15 +50,15 @@ class Orchestrator(Protocol):
     ) -> None: ...
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
-        """Stop a run; a run that has ended already stays as it is."""
+        """Stop a run; an ended run stays as it is."""
         ...
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
-        """What the session's devices can run, in place of what they could before."""
+        """Replace the tools that the session's devices can run."""
         ...
 
     async def receive(self, session_id: str, delivery: Delivery) -> None:
-        """Take an event that was pushed for a session, into the session's stream."""
+        """Store a pushed event in the session's stream."""
         ...
 
     async def session_of(self, run_id: str) -> str:
@@ -70,5 +70,5 @@ class Orchestrator(Protocol):
         ...
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
-        """Where the session stands: its open runs, and what they wait for."""
+        """The session's open runs, and the calls and approvals that they wait for."""
         ...

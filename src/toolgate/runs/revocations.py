@@ -1,8 +1,7 @@
-"""What ends with somebody's right: the runs that their agent commands have started.
+"""Ends the runs that a revoked device's or service's agent commands have started.
 
-That they are to end is a row in the commit that takes the right away. It is acted on at once; what
-a kill or a refusing disk leaves of it is done at the next start, or when the row's time comes again.
-Which runs those are is settled before the right can be given back.
+The commit that revokes the right writes a row. The row is handled at once; after a kill or a full disk, at
+the next start or when it is due again. The list of runs is fixed before the right can be given back.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ class Revocations:
     _ending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        """What the last process did not come to; before any run is taken up again."""
+        """Handle the rows that the last process left, before any run goes on."""
         after = ""
         while rows := await self.journal.scan(REVOCATIONS, after=after):
             for row in rows:
@@ -45,22 +44,22 @@ class Revocations:
             after = rows[-1].key
 
     async def end_runs(self, name: str) -> None:
-        """The right is gone, whatever becomes of this: what fails is tried again."""
+        """End the runs of a revoked name; an error is logged and tried again."""
         try:
             row = await self.journal.get(REVOCATIONS, name)
             if row is not None:
                 await self.on_due(row)
         except Exception:
             log.exception("runs_not_cancelled name=%s", name)
-        finally:  # also where whoever revoked it has not waited
+        finally:  # also if the caller was cancelled
             self.wake_at(self.clock.now_ms())
 
     async def on_due(self, row: Row) -> None:
         async with self._ending:
             now = await self.journal.get(REVOCATIONS, row.key)
             if now is None:
-                return  # it was done meanwhile
-            with contextlib.suppress(Conflict):  # let in and revoked once more since it was read
+                return  # done meanwhile
+            with contextlib.suppress(Conflict):  # revoked again meanwhile
                 await self._carry_out(now)
 
     async def _carry_out(self, row: Row) -> None:
@@ -68,7 +67,7 @@ class Revocations:
         if runs is None:
             found = await self.orchestrator.open_runs()
             runs = [(run, session) for run, session in found if named_session(row.key, session)]
-            if runs:  # those, should it take another try: others may begin before that
+            if runs:  # keep the list for another try: new runs may begin before it
                 put = Put(REVOCATIONS, row.key, _encode(runs), due=row.due, expected=version)
                 await self.journal.commit(put)
                 version += 1

@@ -191,7 +191,7 @@ class ReleasedCall:
 
 
 class _Decided(NamedTuple):
-    """What the policy and, where asked, a person make of a call."""
+    """The decision of the policy and, if asked, of a person."""
 
     decision: Decision
     approval: Approval | None = None
@@ -614,8 +614,8 @@ class Gate:
                 return _refused(decision, refusal.rule_id, refusal.reason)
         if self._unanswered and decision.effect is Effect.ASK:
             decision = _not_asked(decision, self._unanswered)
-        said = f"{decision.reason}\0{decision.detail}"
-        if len(decision.detail) <= MAX_DETAIL and self._redactor.text(said) == said:
+        text = f"{decision.reason}\0{decision.detail}"
+        if len(decision.detail) <= MAX_DETAIL and self._redactor.text(text) == text:
             return decision
         return decision._replace(
             reason=self._redactor.text(decision.reason),
@@ -670,7 +670,7 @@ class Gate:
             return denied, ()
 
     async def _execute(self, shared: _Open, update: Update) -> ToolOutput:
-        """Run the tool; whatever becomes of it is an output, without a secret in it."""
+        """Run the tool; every end, also a failure, is a redacted output."""
         call, engine = shared.call, shared.engine
         task = asyncio.current_task()
         assert task is not None

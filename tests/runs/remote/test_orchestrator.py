@@ -281,7 +281,7 @@ async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -
     await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
     row, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert row.due == 1
-    await orchestrator.runs.settle(row, waiting)  # a device was first, after the timer had looked
+    await orchestrator.runs.close(row, waiting)  # a device was first, after the timer had looked
     await orchestrator.on_call_deadline(row)
     _, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert waiting.settled

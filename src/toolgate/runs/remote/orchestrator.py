@@ -298,7 +298,7 @@ class HttpOrchestrator:
             if (await self.runs.find(found.run_id)).ended:
                 raise Conflict(f"run {found.run_id} has ended")
             if found.settled:
-                raise Conflict(f"tool call {call_id} has been settled already")
+                raise Conflict(f"tool call {call_id} has ended already")
             stands = await self._submit(row, found, body)
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
@@ -313,13 +313,13 @@ class HttpOrchestrator:
         )
 
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
-        """Hand a result over; the status that stands. Settled only then: a kill must not lose it."""
+        """Send a result and return the final status; the row is closed only after the answer."""
         try:
             answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=_quoted(row.key)), body)
         except (NotFound, Conflict, Invalid):
-            await self.runs.settle(row, found)
+            await self.runs.close(row, found)
             raise
-        await self.runs.settle(row, found)
+        await self.runs.close(row, found)
         return _stands(answer, CALL_ENDS, body["status"])
 
     async def decide_approval(
@@ -356,7 +356,7 @@ class HttpOrchestrator:
         """Hand a decision over; the verdict that stands."""
         answer = await self._ask(wire.DECIDE_PATH.format(approval_id=_quoted(row.key)), body)
         stands = _stands(answer, APPROVAL_ENDS, VERDICTS[body.decision])
-        await self.runs.settle(row, found, verdict=stands)
+        await self.runs.close(row, found, verdict=stands)
         return stands
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:

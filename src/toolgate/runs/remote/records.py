@@ -216,15 +216,15 @@ class RemoteRuns:
             raise NotFound(kind, key)
         return row, found
 
-    async def settle(self, row: Row, found: WaitingRow, *, verdict: str = "") -> None:
-        """First writer wins; Conflict for the rest."""
+    async def close(self, row: Row, found: WaitingRow, *, verdict: str = "") -> None:
+        """Mark a waiting call or approval as answered; Conflict if it was before."""
         if found.settled:
-            raise Conflict(f"{row.key} has been settled already")
+            raise Conflict(f"{row.key} has ended already")
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
         await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
 
     async def postpone(self, row: Row, *, due: int | None) -> None:
-        """Its deadline is another, or none; what was settled meanwhile stays so."""
+        """Change the deadline of a row that is still open."""
         now = await self.journal.get(row.collection, row.key)
         if now is None or now.due is None:
             return

@@ -282,20 +282,18 @@ class Connection(WSListener):
             case Forward(message):
                 if self._transport is not None:
                     self._parts.hub.touch(self._conversation.session_id)
-                invoked: list[str] = []
-                refusal = await dispatch(
+                answer = await dispatch(
                     message,
                     self._parts.orchestrator,
                     session_id=self._conversation.session_id,
                     user_id=self._conversation.user_id,
                     clock=self._parts.clock,
-                    invoked=invoked.append,
                 )
-                if refusal is not None:
+                if isinstance(answer, wire.Error):
                     await self._writable.wait()
-                    self._write(wire.encode(refusal))
-                elif isinstance(message, wire.AgentInvoke) and invoked and self._began:
-                    await self._tell_again(invoked[0], message)
+                    self._write(wire.encode(answer))
+                elif isinstance(message, wire.AgentInvoke) and self._began:
+                    await self._tell_again(answer, message)
             case _:
                 assert_never(effect)
 

@@ -1,7 +1,7 @@
-"""A client's command becomes a call of the orchestrator; what goes wrong becomes an `error`."""
+"""Translates a client's command into a call of the orchestrator, and an error into an `error` message."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -44,15 +44,14 @@ async def dispatch(
     session_id: str,
     user_id: str,
     clock: Clock,
-    invoked: Callable[[str], object] = str,
-) -> wire.Error | None:
-    """Do what the client asks; the error to answer, where there is one.
+) -> wire.Error | str:
+    """Carry out a client's command; the error for the client, or the id of an invoked run, new or known.
 
-    `invoked` is told the run that an invoke is answered with, be it a new one or an earlier one.
+    Empty for other commands.
     """
     try:
-        await _call(message, orchestrator, session_id=session_id, user_id=user_id, invoked=invoked)
-    except Exception as failed:  # whatever it is, who waits for an answer must know it by its ids
+        return await _call(message, orchestrator, session_id=session_id, user_id=user_id)
+    except Exception as failed:  # every error is answered with the ids of its command
         codes = (CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
         code = next(codes, ErrorCode.INTERNAL_ERROR)
         hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
@@ -65,7 +64,6 @@ async def dispatch(
             request_id=message.request_id,
             run_id="" if isinstance(message, wire.AgentInvoke) else message.run_id,
         )
-    return None
 
 
 async def _call(
@@ -74,11 +72,10 @@ async def _call(
     *,
     session_id: str,
     user_id: str,
-    invoked: Callable[[str], object],
-) -> None:
+) -> str:
     match message:
         case wire.AgentInvoke():
-            run_id = await orchestrator.invoke(
+            return await orchestrator.invoke(
                 Invocation(
                     session_id=session_id,
                     user_id=user_id,
@@ -88,7 +85,6 @@ async def _call(
                     request_id=message.request_id,
                 )
             )
-            invoked(run_id)
         case wire.ToolResult():
             await orchestrator.submit_result(
                 message.tool_call_id,
@@ -113,10 +109,11 @@ async def _call(
             )
         case _:
             assert_never(message)
+    return ""
 
 
 def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:
-    """The tools that a device says it can run; None where it says nothing of tools."""
+    """The tools in a device's hello; None if it has no member for tools."""
     meta = hello.client_meta
     if not isinstance(meta, wire.ClientMeta) or isinstance(meta.tools, msgspec.UnsetType):
         return None
