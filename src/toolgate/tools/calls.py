@@ -44,13 +44,22 @@ TERMINAL: Final = frozenset(status for status, after in TRANSITIONS.items() if n
 _PASSED: Final = ((), (C.POLICY_CHECKED,), (C.DISPATCHED,), (C.POLICY_CHECKED, C.DISPATCHED))
 
 
-def way(call_id: str, before: CallStatus, after: CallStatus) -> tuple[CallStatus, ...]:
-    """The states through which a call gets to `after`, which is the last; Conflict if it cannot."""
+def _way(before: CallStatus, after: CallStatus) -> tuple[CallStatus, ...]:
     for passed in _PASSED:
         path = (before, *passed, after)
         if all(to in TRANSITIONS[status] for status, to in pairwise(path)):
             return path[1:]
-    raise Conflict(f"tool call {call_id} is {before}, it cannot become {after}")
+    return ()
+
+
+_WAYS: Final = {(before, after): _way(before, after) for before in C for after in C}
+
+
+def way(call_id: str, before: CallStatus, after: CallStatus) -> tuple[CallStatus, ...]:
+    """The states through which a call gets to `after`, which is the last; Conflict if it cannot."""
+    if not (found := _WAYS[before, after]):
+        raise Conflict(f"tool call {call_id} is {before}, it cannot become {after}")
+    return found
 
 
 class Details(msgspec.Struct, frozen=True):
