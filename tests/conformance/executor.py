@@ -191,6 +191,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`GET /health` of an executor answers.",
     ),
     Requirement(
+        id="003/http/waiting",
+        source="spec executor.md, A call that waits for a person",
+        behaviour="A call that waits is answered 403 with rule_id `approval_required` and `approval_id`; after the decision the same request has the result.",
+    ),
+    Requirement(
         id="003/http/chained",
         source="spec executor.md, HTTP form",
         behaviour="One installation runs tools through another by this contract.",
@@ -204,11 +209,13 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/ids/derived-run-id",
         source="spec executor.md, Missing run_id",
         behaviour="A missing run_id is `run_<request_id>`.",
+        superseded_by="003/response/ids-only-where-given",
     ),
     Requirement(
         id="003/ids/derived-step-id",
         source="spec executor.md, Missing run_id",
         behaviour="A missing step_id is `step_<request_id>`.",
+        superseded_by="003/response/ids-only-where-given",
     ),
     Requirement(
         id="003/ids/no-clock",
@@ -326,6 +333,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`args` is required and is an object.",
     ),
     Requirement(
+        id="003/request/ctx-null",
+        source="spec executor.md, run_id, step_id come back",
+        behaviour="A `ctx` of null is no ctx.",
+    ),
+    Requirement(
         id="003/request/ctx-optional",
         source="seed 003, Input",
         behaviour="`ctx` and each of its members may be left out.",
@@ -414,6 +426,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="003/response/echo-step-id",
         source="seed 003, Output",
         behaviour="`step_id` comes back exactly as it was given.",
+    ),
+    Requirement(
+        id="003/response/ids-only-where-given",
+        source="spec executor.md, run_id, step_id come back",
+        behaviour="`run_id` and `step_id` are in the answer only where the request gave them.",
     ),
     Requirement(
         id="003/response/deny-example",

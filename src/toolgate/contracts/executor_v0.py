@@ -115,7 +115,7 @@ class RunToolRequest(Wire):
     request_id: RequestId
     tool_id: Id
     args: dict[str, Json]
-    ctx: Ctx | UnsetType = UNSET
+    ctx: Ctx | None | UnsetType = UNSET
 
 
 class ToolResult(Wire):
@@ -135,7 +135,11 @@ class PolicyCheck(Wire):
 
 
 class RunToolResponse(Wire):
-    """`outcome` is ours, where the call failed. A deny has no `tool_result`, and no `ok`."""
+    """The answer to a call; a denied call has no `tool_result`.
+
+    `outcome` (of a call that failed), `message` (of one that was not run: the reason, the rule and
+    what would change it) and `approval_id` (of one that waits for a person) are ours.
+    """
 
     ok: bool
     policy_check: PolicyCheck
@@ -146,6 +150,8 @@ class RunToolResponse(Wire):
     run_id: str | UnsetType = UNSET
     step_id: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    approval_id: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.policy_check.decision is Decision.DENY:

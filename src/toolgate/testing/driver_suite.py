@@ -96,9 +96,15 @@ class DriverSuite:
         assert response.policy_check.rule_id == wire.RuleId.POLICY_NOT_FOUND
         assert bench.runs("count") == 0
 
-    async def test_ids_are_derived_where_they_are_missing(self, bench: Bench) -> None:
-        response = await bench.executor.run_tool(request("r1", "echo", {"text": ""}))
-        assert (response.run_id, response.step_id) == ("run_r1", "step_r1")
+    @pytest.mark.parametrize("ctx", [UNSET, None, wire.Ctx()])
+    async def test_ids_that_were_not_given_are_in_the_evidence_and_not_in_the_answer(
+        self, bench: Bench, ctx: wire.Ctx | None | UnsetType
+    ) -> None:
+        asked = msgspec.structs.replace(request("r1", "echo", {"text": ""}), ctx=ctx)
+        response = await bench.executor.run_tool(asked)
+        assert (response.run_id, response.step_id) == (UNSET, UNSET)
+        kept = msgspec.json.decode(await bench.executor.artifact("requests/r1/request.json"))
+        assert (kept["ctx"]["run_id"], kept["ctx"]["step_id"]) == ("run_r1", "step_r1")
 
     async def test_ids_come_back_exactly_where_they_were_given(self, bench: Bench) -> None:
         ctx = wire.Ctx(run_id="run_001", step_id="Step é 1")

@@ -201,7 +201,7 @@ class FakeGate:
         if asked.verdict:
             return REFUSALS.get(asked.verdict) or FakeCall(self, request)
         summary = f"run {request.tool}"
-        return Pending(approval_id, summary, REASON, asked.due, "asks", known=known)
+        return Pending(approval_id, summary, REASON, asked.due, "asks", known, tool=request.tool)
 
     async def execute(self, request: ToolRequest, update: Update = no_update) -> ToolOutput:
         self.ran.append(request)

@@ -759,6 +759,7 @@ def _pending(call: Call, approval: Approval, *, known: bool) -> Pending:
         approval.rule_id,
         known,
         response,
+        call.request.tool,
     )
 
 

@@ -67,6 +67,18 @@ class Pending(NamedTuple):
     rule_id: str = ""
     known: bool = False
     response: Response | None = None
+    tool: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason, the rule, and where the approval is decided: the same at every surface."""
+        return refusal_text(
+            tool=self.tool,
+            rule_id=self.rule_id,
+            reason=self.reason,
+            effect=Effect.ASK,
+            approval_id=self.approval_id,
+        )
 
 
 class Allowed(Protocol):

@@ -95,6 +95,39 @@ async def test_a_denied_call_is_403_with_the_full_response(door: Door) -> None:
     assert msgspec.convert(body, wire.RunToolResponse).evidence_refs
 
 
+@pytest.mark.requirement("003/http/waiting")
+async def test_a_call_that_waits_names_its_approval_and_has_its_result_after_the_decision(
+    door: Door,
+) -> None:
+    status, body = await door.ask("POST", wire.RUN_PATH, run(tool="ask.once"))
+    assert (status, body["policy_check"]["rule_id"]) == (403, "approval_required")
+    assert body["approval_id"] in body["message"]
+    assert await door.ask("POST", wire.RUN_PATH, run(tool="ask.once")) == (status, body)
+    await door.rig.gate.decide_approval(
+        body["approval_id"], approve=True, decided_by="u", reason=""
+    )
+    status, body = await door.ask("POST", wire.RUN_PATH, run(tool="ask.once"))
+    assert (status, body["ok"]) == (200, True)
+    assert body.keys().isdisjoint({"approval_id", "message"})
+
+
+@pytest.mark.requirement("003/response/ids-only-where-given")
+@pytest.mark.parametrize("ctx", [{}, {"run_id": "R"}, {"step_id": "S"}])
+@pytest.mark.parametrize("tool", ["count", "denied", "ask.once"])
+async def test_an_answer_has_exactly_the_ids_that_were_given(
+    door: Door, tool: str, ctx: dict[str, str]
+) -> None:
+    _, body = await door.ask("POST", wire.RUN_PATH, run(tool=tool, ctx=ctx))
+    assert {name: body[name] for name in ("run_id", "step_id") if name in body} == ctx
+
+
+@pytest.mark.requirement("003/request/ctx-null")
+async def test_a_ctx_of_null_is_no_ctx(door: Door) -> None:
+    status, body = await door.ask("POST", wire.RUN_PATH, run(ctx=None))
+    assert (status, body) == await door.ask("POST", wire.RUN_PATH, run())
+    assert status == 200
+
+
 def events_of(stream: str) -> list[tuple[str, Any]]:
     """The events of a whole stream, each with its data."""
     found = []

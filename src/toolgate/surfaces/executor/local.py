@@ -1,4 +1,4 @@
-"""This installation as an executor: the contract's requests, for one caller, to the gate."""
+"""The executor contract on this installation: its requests, for one caller, go to the gate."""
 
 import re
 from collections.abc import Sequence
@@ -41,13 +41,18 @@ class LocalExecutor:
     async def run_tool(
         self, request: wire.RunToolRequest, *, update: Update = no_update
     ) -> wire.RunToolResponse:
-        """A call that waits for a person is denied until they have decided."""
+        """Run a tool; the same request again gives the result once a person has decided."""
+        ctx = given(request.ctx, None) or _NO_CTX
         match await self.gate.begin(_tool_request(request, self.caller)):
-            case Denied(response=response) | Pending(response=response):
-                return _to_wire(response)
+            case Denied() as denied:
+                return _to_wire(denied.response, ctx, message=denied.text)
+            case Pending() as pending:
+                return _to_wire(
+                    pending.response, ctx, message=pending.text, approval_id=pending.approval_id
+                )
             case allowed:
                 await allowed.finish(await allowed.run(update))
-                return _to_wire(allowed.response)
+                return _to_wire(allowed.response, ctx)
 
     async def artifact(self, ref: str) -> bytes:
         if (
@@ -85,7 +90,14 @@ class LocalExecutor:
         )
 
 
-def _to_wire(response: Response | None) -> wire.RunToolResponse:
+def _to_wire(
+    response: Response | None,
+    ctx: wire.Ctx,
+    *,
+    message: str | UnsetType = UNSET,
+    approval_id: str | UnsetType = UNSET,
+) -> wire.RunToolResponse:
+    """The gate's response as the contract has it, with the ids that the request gave."""
     assert response is not None
     check, result = response.policy_check, response.tool_result
     return wire.RunToolResponse(
@@ -98,19 +110,21 @@ def _to_wire(response: Response | None) -> wire.RunToolResponse:
         else wire.ToolResult(
             result.exit_code, result.stdout, result.stderr, result.data, result.truncated
         ),
-        run_id=response.run_id,
-        step_id=response.step_id,
+        run_id=ctx.run_id,
+        step_id=ctx.step_id,
         outcome=response.outcome,
+        message=message,
+        approval_id=approval_id,
     )
 
 
 def _tool_request(given_request: wire.RunToolRequest, caller: Caller) -> ToolRequest:
-    """Checked again, because Python lets anyone build a model from anything."""
+    """Check the request again, because Python lets anyone build a model from anything."""
     try:
         request = msgspec.convert(msgspec.to_builtins(given_request), wire.RunToolRequest)
     except (msgspec.ValidationError, TypeError, RecursionError) as wrong:
         raise Invalid(str(wrong), field="request") from wrong
-    ctx = given(request.ctx, _NO_CTX)
+    ctx = given(request.ctx, None) or _NO_CTX
     args = request.args
     if request.tool_id == FILE_READ and not args.get("artifact"):
         args = {"max_bytes": wire.DEFAULT_READ_BYTES, **args}  # said by this contract alone

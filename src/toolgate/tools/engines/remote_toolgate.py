@@ -193,8 +193,8 @@ class RemoteEngine:
         )
         result = given(response.tool_result, None)
         if result is None:
-            check = response.policy_check
-            return failed(f"Denied by {response.engine_ref}: {check.reason}")
+            text = given(response.message, response.policy_check.reason)
+            return failed(f"Denied by {response.engine_ref}: {text}")
         return ToolOutput(
             exit_code=result.exit_code,
             stdout=result.stdout,
