@@ -118,7 +118,7 @@ def explain_ls(good: str, *more: str) -> Result:
 def test_explain_says_what_is_decided_and_why(good: str) -> None:
     result = explain_ls(good, "--as", "role=dev")
     assert result.exit_code == 0
-    assert "allow by reading: It only reads" in result.stdout
+    assert "allow It only reads [rule reading]" in result.stdout
     denied = answered(explain_ls(good, "--json"))
     assert (denied["effect"], denied["rule_id"]) == ("deny", "default_deny")
     assert denied["rules"] == [

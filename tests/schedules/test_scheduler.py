@@ -10,13 +10,15 @@ from toolgate.core.errors import Invalid, Unavailable
 from toolgate.journal.journal import Append, Event, NewEvent, Operation
 from toolgate.journal.local_bus import LocalBus
 from toolgate.schedules import scheduler as scheduler_module
-from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Entry, Scheduler, Waits
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal
 
 
-def tell(kind: str, name: str, *, status: str, duration_ms: int | None) -> Operation:
-    return Append("told", [NewEvent(f"{kind} {name} {status}", b"{}")])
+def tell(
+    kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
+) -> Operation:
+    return Append("told", [NewEvent(f"{kind} {name} {status}", text.encode())])
 
 
 class Times:
@@ -29,13 +31,13 @@ class Times:
         self.fails = False
         self.crashes = False
 
-    async def job(self, job_id: str) -> bool:
+    async def job(self, job_id: str, *, waits: Waits) -> str:
         if self.crashes:
             raise ValueError("a fault of ours")
         if self.fails:
             raise Unavailable("not now")
         self.ran.append(job_id)
-        return True
+        return ""
 
     async def scheduler(self, line: str = "@every 60s", kind: str = CRON) -> Scheduler:
         entry = Entry("tick", kind, line, self.job)
@@ -70,6 +72,26 @@ async def test_a_job_runs_at_its_times_and_tells_of_it() -> None:
     assert len(set(times.ran)) == 2
     assert scheduler.last_at(CRON) == times.clock.now_ms()
     assert await times.told() == ["cron tick started", "cron tick succeeded"] * 2
+
+
+async def test_the_end_of_a_job_that_failed_and_its_wait_say_why() -> None:
+    times = Times()
+
+    async def asks(job_id: str, *, waits: Waits) -> str:
+        await waits("ann must approve it")
+        return "ann said no"
+
+    entry = Entry("tick", CRON, "@every 60s", asks)
+    scheduler = Scheduler(times.journal, times.clock, tell, [entry], lambda _due: None)
+    await scheduler.load()
+    times.clock.advance(60_000)
+    await times.fire(scheduler)
+    told = [(event.type, event.data.decode()) for event in await times.journal.read("told")]
+    assert told == [
+        ("cron tick started", ""),
+        ("cron tick pending", "ann must approve it"),
+        ("cron tick failed", "ann said no"),
+    ]
 
 
 async def test_what_was_missed_is_made_up_for_once() -> None:
@@ -110,10 +132,10 @@ async def test_a_job_that_was_interrupted_is_gone_on_with_under_the_same_id() ->
     (row,) = await times.journal.due(until=times.clock.now_ms())
     hanging = asyncio.Event()
 
-    async def never(job_id: str) -> bool:
+    async def never(job_id: str, *, waits: Waits) -> str:
         times.ran.append(job_id)
         await hanging.wait()
-        return True
+        return ""
 
     scheduler._plans["tick"] = (
         Entry("tick", CRON, "@every 60s", never),
@@ -277,10 +299,10 @@ async def test_of_two_times_that_overlap_each_is_gone_on_with_until_it_ends(
     times = Times()
     ends: dict[str, asyncio.Event] = {}
 
-    async def long(job_id: str) -> bool:
+    async def long(job_id: str, *, waits: Waits) -> str:
         times.ran.append(job_id)
         await ends.setdefault(job_id, asyncio.Event()).wait()
-        return True
+        return ""
 
     async def started() -> Scheduler:
         entry = Entry("tick", CRON, "@every 60s", long)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.ratelimit import Rate
@@ -22,7 +23,7 @@ from toolgate.runs import records
 from toolgate.runs.orchestrator import Invocation
 from toolgate.runs.runs import Runs
 from toolgate.schedules.file import CronEntry, read_schedules
-from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler
+from toolgate.schedules.scheduler import CRON, HEARTBEAT, SCHEDULES, Job, Scheduler, Waits
 from toolgate.schedules.scheduler import Entry as ScheduleEntry
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.approvals import ApprovalRoutes
@@ -35,7 +36,9 @@ from toolgate.surfaces.gateway.routes import Route
 from toolgate.surfaces.gateway.runs import RunRoutes
 from toolgate.surfaces.gateway.targets import TargetRoutes
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
-from toolgate.tools.outcomes import APPROVALS, Pending, Ran, ToolGate, call_tool
+from toolgate.tools.outcomes import APPROVALS, Denied, Pending, ToolGate, call_tool
+
+MAX_WHY: Final = 500  # characters of a failed job's error that its event shows
 
 
 async def open_gateway(
@@ -113,7 +116,7 @@ def _schedules(settings: Settings, runs: Runs, gate: ToolGate, bus: Bus) -> list
 def _job(entry: CronEntry, runs: Runs, gate: ToolGate, bus: Bus) -> Job:
     caller = Caller(user="scheduler", role="scheduler", session=f"cron:{entry.id}")
 
-    async def run_tool(job_id: str) -> bool:
+    async def run_tool(job_id: str, *, waits: Waits) -> str:
         request = ToolRequest(job_id, entry.tool, entry.args, caller)
         decided = asyncio.Event()
         waits_for = b""  # whichever, until it is known
@@ -126,13 +129,19 @@ def _job(entry: CronEntry, runs: Runs, gate: ToolGate, bus: Bus) -> Job:
         try:
             while isinstance(answer := await call_tool(gate, request), Pending):
                 waits_for = answer.approval_id.encode()
+                if not answer.known:
+                    await waits(answer.text)
                 await decided.wait()  # it expires, if nobody decides
                 decided.clear()
         finally:
             hearing.close()
-        return isinstance(answer, Ran) and answer.output.ok
+        if isinstance(answer, Denied):
+            return answer.text
+        output = answer.output
+        why = output.stderr or f"exit code {output.exit_code}"
+        return "" if output.ok else why[:MAX_WHY]
 
-    async def invoke_agent(job_id: str) -> bool:
+    async def invoke_agent(job_id: str, *, waits: Waits) -> str:
         invocation = Invocation(
             session_id=f"cron:{entry.id}",
             user_id="scheduler",
@@ -147,7 +156,8 @@ def _job(entry: CronEntry, runs: Runs, gate: ToolGate, bus: Bus) -> Job:
             async for _ in moves:
                 state = await runs.state(run_id)
                 if state.ended:
-                    return state.status is RunStatus.DONE
+                    is_done = state.status is RunStatus.DONE
+                    return "" if is_done else f"{state.status} {state.code}: {state.message}"
         raise AssertionError("a stream that is followed has no end")
 
     return invoke_agent if entry.agent else run_tool

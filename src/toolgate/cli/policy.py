@@ -27,6 +27,7 @@ from toolgate.policy.file import default_policy_text, parse_document
 from toolgate.policy.history import recorded_calls
 from toolgate.policy.lint import TestResult, run_tests
 from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
+from toolgate.policy.refusal_texts import decision_text
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.policy.simulate import Change, RecordedCall, simulate
 from toolgate.tasks.catalog import load_templates
@@ -144,13 +145,17 @@ def explain_call(
     explanation = explain(policy, call, level=own, parse_shell=TreeSitterShellParser())
     decision = explanation.decision
     if as_json:
-        _print_json({**decision._asdict(), "rules": [asdict(each) for each in explanation.traces]})
+        _print_json(
+            {
+                **decision._asdict(),
+                "text": decision_text(tool, decision),
+                "rules": [asdict(each) for each in explanation.traces],
+            }
+        )
     else:
         console = Console(highlight=False)
         console.print(
-            _styled(decision.effect),
-            Text(plain(f"by {decision.rule_id}: {decision.reason}")),
-            soft_wrap=True,
+            _styled(decision.effect), Text(plain(decision_text(tool, decision))), soft_wrap=True
         )
         if decision.detail:
             console.print(Text(plain(f"  {decision.detail[:SPELLED]}")), soft_wrap=True)
@@ -272,6 +277,7 @@ def _change_row(change: Change) -> dict[str, object]:
         "args": recorded.call.args,
         "was": {"effect": recorded.effect, "rule_id": recorded.rule_id},
         "would_be": change.decision._asdict(),
+        "text": decision_text(recorded.call.tool, change.decision),
         "loosens": change.loosens,
     }
 

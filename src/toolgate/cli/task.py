@@ -142,8 +142,12 @@ def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) ->
 
 
 def _wait(tasks: Tasks, path: str, what: str) -> Any:
+    told_of = ""
     with progress(what) as told:
         while (found := tasks.ask("GET", path))["status"] in OPEN:
+            if (message := found.get("message", "")) not in ("", told_of):
+                click.echo(plain(message), err=True)
+                told_of = message
             steps = found["progress"]
             told(steps["doneSteps"], steps["totalSteps"])
             time.sleep(POLL_S)

@@ -115,7 +115,7 @@ class RunToolRequest(Wire):
     request_id: RequestId
     tool_id: Id
     args: dict[str, Json]
-    ctx: Ctx | None | UnsetType = UNSET
+    ctx: Ctx | UnsetType | None = UNSET
 
 
 class ToolResult(Wire):

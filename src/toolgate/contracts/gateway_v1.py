@@ -727,6 +727,7 @@ class PolicyChange(CamelWire):
     was: str
     would_be: str
     rule_id: str
+    text: str  # what the caller would be answered
 
 
 class PolicySimulated(CamelWire):

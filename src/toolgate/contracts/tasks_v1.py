@@ -144,6 +144,7 @@ class Run(CamelWire):
     artifact_ids: list[str]
     created_at: UnixMs
     updated_at: UnixMs
+    message: str | UnsetType = UNSET  # ours, while it waits for a person
 
     def __post_init__(self) -> None:
         if self.status in OPEN and (self.result is not None or self.error is not None):
@@ -152,7 +153,7 @@ class Run(CamelWire):
             raise ValueError("a run that failed or was canceled has its `error`")
 
 
-class FinishedRun(Run):
+class FinishedRun(Run, kw_only=True):
     """What run_task_template answers in mode sync."""
 
     mode: TaskMode
@@ -167,6 +168,7 @@ class StartedRun(CamelWire):
     status: TaskStatus
     mode: TaskMode
     deduplicated: bool
+    message: str | UnsetType = UNSET  # ours, while it waits for a person
 
 
 class RunOptions(CamelWire):

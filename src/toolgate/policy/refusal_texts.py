@@ -16,6 +16,7 @@ from toolgate.policy.model import (
     POLICY_NOT_FOUND,
     REQUEST_ID_CONFLICT,
     URL_VALIDATION,
+    Decision,
     Effect,
 )
 
@@ -87,3 +88,12 @@ def refusal_text(
         named = shlex.quote(tool) if tool.isprintable() else "TOOL"
         remedy = REMEDIES.get(rule_id, _CHANGE_RULE).replace("{tool}", named)
     return f"{because}{rule}. {remedy}"
+
+
+def decision_text(tool: str, decision: Decision) -> str:
+    """The text that a caller would get of a decision; of one that allows, the reason and the rule."""
+    if decision.effect is Effect.ALLOW:
+        return f"{decision.reason} [rule {decision.rule_id}]"
+    return refusal_text(
+        tool=tool, rule_id=decision.rule_id, reason=decision.reason, effect=decision.effect
+    )

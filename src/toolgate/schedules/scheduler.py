@@ -1,14 +1,14 @@
-"""Heartbeat and cron: what is to be done at which times, each time once.
+"""Heartbeat and cron: jobs that run at their times, each time once.
 
 A schedule is a row whose `due` is its next time. Taking a time is a compare-and-set on the row, so
-that no two processes take the same one; the job's own id is made from it, so that a job that was
-interrupted is gone on with and not done again.
+no two processes take the same one. The job's id is made from the time, so an interrupted job is
+resumed and not run again.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -28,12 +28,22 @@ RETRY_S: float = 5.0  # before the end of a job is told again that could not be 
 LOOK_S: Final = 60.0  # between two looks at whether the clock was set back
 REMEMBERED: Final = 64  # times that were taken: an hour of a line that is due each minute
 
-Job = Callable[[str], Awaitable[bool]]  # its id for this time; whether it went well
+
+class Waits(Protocol):
+    """Publish that a job waits for a person, and for what."""
+
+    async def __call__(self, text: str) -> None: ...
 
 
-async def nothing(_: str) -> bool:
-    """A heartbeat only says that it beats."""
-    return True
+class Job(Protocol):
+    """A job; it returns why it failed, or an empty text."""
+
+    async def __call__(self, job_id: str, *, waits: Waits) -> str: ...
+
+
+async def nothing(job_id: str, *, waits: Waits) -> str:
+    """The job of a heartbeat."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +64,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Tell(Protocol):
-    """The operation that tells the world of one step of a schedule."""
+    """The operation that publishes one step of a schedule."""
 
     def __call__(
-        self, kind: str, name: str, *, status: str, duration_ms: int | None
+        self, kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
     ) -> Operation: ...
 
 
@@ -178,17 +188,22 @@ class Scheduler:
     async def _do(self, name: str, kind: str, taken: int) -> None:
         entry, _ = self._plans[name]
         started = self.clock.monotonic()
+
+        async def waits(text: str) -> None:
+            told = self.tell(entry.kind, entry.name, status="pending", duration_ms=None, text=text)
+            await self.journal.commit(told)
+
         try:
-            well = await entry.job(f"{kind}_{name}_{taken}")
+            why = await entry.job(f"{kind}_{name}_{taken}", waits=waits)
         except ToolgateError as failed:
             log.warning("schedule_failed name=%s error=%s", name, failed)
-            well = False
+            why = str(failed)
         except Exception:
             log.exception("schedule_crashed name=%s", name)
-            well = False
+            why = "the job broke; the server's log has why"
         took = int((self.clock.monotonic() - started) * 1000)
-        status = "succeeded" if well else "failed"
-        told = self.tell(entry.kind, entry.name, status=status, duration_ms=took)
+        status = "failed" if why else "succeeded"
+        told = self.tell(entry.kind, entry.name, status=status, duration_ms=took, text=why)
         await self._ended(name, taken, told)
 
     async def _ended(self, name: str, taken: int, told: Operation) -> None:

@@ -114,7 +114,7 @@ class TaskRuntime:
         self._new_id = new_id
         # In the order of their ids, which is that of their times.
         self._runs: dict[str, LiveRun] = {}
-        self._waiting: set[str] = set()  # for a person
+        self._waiting: dict[str, str] = {}  # by run: the text of the approval that it waits for
         self._approvals: Subscription | None = None
         self._queue: deque[str] = deque()
         self._running: set[str] = set()
@@ -223,9 +223,9 @@ class TaskRuntime:
         assert not isinstance(outcome, Denied)
         run_id = live.run.run_id
         if isinstance(outcome, Pending):
-            self._waiting.add(run_id)
+            self._waiting[run_id] = outcome.text
             return
-        self._waiting.discard(run_id)
+        self._waiting.pop(run_id, None)
         live.call = outcome
         live.decided.set()
         self._queue.append(run_id)
@@ -291,7 +291,15 @@ class TaskRuntime:
 
     def view(self, run_id: str, *, viewer: str = OPERATOR) -> TaskRun:
         live = self._find(run_id, viewer=viewer)
-        return live.run if live.run.is_over else replace(live.run, done_steps=live.done_steps)
+        return self._view(live)
+
+    def _view(self, live: LiveRun) -> TaskRun:
+        """The run, with what only memory knows of one that has not ended."""
+        run = live.run
+        if run.is_over:
+            return run
+        waits_for = self._waiting.get(run.run_id, "")
+        return replace(run, done_steps=live.done_steps, waits_for=waits_for)
 
     def listed(
         self,
@@ -303,7 +311,7 @@ class TaskRuntime:
         """The viewer's runs that are kept and match, newest first."""
         now = self._clock.now_ms()
         found = [
-            live.run if live.run.is_over else replace(live.run, done_steps=live.done_steps)
+            self._view(live)
             for live in reversed(self._runs.values())
             if (status is None or live.run.status is status)
             and (not template_id or live.run.template_id == template_id)
@@ -486,7 +494,7 @@ class TaskRuntime:
         """Free the slot at once; what the worker still has to close, it closes by itself."""
         run = live.run
         self._running.discard(run.run_id)
-        self._waiting.discard(run.run_id)
+        self._waiting.pop(run.run_id, None)
         if run.started_at is None:
             with contextlib.suppress(ValueError):
                 self._queue.remove(run.run_id)

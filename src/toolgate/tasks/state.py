@@ -161,6 +161,7 @@ class TaskRun:
     raised: bool = False  # the error came from the executor, not from what a template found
     owner: str = ""
     caller: Caller | None = None  # of the run's own gate call; None: it runs within another call
+    waits_for: str = ""  # in a view of the run: the text of the approval that it waits for
 
     def __post_init__(self) -> None:
         failed = self.status in {TaskStatus.FAILED, TaskStatus.CANCELED}

@@ -148,6 +148,7 @@ class Toolset:
             "status": run.status.value,
             "mode": TaskMode.ASYNC.value,
             "deduplicated": deduplicated,
+            **_waiting(run),
         }
 
     async def _wait(self, run: TaskRun, mode: TaskMode, call: Call) -> TaskRun:
@@ -287,6 +288,7 @@ class Toolset:
             "artifactIds": list(run.artifact_ids),
             "createdAt": run.created_at,
             "updatedAt": run.updated_at,
+            **_waiting(run),
         }
 
     async def _result(self, run: TaskRun, limit: int | None) -> Any:
@@ -303,6 +305,11 @@ class Toolset:
         if limit is not None and len(encoded) > limit:
             return named | ({"summary": result["summary"]} if "summary" in result else {})
         return result
+
+
+def _waiting(run: TaskRun) -> Answer:
+    """The member of an answer about a run that waits for a person."""
+    return {"message": run.waits_for} if run.waits_for else {}
 
 
 def error_answer(error: TaskError) -> Answer:

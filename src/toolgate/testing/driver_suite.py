@@ -98,7 +98,7 @@ class DriverSuite:
 
     @pytest.mark.parametrize("ctx", [UNSET, None, wire.Ctx()])
     async def test_ids_that_were_not_given_are_in_the_evidence_and_not_in_the_answer(
-        self, bench: Bench, ctx: wire.Ctx | None | UnsetType
+        self, bench: Bench, ctx: wire.Ctx | UnsetType | None
     ) -> None:
         asked = msgspec.structs.replace(request("r1", "echo", {"text": ""}), ctx=ctx)
         response = await bench.executor.run_tool(asked)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from toolgate.core.errors import Conflict
 from toolgate.journal.journal import Operation
 from toolgate.policy.model import InvalidPolicy, Policy
+from toolgate.policy.refusal_texts import decision_text
 from toolgate.surfaces.console.parts import Answer, Parts, body_of
 
 SIMULATED: Final = 1_000  # of the newest calls
@@ -71,6 +72,7 @@ class PolicyPages:
                     "was_rule": change.recorded.rule_id,
                     "becomes": change.decision.effect.value,
                     "becomes_rule": change.decision.rule_id,
+                    "text": decision_text(change.recorded.call.tool, change.decision),
                     "loosens": change.loosens,
                 }
                 for change in changes

@@ -67,12 +67,14 @@ def shown_to(reader: Identity, events: Iterable[wire.Event]) -> list[wire.Event]
     ]
 
 
-def schedule_event(kind: str, name: str, *, status: str, duration_ms: int | None) -> Append:
-    """A step of the heartbeat or of a cron entry, as the scheduler tells it."""
+def schedule_event(
+    kind: str, name: str, *, status: str, duration_ms: int | None, text: str = ""
+) -> Append:
+    """A step of the heartbeat or of a cron entry; `text` says why it failed or what it waits for."""
     return gateway_event(
         wire.EventType(kind),
         wire.EventStatus(status),
-        f"{name} {status}",
+        f"{name} {status}: {text}" if text else f"{name} {status}",
         source="scheduler",
         duration_ms=duration_ms,
     )

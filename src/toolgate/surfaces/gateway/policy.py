@@ -11,6 +11,7 @@ from toolgate.commands.answers import Result
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.journal.journal import Operation
 from toolgate.policy.model import Policy
+from toolgate.policy.refusal_texts import decision_text
 from toolgate.surfaces.gateway.routes import MAX_PAGE, Access, Call, Route
 from toolgate.tools.simulation import Simulation
 
@@ -94,6 +95,7 @@ class PolicyRoutes:
                 was=one.recorded.effect,
                 would_be=one.decision.effect,
                 rule_id=one.decision.rule_id,
+                text=decision_text(one.recorded.call.tool, one.decision),
             )
             for one in changes
         ]

@@ -74,6 +74,11 @@ class TaskAnswers:
         return {**shown, "mode": run.mode.value, "deduplicated": False}
 
 
+def status_message(run: TaskRun) -> str:
+    """The approval that a run waits for, or the error that it ended with; empty if neither."""
+    return run.waits_for if run.error is None else f"{run.error.code}: {run.error.message}"
+
+
 def _refusal(failed: TaskFailed) -> MCPError:
     data = error_answer(failed.error)
     return MCPError(code=types.INVALID_PARAMS, message=str(failed), data=data)

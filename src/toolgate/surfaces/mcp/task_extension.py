@@ -14,7 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import TaskCode, TaskMode, TaskStatus
-from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers
+from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers, status_message
 from toolgate.tasks.state import RUN_TTL_MS, TaskRun
 from toolgate.tasks.toolset import RUN
 
@@ -109,8 +109,8 @@ def _task(run: TaskRun) -> dict[str, Any]:
         "ttlMs": RUN_TTL_MS,
         "pollIntervalMs": POLL_MS,
     }
-    if run.error is not None:
-        task["statusMessage"] = f"{run.error.code}: {run.error.message}"
+    if message := status_message(run):
+        task["statusMessage"] = message
     return task
 
 

@@ -17,7 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import TaskStatus
 from toolgate.core.errors import ToolgateError
-from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers
+from toolgate.surfaces.mcp.task_answers import POLL_MS, TaskAnswers, status_message
 from toolgate.surfaces.mcp.task_extension import EXTENSION, TaskExtension, UpdateTaskRequestParams
 from toolgate.tasks.state import RUN_TTL_MS, TaskRun
 from toolgate.tasks.toolset import RUN
@@ -146,6 +146,6 @@ def _task(run: TaskRun) -> dict[str, Any]:
         "ttl": RUN_TTL_MS,
         "pollInterval": POLL_MS,
     }
-    if run.error is not None:
-        task["statusMessage"] = f"{run.error.code}: {run.error.message}"
+    if message := status_message(run):
+        task["statusMessage"] = message
     return task
