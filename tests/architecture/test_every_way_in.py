@@ -11,6 +11,8 @@ import pytest_asyncio
 
 from tests.architecture.doors import LISTENERS, doors_of, not_a_call
 from tests.architecture.ways_in import WAYS, Toolgate, denying_everything
+from toolgate.policy.model import DEFAULT_DENY, Effect
+from toolgate.policy.refusal_texts import refusal_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,6 +23,16 @@ async def gate(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolga
         yield started
 
 
+def text_of_denial(tool: str) -> str:
+    """The text that every surface gives for a call that no rule of the policy allows."""
+    return refusal_text(
+        tool=tool,
+        rule_id=DEFAULT_DENY,
+        reason=f"Tool {tool} not in allowlist (default deny)",
+        effect=Effect.DENY,
+    )
+
+
 @pytest.mark.requirement("003/pipeline/one-way")
 @pytest.mark.parametrize("name", WAYS)
 async def test_a_denied_call_is_refused_and_recorded(gate: Toolgate, name: str) -> None:
@@ -29,6 +41,7 @@ async def test_a_denied_call_is_refused_and_recorded(gate: Toolgate, name: str) 
     told = await way.call(gate)
     assert told.refused, told.answer
     assert await gate.denials(way.tool) - before, "no audit row"
+    assert text_of_denial(way.tool) in str(told.answer)
 
 
 async def test_every_door_is_on_a_way_in_or_calls_nothing(gate: Toolgate) -> None:

@@ -236,8 +236,8 @@ async def orchestrator_invoke(
 
 async def chat_command(gate: Toolgate) -> Told:
     words = ("chat", "--url", gate.urls["ingress_ws"], "--agent", "script", "--json")
-    told = await program(gate, *words, script("echo", {"text": "x"}))
-    events = [json.loads(line) for line in told.splitlines()]
+    printed, _ = await program(gate, *words, script("echo", {"text": "x"}))
+    events = [json.loads(line) for line in printed.splitlines()]
     run_id = next(event["run_id"] for event in events if event["type"] == "run_started")
     return await blocked(gate, run_id)
 
@@ -400,6 +400,7 @@ class Begun(types.Result):
 
     is_error: bool = False
     task: dict[str, Any] | None = None
+    structured_content: dict[str, Any] | None = None
 
 
 async def mcp_task(gate: Toolgate) -> Told:
@@ -495,26 +496,30 @@ async def console_task(gate: Toolgate) -> Told:
 
 
 async def task_command(gate: Toolgate) -> Told:
-    """`toolgate task run`; only a task that began has an id."""
+    """`toolgate task run`; only a task that has begun prints an id on stdout."""
     words = ("task", "run", "screenshot_page", "--inputs", json.dumps(INPUTS), "--json")
-    told = await program(
+    printed, complained = await program(
         gate, *words, "--home", str(gate.home / "home"), "--url", gate.urls["gateway"]
     )
-    return Told("runId" not in told, told)
+    return Told("runId" not in printed, complained)
 
 
-async def program(gate: Toolgate, *words: str) -> str:
-    """What a command of the installed program prints on stdout."""
-    process = await asyncio.create_subprocess_exec(
+async def program(gate: Toolgate, *words: str) -> tuple[str, str]:
+    """The output of a command of the installed program: stdout and stderr."""
+    process = await begin_program(gate, *words)
+    printed, complained = await asyncio.wait_for(process.communicate(), 3 * PATIENCE)
+    return printed.decode(), complained.decode()
+
+
+async def begin_program(gate: Toolgate, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         PROGRAM,
         *words,
         env=environment({"TOOLGATE_HOME": str(gate.home / "home"), "OPERATOR_TOKEN": OPERATOR}),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
-    told, _ = await asyncio.wait_for(process.communicate(), 3 * PATIENCE)
-    return told.decode()
 
 
 # The table
