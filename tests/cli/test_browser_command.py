@@ -11,10 +11,17 @@ from subprocess import PIPE
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
+from mcp import Client as McpClient
+from mcp.client.sse import sse_client
 
 from tests.e2e.forked import Forked, fork
 from tests.e2e.harness import PROGRAM, environment
+from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.audit import TOOL_RUN, AuditQuery, search
 from toolgate.http.asgi import HEAD_LIMIT
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 
 PATIENCE = 30
 
@@ -188,6 +195,47 @@ async def test_alone_it_refuses_what_a_person_must_approve_and_names_what_to_use
     assert "`toolgate up`" in answer["error"]
     assert answer["details"]["ruleId"] == "ask"
     assert (tmp_path / "data" / "toolgate" / "browser" / "stdio-0" / "journal.db").exists()
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_alone_over_http_the_caller_is_loopback_and_what_asks_is_refused_too(
+    tmp_path: Path, transport: str
+) -> None:
+    policy = tmp_path / "ask.yaml"
+    policy.write_text(ASK)
+    given = {"XDG_DATA_HOME": str(tmp_path / "data"), "POLICY_FILE": str(policy)}
+    process = await fork(
+        "browser",
+        f"--{transport}",
+        "--port=0",
+        env=environment({**given, "HOME": str(tmp_path)}),
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    try:
+        urls = json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE))["urls"]
+        at = sse_client(urls["mcp_sse"]) if transport == "sse" else urls["mcp"]
+        async with asyncio.timeout(PATIENCE), McpClient(at) as client:
+            task = {"templateId": "screenshot_page", "inputs": {"url": "http://h.example/"}}
+            answer = (await client.call_tool("run_task_template", task)).structured_content
+    finally:
+        process.terminate()
+        await process.communicate()
+    assert answer is not None
+    assert answer["errorCode"] == "TRUST_LEVEL_NOT_ALLOWED"
+    assert "`toolgate up`" in answer["error"]
+    assert not (tmp_path / ".toolgate").exists()
+    home = tmp_path / "data" / "toolgate" / "browser" / "http"
+    journal = await SqliteJournal.open(home / "journal.db", clock=SystemClock(), bus=LocalBus())
+    try:
+        rows = await search(journal, AuditQuery(action=TOOL_RUN, decision="deny", limit=10))
+    finally:
+        await journal.close()
+    assert [(row.actor, row.resource_id) for row in rows.items] == [
+        ("user:loopback", "browser.screenshot_page")
+    ]
 
 
 WITHOUT_THE_EXTRA = """

@@ -203,6 +203,19 @@ async def test_a_task_that_waits_for_a_person_waits_over_a_kill(tmp_path: Path, 
         assert error["details"]["ruleId"] == rule
 
 
+async def test_a_tool_that_reads_is_limited_like_any_other(program: Program) -> None:
+    async with aiohttp.ClientSession() as http:
+        ida = await paired(http, program, "ida")
+        url = f"{program.urls['gateway']}/capabilities/register"
+        tool = "browser.get_runtime_profile"
+        terms = {"capabilityId": tool, "scope": "test", "level": "read", "rateLimit": 1}
+        async with http.post(url, json=terms, headers=operator(program)) as answer:
+            assert answer.status == 200, await answer.text()
+    assert "errorCode" not in await called(program, ida, "get_runtime_profile")
+    refused = await called(program, ida, "get_runtime_profile")
+    assert refused["details"]["ruleId"] == "rate_limited"
+
+
 async def test_a_device_sees_its_own_tasks_and_the_operator_all(program: Program) -> None:
     async with aiohttp.ClientSession() as http:
         gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")

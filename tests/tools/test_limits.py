@@ -14,6 +14,7 @@ from toolgate.access.ratelimit import Rate
 from toolgate.core.enums import CommandKind, HealthStatus, Level, Outcome
 from toolgate.core.errors import Conflict, Unavailable
 from toolgate.core.tools import Caller, CommandScope, ToolRequest
+from toolgate.evidence.audit import TOOL_RUN, AuditQuery
 from toolgate.journal.journal import Check, Event, Operation
 from toolgate.policy.refusal_texts import (
     CAPABILITY_EXPIRED,
@@ -70,6 +71,19 @@ async def test_a_tool_whose_capability_is_off_is_denied(
     assert (answer.rule_id, answer.spent, rig.engine.runs["count"]) == (rule_id, None, 0)
     assert answer.response is not None
     assert answer.response.evidence_refs
+
+
+async def test_a_call_that_only_reads_is_charged_too_and_recorded_only_when_refused(
+    rig: Rig,
+) -> None:
+    await register(rig, rate=ONE_A_MINUTE)
+    assert await rig.gate.authorize(call("r1")) is None
+    refused = await rig.gate.authorize(call("r2"))
+    assert refused is not None
+    assert (refused.rule_id, refused.code) == (RATE_LIMITED, "rate_limited")
+    assert refused.spent is not None
+    rows = (await rig.audit.query(AuditQuery(action=TOOL_RUN))).items
+    assert [row.metadata["requestId"] for row in rows] == ["r2"]
 
 
 async def test_a_degraded_capability_is_called(rig: Rig) -> None:

@@ -32,7 +32,7 @@ def command(door: str | None, port: int | None) -> None:
         raise click.UsageError("say how to serve: --stdio, --sse or --http")
     try:
         given = {} if port is None else {"GATEWAY_PORT": str(port)}
-        settings = load(given, in_user_data=door == "stdio")
+        settings = load(given, in_user_data=True)
         patterns = configure_logs(settings)
         serve = _serve_stdio if door == "stdio" else _serve_http
         asyncio.run(serve(settings, patterns))

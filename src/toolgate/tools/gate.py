@@ -256,10 +256,18 @@ class Gate:
     async def authorize(self, request: ToolRequest) -> Denied | None:
         call = self._take(request, self._routing.engine_for(request))
         decision = self._decide(call, is_revoked=self._caller(request).is_revoked)
-        if decision.effect is Effect.ALLOW:
-            return None
+        limits = self._limits
         if decision.effect is Effect.ASK:
             decision = _not_asked(decision, f"nobody is asked about {request.tool}")
+        elif decision.effect is Effect.ALLOW:
+            if limits is None or not (buckets := limits.buckets(request.tool)):
+                return None
+            try:
+                await limits.rates.commit(buckets)
+            except RateLimited as too_soon:
+                refused = _Decided(_refused(decision, RATE_LIMITED, str(too_soon)))
+                return await self._deny(call, refused, nothing_also, spent=too_soon.spent)
+            return None
         return await self._deny(call, _Decided(decision), nothing_also)
 
     async def finish_call(
