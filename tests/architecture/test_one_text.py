@@ -243,3 +243,22 @@ async def test_a_tool_that_only_reads_is_refused_where_a_person_would_be_asked(
     told = await mcp_call(gate, "list_task_runs", {})
     assert told.refused
     assert "nobody is asked about browser.list_task_runs [rule ask-all]" in str(told.answer)
+
+
+async def test_the_operator_confirms_a_task_of_their_own_and_the_record_says_so(
+    gate: Toolgate,
+) -> None:
+    started: Any = (await console_task(gate)).answer
+    run_id = started["runId"]
+    decide = f"approvals/apr_{run_id}/decide"
+    status, decided = await console(gate, decide, {"approve": True})
+    assert (status, decided["confirmation"]) == (200, "self")
+    assert (await console(gate, decide, {"approve": True}))[0] == 409
+    listed = (await gate.operator("GET", "/approvals?limit=500"))["items"]
+    [kept] = [one for one in listed if one["approvalId"] == f"apr_{run_id}"]
+    assert (kept["decidedBy"], kept["confirmation"]) == ("operator", "self")
+    query = f"/audit/query?action=tool.run&runId={run_id}"
+    async with asyncio.timeout(PATIENCE):
+        while not (rows := (await gate.operator("GET", query))["items"]):
+            await asyncio.sleep(0.02)
+    assert [row["metadata"]["decision"] for row in rows] == ["allow"], "the decision counted once"

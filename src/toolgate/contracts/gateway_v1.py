@@ -693,6 +693,7 @@ class ApprovalSummary(CamelWire):
     run_id: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     decided_by: str | UnsetType = UNSET
+    confirmation: str | UnsetType = UNSET  # `self`: the operator confirmed their own call
 
 
 class ApprovalPage(CamelWire):

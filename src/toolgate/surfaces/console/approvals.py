@@ -37,6 +37,7 @@ def shown_approval(approval: Approval) -> dict[str, Any]:
         "expires_at": approval.expires_at,
         "status": approval.status.value,
         "decided_by": approval.decided_by,
+        "confirmation": approval.confirmation,
         "decided_at": approval.decided_at,
         "note": approval.note,
         "run_id": approval.run_id,

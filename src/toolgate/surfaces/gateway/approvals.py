@@ -161,4 +161,5 @@ def _approval(approval: Approval) -> wire.ApprovalSummary:
         run_id=approval.run_id or UNSET,
         request_id=approval.request_id or UNSET,
         decided_by=approval.decided_by or UNSET,
+        confirmation=approval.confirmation or UNSET,
     )

@@ -82,7 +82,7 @@ export async function show(context) {
     more.textContent = t("{n} more wait; they come up as these are decided.", { n: data.total - data.pending.length });
     put(recent, data.recent.length ? card(t("Decided lately"), table([
       { name: t("Tool"), show: (one) => mono(one.tool) }, { name: t("Decision"), show: (one) => badge(one.status) },
-      { name: t("By"), show: (one) => plain(one.decided_by) || "–" }, { name: t("Reason"), class: "clip wide", show: (one) => plain(one.note) || "–" },
+      { name: t("By"), show: (one) => (one.confirmation === "self" ? `${plain(one.decided_by)} (${t("own call")})` : plain(one.decided_by) || "–") }, { name: t("Reason"), class: "clip wide", show: (one) => plain(one.note) || "–" },
       { name: t("Run"), show: (one) => (one.run_id ? link(`/console/runs/${one.run_id}`, shortId(one.run_id)) : "–") },
       { name: t("When"), class: "end num", show: (one) => ago(one.decided_at || one.expires_at) },
     ], data.recent, { label: t("Decided lately") })) : null);
