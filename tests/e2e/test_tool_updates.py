@@ -421,3 +421,19 @@ async def test_a_command_in_the_sandbox_of_this_machine_streams_too(house: House
     assert said == "caf\u00e9\ufffd\n"
     await client.say("cancel_run", run_id=run_id, reason="enough")
     assert joined(await client.hear_until("error")) == ""
+
+
+async def test_a_system_command_in_the_sandbox_of_this_machine_streams_too(house: House) -> None:
+    need("bwrap")
+    await house.ask("DELETE", "/execution-targets/foreign")
+    device = await pair(house, "laptop")
+    script = (
+        f"printf 'token: {SECRET[:14]}'; sleep 0.1; printf '{SECRET[14:]}\\nready\\n'; sleep 60"
+    )
+    payload = {"action": "exec", "args": {"command": "sh", "params": ["-c", script]}}
+    running = asyncio.create_task(device.run("system", payload))
+    events = await poll_until(device, "ready")
+    assert not running.done()
+    assert said_in(events).startswith("token: ")
+    assert leaks(said_in(events)) == []
+    running.cancel()

@@ -1,7 +1,6 @@
-"""`exec`: one program with its arguments, in the session's sandbox, without a shell's reading.
+"""`exec`: one program with its arguments, in the session's sandbox.
 
-The gateway contract's system action. The words are quoted one by one, so that the sandbox's shell
-finds nothing in them to expand.
+The gateway contract's system action. Each word is quoted, so the sandbox's shell expands nothing.
 """
 
 import signal
@@ -14,6 +13,7 @@ from toolgate.core.tools import ToolOutput
 from toolgate.sandbox.sandbox import Command, FileRefused, Finished, Lost, NotStarted
 from toolgate.secrets.redaction import is_sensitive
 from toolgate.tools.definitions import Args, Context, define, failed, refused
+from toolgate.tools.engines.output_decoder import Pieces
 
 TIMEOUT_S: Final = 60.0  # gateway contract
 # What a caller may set. Not PATH, LD_* or a pager: they would run another program than was allowed.
@@ -49,19 +49,21 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
         timeout_seconds=TIMEOUT_S,
         links=not context.request.no_links,
     )
+    pieces = Pieces(context.update)
     try:
-        finished = await context.in_session(lambda session: session.exec(command))
+        finished = await context.in_session(lambda session: session.exec(command, piece=pieces))
     except FileRefused as outside:
         return refused(f"exec: {outside}")
     except NotStarted as failure:
         return failed(f"exec: {failure}")
     except Lost as failure:
         return failed(f"exec: {failure}", outcome=Outcome.MAY_HAVE_EXECUTED)
+    pieces.end()
     return _output(finished, isolation=context.isolation)
 
 
 def _quoted(word: str) -> str:
-    """Always: `shlex.quote` leaves A=b as it is, which a shell takes for no program."""
+    """Quote a word, also one that `shlex.quote` leaves alone: a shell takes A=b for no program."""
     escaped = word.replace("'", "'\\''")
     return f"'{escaped}'"
 
