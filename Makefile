@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup system packages run test test-fast soak check bench map docs pictures format lock clean
 
-help:  ## Say what can be made
+help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: $(STAMP)  ## Install Toolgate and its tools into .venv
@@ -47,7 +47,7 @@ test-fast: setup  ## Run the short tests that need no system package
 soak: setup system packages  ## Run kills, faults, hostile and properties in full (PART=kills: one of them)
 	$(BIN)/python tools/soak.py $(PART)
 
-check: setup  ## Types, lint, import rules, drawn pages
+check: setup  ## Check types, lint, import rules and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -60,10 +60,10 @@ check: setup  ## Types, lint, import rules, drawn pages
 bench: $(BENCH_STAMP)  ## Measure the budgets, side by side
 	$(BIN)/python -m bench
 
-map: setup  ## Draw docs/architecture-map.md from the imports
+map: setup  ## Generate docs/architecture-map.md from the imports
 	$(BIN)/python tools/arch_map.py
 
-docs: setup  ## Draw the pages that come from the code
+docs: setup  ## Generate the pages that come from the code
 	$(BIN)/python tools/conformance.py --settle
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/arch_map.py
@@ -75,7 +75,7 @@ format: setup  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock:  ## Pin the dependencies anew (needs uv)
+lock:  ## Pin the dependencies again (needs uv)
 	uv pip compile pyproject.toml --extra llm --extra browser --extra dev \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements.lock
 	uv pip compile pyproject.toml --extra llm --extra browser -c requirements.lock \
@@ -83,5 +83,5 @@ lock:  ## Pin the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --all-extras -c requirements.lock \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 -o requirements-bench.lock
 
-clean:  ## Remove what make made
+clean:  ## Remove everything that make created
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/node_modules
