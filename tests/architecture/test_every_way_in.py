@@ -1,4 +1,4 @@
-"""Every door calls the gate: a call that the policy denies is refused and recorded.
+"""Every door calls the gate: a denied call is refused, recorded and answered with one text.
 
 A door that is added must be on a way in, or be listed as one by which nothing can be called.
 """
@@ -33,9 +33,12 @@ def text_of_denial(tool: str) -> str:
     )
 
 
+@pytest.mark.requirement("002/codes/one-text-denied")
 @pytest.mark.requirement("003/pipeline/one-way")
 @pytest.mark.parametrize("name", WAYS)
-async def test_a_denied_call_is_refused_and_recorded(gate: Toolgate, name: str) -> None:
+async def test_a_denied_call_is_refused_and_recorded_and_answered_with_the_one_text(
+    gate: Toolgate, name: str
+) -> None:
     way = WAYS[name]
     before = await gate.denials(way.tool)
     told = await way.call(gate)

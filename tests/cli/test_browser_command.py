@@ -165,6 +165,7 @@ INITIALIZE = {
 }
 
 
+@pytest.mark.requirement("004/gate/alone")
 async def test_alone_it_refuses_what_a_person_must_approve_and_names_what_to_use(
     tmp_path: Path,
 ) -> None:
@@ -197,6 +198,7 @@ async def test_alone_it_refuses_what_a_person_must_approve_and_names_what_to_use
     assert (tmp_path / "data" / "toolgate" / "browser" / "stdio-0" / "journal.db").exists()
 
 
+@pytest.mark.requirement("004/gate/alone")
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_alone_over_http_the_caller_is_loopback_and_what_asks_is_refused_too(
     tmp_path: Path, transport: str

@@ -281,6 +281,51 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A template whose result says success=false makes the run failed and is not isError.",
     ),
     Requirement(
+        id="004/gate/one-call",
+        source="spec browser.md, Through the gate",
+        behaviour="A submission is one call of the gate, `browser.<templateId>`, whose row is the run's.",
+    ),
+    Requirement(
+        id="004/gate/denied",
+        source="spec browser.md, Through the gate",
+        behaviour="A denied submission leaves no run and is answered with TRUST_LEVEL_NOT_ALLOWED, the rule and the reason.",
+    ),
+    Requirement(
+        id="004/gate/waiting",
+        source="spec browser.md, Through the gate",
+        behaviour="A run that waits for a person is `queued`, and its clock starts when it runs.",
+    ),
+    Requirement(
+        id="004/gate/not-approved",
+        source="spec browser.md, Through the gate",
+        behaviour="A run that is rejected or not approved in time fails with TRUST_LEVEL_NOT_ALLOWED.",
+    ),
+    Requirement(
+        id="004/gate/cancel",
+        source="spec browser.md, Through the gate",
+        behaviour="cancel_task_run cancels the call and is recorded with it.",
+    ),
+    Requirement(
+        id="004/gate/reading-tools",
+        source="spec browser.md, Through the gate",
+        behaviour="The tools that only read are decided and recorded only when they are refused.",
+    ),
+    Requirement(
+        id="004/gate/reading-limited",
+        source="spec browser.md, Through the gate",
+        behaviour="The tools that only read are rate-limited.",
+    ),
+    Requirement(
+        id="004/gate/alone",
+        source="spec browser.md, toolgate browser --stdio alone",
+        behaviour="Alone, `toolgate browser` refuses what a policy asks about at once and names `toolgate up`.",
+    ),
+    Requirement(
+        id="004/gate/own-runs",
+        source="spec browser.md, Who asks sees own runs",
+        behaviour="A caller sees its own runs, the operator all.",
+    ),
+    Requirement(
         id="004/get/run-object",
         source="seed 004 §4.2",
         behaviour="get_task_run answers the run object of §3.2.",

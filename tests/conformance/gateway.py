@@ -166,6 +166,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="ERR_INTERNAL is 500 and shows nothing of its inside.",
     ),
     Requirement(
+        id="002/codes/one-text-denied",
+        source="spec gateway.md, A denied or asked call",
+        behaviour="A denied call has one text at every surface: the rule, the reason and what would change it.",
+    ),
+    Requirement(
+        id="002/codes/one-text-asked",
+        source="spec gateway.md, A denied or asked call",
+        behaviour="A waiting call has one text, which names its approval, at `/tool/run`, MCP, the console, the CLI, schedules and simulations.",
+    ),
+    Requirement(
         id="002/commands/types",
         source="seed 002 §3",
         behaviour="Commands are posted to `/command/agent`, `/command/tool`, `/command/system` and `/command/mcp`.",

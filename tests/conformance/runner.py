@@ -636,6 +636,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Updates are forwarded in order and before the result.",
     ),
     Requirement(
+        id="000/updates/every-surface",
+        source="spec runner.md, Updates are forwarded to every surface",
+        behaviour="Updates reach the WebSocket, `/events`, `/v2/ws`, `/tool/run` as events and the console while the tool runs.",
+    ),
+    Requirement(
         id="000/updates/plain-string",
         source="spec runner.md, updates",
         behaviour="An update may be a plain string.",

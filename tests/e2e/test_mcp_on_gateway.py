@@ -170,6 +170,8 @@ async def over(program: Program, headers: dict[str, str], run_id: str) -> Any:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.requirement("004/gate/waiting")
+@pytest.mark.requirement("004/gate/not-approved")
 @pytest.mark.parametrize("how", ["approve", "reject", "expire"])
 async def test_a_task_that_waits_for_a_person_waits_over_a_kill(tmp_path: Path, how: str) -> None:
     policy = tmp_path / "ask.yaml"
@@ -203,6 +205,7 @@ async def test_a_task_that_waits_for_a_person_waits_over_a_kill(tmp_path: Path, 
         assert error["details"]["ruleId"] == rule
 
 
+@pytest.mark.requirement("004/gate/reading-limited")
 async def test_a_tool_that_reads_is_limited_like_any_other(program: Program) -> None:
     async with aiohttp.ClientSession() as http:
         ida = await paired(http, program, "ida")
@@ -216,6 +219,7 @@ async def test_a_tool_that_reads_is_limited_like_any_other(program: Program) -> 
     assert refused["details"]["ruleId"] == "rate_limited"
 
 
+@pytest.mark.requirement("004/gate/own-runs")
 async def test_a_device_sees_its_own_tasks_and_the_operator_all(program: Program) -> None:
     async with aiohttp.ClientSession() as http:
         gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")

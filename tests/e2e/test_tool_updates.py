@@ -93,6 +93,9 @@ def joined(events: list[dict[str, Any]]) -> str:
     return "".join(update["delta"] for event in events if (update := update_of(event)))
 
 
+@pytest.mark.requirement("000/updates/every-surface")
+@pytest.mark.requirement("000/updates/forwarded")
+@pytest.mark.requirement("000/updates/at-kept")
 async def test_a_session_is_sent_a_tool_s_updates_while_it_runs(house: House) -> None:
     client = await Client.connect(house.urls["ingress_ws"])
     await client.invoke(CALL, agent="script")
@@ -120,6 +123,7 @@ async def test_a_session_is_sent_a_tool_s_updates_while_it_runs(house: House) ->
     assert len({one["event_id"] for one in told}) == len(told)
 
 
+@pytest.mark.requirement("000/updates/in-order-before-result")
 @pytest.mark.parametrize("kind", ["json", "ndjson"])
 async def test_updates_that_come_with_the_result_are_sent_before_it(
     house: House, kind: str
@@ -271,6 +275,7 @@ async def poll_until(device: Device, found: str) -> list[Any]:
     return events
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_events_bring_a_command_s_output_while_it_runs(house: House) -> None:
     device = await pair(house, "laptop")
     running = asyncio.create_task(device.run("tool", MAKE))
@@ -293,6 +298,7 @@ async def test_events_bring_a_command_s_output_while_it_runs(house: House) -> No
     assert running_of(before) == mine[1:2], "under the same id later"
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_the_stream_of_events_brings_it_too(house: House) -> None:
     device = await pair(house, "laptop")
     url = house.urls["gateway"] + "/events/stream?since=0"
@@ -310,6 +316,7 @@ async def test_the_stream_of_events_brings_it_too(house: House) -> None:
     assert leaks(heard.decode()) == []
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_a_v2_connection_is_pushed_a_command_s_output(house: House) -> None:
     device = await pair(house, "laptop")
     async with house.http.ws_connect(house.urls["gateway"] + "/v2/ws") as socket:
@@ -368,6 +375,7 @@ def follow_call(house: House) -> Any:
     return house.http.post(house.urls["gateway"] + "/tool/run", json=as_a_call(), headers=headers)
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_tool_run_streams_updates_and_then_the_response(house: House) -> None:
     house.runner.update("compiling\n", AT)
     async with asyncio.timeout(PATIENCE), follow_call(house) as answer:
@@ -423,6 +431,7 @@ async def test_a_command_in_the_sandbox_of_this_machine_streams_too(house: House
     assert joined(await client.hear_until("error")) == ""
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_a_system_command_in_the_sandbox_of_this_machine_streams_too(house: House) -> None:
     need("bwrap")
     await house.ask("DELETE", "/execution-targets/foreign")

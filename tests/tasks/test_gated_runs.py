@@ -77,6 +77,7 @@ async def ended(gated: Gated, run_id: str) -> TaskStatus:
     return (await gated.tools.runtime.wait(run_id, timeout_s=10)).status
 
 
+@pytest.mark.requirement("004/gate/one-call")
 async def test_a_submission_is_one_call_with_its_evidence(tmp_path: Path) -> None:
     async with a_gated_toolset(tmp_path / "home", instant(), policy=ALLOW) as gated:
         answer = await run(gated.tools, "instant", {"name": "a"}, mode="sync")
@@ -95,6 +96,7 @@ async def test_a_failed_run_is_a_failed_call(tmp_path: Path) -> None:
         assert await gated.audited() == [("browser.instant", "allow", "failed")]
 
 
+@pytest.mark.requirement("004/gate/denied")
 async def test_a_denied_submission_leaves_no_run_and_says_why(tmp_path: Path) -> None:
     async with a_gated_toolset(tmp_path / "home", instant(), policy=DENY) as gated:
         for mode in ("sync", "async", "auto"):
@@ -107,6 +109,7 @@ async def test_a_denied_submission_leaves_no_run_and_says_why(tmp_path: Path) ->
         assert await gated.audited() == [("browser.instant", "deny", "denied")] * 3
 
 
+@pytest.mark.requirement("004/gate/reading-tools")
 async def test_reading_tools_are_recorded_only_when_they_are_refused(tmp_path: Path) -> None:
     async with a_gated_toolset(tmp_path / "home", instant(), policy=NO_READING) as gated:
         await gated.tools.call("list_task_templates", {}, LOCAL)
@@ -124,6 +127,7 @@ async def test_reading_tools_are_recorded_only_when_they_are_refused(tmp_path: P
         assert await gated.asked() == []
 
 
+@pytest.mark.requirement("004/gate/waiting")
 async def test_an_approved_run_is_queued_and_its_clock_starts_then(tmp_path: Path) -> None:
     gate = Gate()
     async with a_gated_toolset(tmp_path / "home", gate.template, policy=ASK) as gated:
@@ -136,6 +140,7 @@ async def test_an_approved_run_is_queued_and_its_clock_starts_then(tmp_path: Pat
         assert await gated.audited() == [("browser.gated", "allow", "ok")]
 
 
+@pytest.mark.requirement("004/gate/not-approved")
 @pytest.mark.parametrize("expires", [False, True])
 async def test_a_run_that_nobody_approves_fails(tmp_path: Path, expires: bool) -> None:
     limit = "50" if expires else "60000"
@@ -202,6 +207,7 @@ async def test_a_decision_that_comes_at_once_is_not_missed(tmp_path: Path) -> No
         assert (await run(tools, "instant", mode="sync"))["status"] == "succeeded"
 
 
+@pytest.mark.requirement("004/gate/cancel")
 async def test_cancelling_a_run_that_waits_closes_its_approval(tmp_path: Path) -> None:
     gate = Gate()
     async with a_gated_toolset(tmp_path / "home", gate.template, policy=ASK) as gated:
@@ -215,6 +221,7 @@ async def test_cancelling_a_run_that_waits_closes_its_approval(tmp_path: Path) -
         assert (await get(gated.tools, run_id))["error"]["errorCode"] == "RUN_CANCELED"
 
 
+@pytest.mark.requirement("004/gate/cancel")
 @pytest.mark.parametrize("how", ["cancel", "time out"])
 async def test_ending_a_running_run_ends_its_call_in_the_same_commit(
     tmp_path: Path, how: str

@@ -42,6 +42,7 @@ async def program(
         yield started
 
 
+@pytest.mark.requirement("000/updates/every-surface")
 async def test_a_running_call_s_output_is_shown_as_it_comes(
     page: Page, ask: Ask, program: Program, runner: StreamingRunner
 ) -> None:
