@@ -263,3 +263,24 @@ async def test_the_operator_confirms_a_task_of_their_own_and_the_record_says_so(
         while not (rows := (await gate.operator("GET", query))["items"]):
             await asyncio.sleep(0.02)
     assert [row["metadata"]["decision"] for row in rows] == ["allow"], "the decision counted once"
+
+
+@pytest.mark.requirement("004/gate/cancel")
+async def test_cancelling_a_task_that_waits_ends_its_approval_and_is_recorded_with_its_call(
+    gate: Toolgate,
+) -> None:
+    started: Any = (await console_task(gate)).answer
+    run_id = started["runId"]
+    reading = ASK_ALL.replace('ask: "*"', 'ask: "browser.*_page"')
+    reading += "  - {id: read, allow: browser.cancel_task_run, match: any, reason: It ends}\n"
+    await gate.operator("PUT", "/policy", {"text": reading})
+    try:
+        canceled = (await console(gate, f"tasks/{run_id}/cancel", {}))[1]
+    finally:
+        await gate.operator("PUT", "/policy", {"text": ASK_ALL})
+    assert (canceled["success"], canceled["status"]) == (True, "canceled")
+    query = f"/audit/query?action=tool.run&runId={run_id}"
+    [row] = (await gate.operator("GET", query))["items"]
+    assert (row["resourceId"], row["metadata"]["decision"]) == (SUBMITTED, "deny")
+    too_late = await console(gate, f"approvals/apr_{run_id}/decide", {"approve": True})
+    assert too_late[0] == 409
