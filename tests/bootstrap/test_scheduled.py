@@ -93,7 +93,7 @@ async def _first_ends(http: aiohttp.ClientSession, count: int) -> dict[str, str]
             page = await answer.json()
         cursor = page["cursor"]
         for event in page["events"]:
-            if event["type"] == "cron" and event["status"] != "started":
+            if event["type"] == "cron" and event["status"] in {"succeeded", "failed"}:
                 name = event["message"].partition(" ")[0]
                 ends.setdefault(name, event["status"])
     return ends
