@@ -55,7 +55,7 @@ async def _serve_stdio(settings: Settings, patterns: SecretPatterns) -> None:
 
 
 def _with_health(doors: McpDoors) -> asgi.App:
-    """The doors, and what every listener of ours answers."""
+    """Add `/health`, which every listener answers, to the MCP app."""
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         answer: asgi.App = asgi.Json({"ok": True}) if scope["path"] == "/health" else doors

@@ -308,7 +308,7 @@ def _from_lines(calls: IO[str]) -> Iterator[RecordedCall]:
 
 
 def _level_of(tool: str) -> Level:
-    """As the pipeline has it: what nobody has described may change something."""
+    """The level of a tool; `write` if nobody has described it, as at the gate."""
     return _levels_of_ours().get(tool, Level.WRITE)
 
 

@@ -86,7 +86,7 @@ def listed(operator: Operator, *, as_json: bool) -> None:
 @command.command()
 @as_operator
 def templates(operator: Operator, *, as_json: bool) -> None:
-    """What can be run, with the inputs that each wants."""
+    """The templates, with the inputs that each requires."""
     found = Tasks(operator).ask("GET", "/tasks")["templates"]
     if not as_json:
         for one in found:

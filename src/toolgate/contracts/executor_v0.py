@@ -162,7 +162,7 @@ class RunToolResponse(Wire):
 
 
 class ArtifactQuery(Wire):
-    """Of GET /artifact/get."""
+    """The query of GET /artifact/get."""
 
     ref: EvidenceRef
 

@@ -186,7 +186,7 @@ Payload = TypeVar("Payload")
 
 
 class Actor(CamelWire):
-    """What the caller says of itself; the server believes none of it."""
+    """The caller's own description of itself; the server does not use it to identify the caller."""
 
     id: str | UnsetType = UNSET
     role: str | UnsetType = UNSET
@@ -385,7 +385,7 @@ class Health(CamelWire):
 
 
 class Scope(CamelWire):
-    """What a device may do: tools up to a level, and which kinds of command."""
+    """The rights of a device: tools up to a level, and kinds of command."""
 
     tools: Level = Level.READ
     system: bool = False
@@ -456,7 +456,7 @@ class EventPage(CamelWire):
 
 
 class EventsQuery(CamelWire):
-    """Of GET /events/poll; `since` is text, for a cursor that is no number has its own answer."""
+    """The query of GET /events/poll; `since` is text, because a bad cursor has an answer of its own."""
 
     since: str | UnsetType = UNSET
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_EVENTS)] = DEFAULT_EVENTS
@@ -464,7 +464,7 @@ class EventsQuery(CamelWire):
 
 
 class CommandQuery(CamelWire):
-    """Of GET /command/{requestId}."""
+    """The query of GET /command/{requestId}."""
 
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0  # seconds
 
@@ -542,7 +542,7 @@ class RateLimit(CamelWire):
 
 
 class McpServer(CamelWire):
-    """Where a capability's MCP server is: a program on stdio, or a URL."""
+    """The MCP server of a capability: a program on stdio, or a URL."""
 
     command: str | UnsetType = UNSET
     args: list[str] | UnsetType = UNSET
@@ -599,7 +599,7 @@ class TargetUpsert(CamelWire):
 
 
 class ExecutionTarget(CamelWire):
-    """As it is shown: that there is a token, never what it is."""
+    """A target as it is shown: it says that there is a token, and never shows it."""
 
     target_id: str
     tenant_id: str

@@ -154,14 +154,14 @@ class Run(CamelWire):
 
 
 class FinishedRun(Run, kw_only=True):
-    """What run_task_template answers in mode sync."""
+    """The answer of run_task_template in mode sync."""
 
     mode: TaskMode
     deduplicated: bool
 
 
 class StartedRun(CamelWire):
-    """What run_task_template answers in mode async."""
+    """The answer of run_task_template in mode async."""
 
     run_id: str
     session_id: str
@@ -381,7 +381,7 @@ class Credentials(CamelWire):
 
 
 class LoginFields(CamelWire):
-    """How to find the form's fields: selectors, or descriptions of them; found by itself if none."""
+    """Selectors or descriptions of the form's fields; without them the template looks for the fields."""
 
     mode: LocatorMode
     username: Text | UnsetType = UNSET

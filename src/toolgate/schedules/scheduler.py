@@ -87,7 +87,7 @@ class Scheduler:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def load(self) -> None:
-        """Rows for new schedules, none for those that are gone; raises Invalid for a wrong line."""
+        """Write rows for new schedules and delete those of old ones; raises Invalid for a wrong line."""
         self._plans = {one.name: (one, parse(one.line)) for one in self.entries}
         known = {row.key: row for row in await self.journal.scan(SCHEDULES)}
         for name, row in known.items():
@@ -123,7 +123,7 @@ class Scheduler:
             await self.journal.commit(Delete(SCHEDULES, row.key, expected=row.version))
 
     async def keep_time(self) -> None:
-        """Look at the clock now and then, for ever: it may be set while we run."""
+        """Check every minute, because the clock may be set while this runs."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -132,7 +132,7 @@ class Scheduler:
                 log.exception("schedules_unread")
 
     async def realign(self) -> None:
-        """A time that is further away than the next one was put off by a clock that was set back."""
+        """Bring forward each time that a clock set back has put off."""
         for name, (_, schedule) in self._plans.items():
             row = await self.journal.get(SCHEDULES, name)
             if row is None:
@@ -150,7 +150,7 @@ class Scheduler:
         return self._last.get(kind)
 
     async def on_due(self, row: Row) -> None:
-        """Take the time, durably, then do the job: one for all that were missed while we were away."""
+        """Take the time, durably, then run the job: once for all the times that were missed."""
         if row.key not in self._plans:
             await self._drop(row)
             return
@@ -207,7 +207,7 @@ class Scheduler:
         await self._ended(name, taken, told)
 
     async def _ended(self, name: str, taken: int, told: Operation) -> None:
-        """Over whatever the row has become meanwhile; the next time may have been taken already."""
+        """Write a job's end, and retry if the row has changed: the next time may have been taken."""
         while True:
             try:
                 await self._write_end(name, taken, told)

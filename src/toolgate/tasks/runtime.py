@@ -124,7 +124,7 @@ class TaskRuntime:
         self._closing = False
 
     async def start(self) -> None:
-        """Pick up what an earlier process left: queued runs go on, running ones were interrupted.
+        """Load the runs of an earlier process: queued runs go on, running ones were interrupted.
 
         The gate must have recovered its own calls before.
         """
@@ -160,7 +160,7 @@ class TaskRuntime:
     ) -> tuple[TaskRun, bool]:
         """The run, queued or already running, and whether it was there before.
 
-        A caller that goes away meanwhile still hears which run it `began`, and may cancel it.
+        `began` is called with the run's id also if the caller is cancelled meanwhile.
         """
 
         def tell(done: asyncio.Task[tuple[TaskRun, bool]]) -> None:
@@ -282,7 +282,7 @@ class TaskRuntime:
         return self._find(run_id).decided.is_set()
 
     async def wait(self, run_id: str, *, timeout_s: float | None = None) -> TaskRun:
-        """The run once it is over, or as it is when the time is."""
+        """The run once it is over, or as it is when the time has passed."""
         live = self._find(run_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -346,13 +346,13 @@ class TaskRuntime:
         return found
 
     def follow(self, run_id: str, listener: Progress) -> Callable[[], None]:
-        """Hear of the run's progress until the returned function is called."""
+        """Call the listener at each step of the run until the returned function is called."""
         live = self._find(run_id)
         live.listeners.append(listener)
         return lambda: live.listeners.remove(listener)
 
     async def sweep(self) -> None:
-        """Forget runs, artifacts and sessions whose time is over."""
+        """Delete runs, artifacts and sessions whose time is over."""
         now = self._clock.now_ms()
         for run_id, live in list(self._runs.items()):
             if not live.run.is_kept(now):
@@ -452,7 +452,7 @@ class TaskRuntime:
     async def _command(
         self, live: LiveRun, command: TaskCommand, output: ToolOutput | None = None
     ) -> None:
-        """Decide, commit, and only then believe; raises Conflict where another was first.
+        """Decide, commit, then change memory; raises Conflict if another command was first.
 
         The end of a run is one commit with that of its call, whose `output` it is.
         """
@@ -494,7 +494,7 @@ class TaskRuntime:
                 raise
 
     def _over(self, live: LiveRun) -> None:
-        """Free the slot at once; what the worker still has to close, it closes by itself."""
+        """Free the slot at once; the worker closes its session by itself."""
         run = live.run
         self._running.discard(run.run_id)
         self._waiting.pop(run.run_id, None)
@@ -591,7 +591,7 @@ class TaskRuntime:
     async def _end_later(
         self, live: LiveRun, command: TaskCommand, output: ToolOutput | None
     ) -> None:
-        """Once there is room: until then a restart would take the run for an interrupted one."""
+        """Write a run's end once the disk has room; a restart before that finds it interrupted."""
         with contextlib.suppress(Conflict):  # canceled meanwhile
             while not live.run.is_over:
                 await asyncio.sleep(WRITING_PAUSES_S[-1])

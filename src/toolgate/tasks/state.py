@@ -375,7 +375,7 @@ class Cut:
 def cut_chunk(
     window: bytes, *, window_at: int, offset: int, total: int, limit: int, text: bool
 ) -> Cut:
-    """Where to cut so that no character is split.
+    """The place to cut so that no character is split.
 
     `window` lies at `window_at` and reaches three bytes beyond the chunk on both sides, where there
     is so much. An offset inside a character goes back to its start: a reader that walks in strides

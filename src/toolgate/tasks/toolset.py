@@ -48,12 +48,12 @@ class Asker:
 
 
 def unheard(_done: int, _total: int) -> None:
-    """For a caller that does not want progress."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call under way: who asks, who hears of progress, and who learns which run it became."""
+    """A call under way: who asks, and the listeners of its progress and of its run's id."""
 
     asker: Asker
     progress: Progress = unheard
@@ -222,7 +222,7 @@ class Toolset:
         }
 
     def _check(self, arguments: Mapping[str, Any], asker: Asker) -> tuple[Submission, TaskMode]:
-        """In the contract's order: template, version, trust, time, mode, inputs, session."""
+        """Check in the contract's order: template, version, trust, time, mode, inputs, session."""
         asked = _convert(arguments, wire.UncheckedRunTaskTemplate)
         template = self._template(asked.template_id, given(asked.template_version, None))
         if asker.trust not in template.trust:

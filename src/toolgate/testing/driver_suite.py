@@ -1,4 +1,4 @@
-"""What every driver of the executor contract must do, as tests: subclass it and give it a `bench`.
+"""The executor contract as tests for any driver: subclass it and give it a `bench`.
 
     class TestMyDriver(DriverSuite):
         @pytest.fixture

@@ -815,7 +815,7 @@ def _as_text(args: Mapping[str, JsonValue]) -> str:
 
 
 def _summary(text: str) -> str:
-    """For people: what is invisible or turns the direction of writing is spelt out."""
+    """The text for people: invisible characters and those that turn the direction are spelt out."""
     if not text.isprintable():
         text = "".join(json.dumps(c)[1:-1] if category(c) in _UNSEEN else c for c in text)
     left = len(text) - MAX_SUMMARY

@@ -1,4 +1,4 @@
-"""Approvals: what would be done, by whom, why the policy asks; and a person's word on it."""
+"""Approvals: the call, who asks, why the policy asks, and the decision."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -60,11 +60,11 @@ class ApprovalPages:
         }
 
     async def waiting(self, _: Request) -> Answer:
-        """How many: every page shows it, and asks again at each that comes or goes."""
+        """The number of waiting approvals; every page shows it and asks again at each change."""
         return {"total": len(await self.parts.approvals.pending(limit=COUNTED))}
 
     async def _decided(self) -> list[Approval]:
-        """Those that were decided last; their names say nothing: services choose their own."""
+        """The approvals decided last, by time: ids do not say it, because services choose their own."""
         events = await self.parts.journal.read_back(kept.STREAM, limit=LOOKED_AT)
         decided = (kept.decode(event.data) for event in events if event.type != kept.ASKED)
         return [*islice(decided, RECENT)]
@@ -82,7 +82,7 @@ class ApprovalPages:
         return shown_approval(await self.parts.approvals.get(approval.approval_id))
 
     async def _with_call(self, approval: Approval) -> dict[str, Any]:
-        """With the call exactly as it was asked for, but for its secrets."""
+        """The approval, with the call exactly as it was asked for except its secrets."""
         ref = wire.EVIDENCE_REF.format(
             request_id=approval.request_id, artifact=wire.Artifact.REQUEST
         )
@@ -93,6 +93,6 @@ class ApprovalPages:
         return {**await self._shown(approval), "call": call}
 
     async def _shown(self, approval: Approval) -> dict[str, Any]:
-        """With its run only where there is one to be looked at."""
+        """The approval, with its run only if that has a page."""
         run_id = approval.run_id if await is_run(self.parts.journal, approval.run_id) else ""
         return {**shown_approval(approval), "run_id": run_id}

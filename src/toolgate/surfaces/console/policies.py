@@ -1,4 +1,4 @@
-"""The policy: as it is, whether a change is sound, what it would have changed, and its activation."""
+"""The policy: show, check, simulate and activate it."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`/approvals`: what waits for a person, and deciding it."""
+"""`/approvals`: list approvals and decide them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class ApprovalRoutes:
         return Result(page)
 
     async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
-        """Those that wait, each behind its cursor: they are few, whatever was decided before."""
+        """The approvals that wait, each with its cursor."""
         now, after = self.clock.now_ms(), ""
         found: list[tuple[str, Approval]] = []
         while rows := await self.journal.scan(OPEN_APPROVALS, after=after):
@@ -104,8 +104,7 @@ class ApprovalRoutes:
     async def _asked(
         self, before: int | None, status: str, most: int
     ) -> list[tuple[str, Approval]]:
-        """Of any status, each behind its cursor. Their stream has them as they were asked for,
-        their ids do not."""
+        """Approvals of any status, each with its cursor; the stream has them in the order of asking."""
         now = self.clock.now_ms()
         found: list[tuple[str, Approval]] = []
         settled: dict[str, Approval] = {}  # whose end was met on the way
@@ -140,7 +139,7 @@ class ApprovalRoutes:
         return Result(_approval(await self.approvals.get(approval_id)))
 
     def _check(self, identity: Identity, approval: Approval) -> None:
-        """A device lets others do no more than it may do itself."""
+        """Refuse a device that decides a call above its own level."""
         if identity.who is Who.OPERATOR:
             return
         level = self.level_of(approval.tool) or Level.WRITE

@@ -1,4 +1,4 @@
-"""`/events/*`: what happened, by poll, long poll or stream, all from one cursor.
+"""`/events/*`: events by poll, long poll or stream, all from one cursor.
 
 The cursor is the number of an event in the journal's `gateway` stream.
 """
@@ -81,7 +81,7 @@ def schedule_event(
 
 
 def health_event(capability_id: str, health: HealthStatus) -> Append:
-    """That a capability does better or worse than it did."""
+    """The event of a capability whose health has changed."""
     sound = health is HealthStatus.HEALTHY
     return gateway_event(
         wire.EventType.HEALTH,
@@ -108,7 +108,7 @@ class Events:
         self._first, self._last = head.first, max(head.last, self._last)
 
     def close(self) -> None:
-        """The process is about to end: whoever waits is answered, and streams end."""
+        """Answer waiting polls and end streams, because the process is about to end."""
         self._closing.set()
         self._moved.set()
 
@@ -192,7 +192,7 @@ class Events:
                 raise InvalidToken("the device was revoked")
 
     def cursor_of(self, given: str | None) -> int:
-        """Where to go on; without a cursor, at what comes next. Problem 410 for a dead one."""
+        """The position to read from; without a cursor, the end. Problem 410 for a cursor that is dead."""
         if given is None or given == "":
             return self._last
         sound = given.isascii() and given.isdigit() and len(given) <= 18
@@ -252,7 +252,7 @@ class Events:
                     await coming
 
     async def forget_old(self) -> None:
-        """Drop what is older than a cursor lives, up to the first event that is not.
+        """Delete events older than a cursor's life, up to the first that is younger.
 
         One from a day that is far ahead tells of a clock that was wrong, and keeps nothing back.
         """

@@ -1,4 +1,4 @@
-"""`/policy`: the one in force, another in its place, and what that would change."""
+"""`/policy`: show the policy in force, replace it, simulate another."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Where a driver notes each exchange: a directory below `root`, to which paths are relative."""
+    """A directory below `root` in which a driver notes each exchange; paths are relative to `root`."""
 
     root: Path
     directory: str
