@@ -30,7 +30,7 @@ from toolgate.tasks.engine import BrowserEngine
 from toolgate.tasks.state import MAX_ATTEMPTS, OPERATOR, TaskFailed, TaskRun
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import TaskOutcome
-from toolgate.tasks.toolset import Asker, Call
+from toolgate.tasks.toolset import Asker, Call, error_answer
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.gate import FakeGate
 from toolgate.tools.outcomes import Also, Begun, Denied, Pending, nothing_also
@@ -105,6 +105,8 @@ async def test_a_denied_submission_leaves_no_run_and_says_why(tmp_path: Path) ->
             assert failed.value.code is TaskCode.TRUST_LEVEL_NOT_ALLOWED
             assert failed.value.error.details["ruleId"] == "default_deny"
             assert "toolgate policy explain" in str(failed.value)
+            actions = error_answer(failed.value.error)["nextActions"]
+            assert actions == [], "another transport is no way around a rule"
         assert gated.tools.runtime.listed() == []
         assert await gated.audited() == [("browser.instant", "deny", "denied")] * 3
 

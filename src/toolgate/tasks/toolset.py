@@ -318,7 +318,7 @@ def error_answer(error: TaskError) -> Answer:
         "error": error.message,
         "errorCode": error.code.value,
         "recoverHint": _hint(error.code),
-        "nextActions": list(NEXT_ACTIONS[error.code]),
+        "nextActions": _next_actions(error),
     }
     if error.failed_step:
         answer["failedStep"] = error.failed_step
@@ -356,7 +356,7 @@ def _run_error(error: TaskError) -> Answer:
         "errorCode": error.code.value,
         "message": error.message,
         "recoverHint": _hint(error.code),
-        "nextActions": list(NEXT_ACTIONS[error.code]),
+        "nextActions": _next_actions(error),
     }
     if error.details is not None:
         shown["details"] = error.details
@@ -367,6 +367,11 @@ def _run_error(error: TaskError) -> Answer:
 
 def _hint(code: TaskCode) -> str:
     return wire.ERROR_CODES[code].action
+
+
+def _next_actions(error: TaskError) -> list[str]:
+    """The code's next actions; of a refusal by the gate none, because its text has the remedy."""
+    return [] if "ruleId" in _members(error.details) else list(NEXT_ACTIONS[error.code])
 
 
 def _members(details: Any) -> dict[str, Any]:
