@@ -186,31 +186,6 @@ async def test_a_rejected_call_never_runs(rig: Rig) -> None:
     assert rig.engine.runs["ask.once"] == 0
 
 
-@pytest.mark.parametrize("approved", [False, True])
-async def test_a_call_that_is_withdrawn_while_it_waits_is_denied_in_one_commit_and_recorded(
-    rig: Rig, approved: bool
-) -> None:
-    pending = await rig.run(call("r1", "ask.once"))
-    assert isinstance(pending, Pending)
-    if approved:
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
-    note = Put("notes", "r1", b"", expected=0)
-    await rig.gate.withdraw(call("r1", "ask.once"), reason="not wanted any more", also=[note])
-    with pytest.raises(Conflict):
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
-    answer = await rig.run(call("r1", "ask.once"))
-    assert isinstance(answer, Denied)
-    assert (answer.rule_id, answer.reason) == (
-        "approval_rejected",
-        "Cancelled: not wanted any more",
-    )
-    [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
-    assert row.metadata["result"] == "denied"
-    assert rig.engine.runs["ask.once"] == 0
-    with pytest.raises(Conflict):  # it waits no longer: the caller's operations are committed alone
-        await rig.gate.withdraw(call("r1", "ask.once"), reason="", also=[note])
-
-
 @pytest.mark.requirement("003/pipeline/approval-refused")
 async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) -> None:
     clock = FakeClock()

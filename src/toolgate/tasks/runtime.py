@@ -478,10 +478,7 @@ class TaskRuntime:
         self, live: LiveRun, output: ToolOutput, operations: Sequence[Operation]
     ) -> None:
         """End a run's own call, in one commit with the operations that end the run."""
-        if live.call is None and live.request is not None and live.run.run_id in self._waiting:
-            await self._gate.withdraw(live.request, reason=output.stderr, also=operations)
-            return
-        if live.call is None:  # a restart has interrupted it, and its inputs may be gone
+        if live.call is None:  # it waits for a person, or was interrupted by a restart
             call_id = live.run.run_id
             await self._gate.abandon(
                 [call_id], {call_id: output}, reason=output.stderr, also=operations

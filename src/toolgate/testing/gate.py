@@ -233,12 +233,6 @@ class FakeGate:
     def _closed(self, call_id: str) -> Sequence[Operation]:
         return (Delete(EXECUTIONS, call_id),) if call_id in self._on_device else ()
 
-    async def withdraw(
-        self, request: ToolRequest, *, reason: str, also: Sequence[Operation] = ()
-    ) -> None:
-        await self.commit(also)
-        self.abandoned.append((request.request_id, reason))
-
     async def abandon(
         self,
         waiting: Sequence[str],

@@ -75,7 +75,6 @@ MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end to
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 ELSEWHERE_S: Final = 0.05
 ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
-WITHDRAWALS: Final = 3  # attempts: an approval is decided once
 STALE_S: Final = 0.01  # until memory has the row that a commit has found changed
 
 T = TypeVar("T")
@@ -282,31 +281,6 @@ class Gate:
         clean = clean_output(output, self._redactor)
         ending = await self._ledger.close(call_id, clean, status=status)
         await self.commit((*ending, *also))
-
-    async def withdraw(
-        self, request: ToolRequest, *, reason: str, also: Sequence[Operation] = ()
-    ) -> None:
-        call = self._take(request, self._routing.engine_for(request))
-        note = self._redactor.text(reason)
-        for attempt in range(1, WITHDRAWALS + 1):
-            call, known = await self._ledger.find(call)
-            if not is_waiting(known):
-                return await self.commit(also)
-            try:
-                approval, closing = await self._approvals.withdraw(call.id, by=RUN, reason=note)
-            except Conflict:  # decided, and not begun again
-                approval, closing = await self._approvals.get_for(call.request), []
-            decision = self._policies.decide(call.request, level=call.level)
-            refused = _refused(decision, APPROVAL_REJECTED, f"Cancelled: {note}")
-            try:
-                await self._deny(call, _Decided(refused, approval, closing), lambda _: also)
-                return None
-            except (
-                Conflict
-            ):  # of the approval, decided in this moment, or of the caller's operations
-                if attempt == WITHDRAWALS:
-                    raise
-        raise AssertionError("unreachable")
 
     async def abandon(
         self,

@@ -152,15 +152,6 @@ class ToolGate(Protocol):
         """
         ...
 
-    async def withdraw(
-        self, request: ToolRequest, *, reason: str, also: Sequence[Operation] = ()
-    ) -> None:
-        """Deny a call that waits for a person and close its approval, in one commit with `also`.
-
-        Of a call that does not wait, commit `also` alone.
-        """
-        ...
-
     async def abandon(
         self,
         waiting: Sequence[str],
