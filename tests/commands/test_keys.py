@@ -1,8 +1,9 @@
 """When an idempotency key is forgotten."""
 
-from tests.support.seal import PlainSeal
 from toolgate.commands.idempotency import KEPT_MS
 from toolgate.commands.keys import KEYS, REMEMBERED_BODY, Keys, first_use
+
+from tests.support.seal import PlainSeal
 from toolgate.journal.local_bus import LocalBus
 from toolgate.testing.clock import FakeClock
 from toolgate.testing.journal import MemoryJournal

@@ -4,11 +4,11 @@ import asyncio
 
 import msgspec
 import pytest
+from toolgate.commands.reading import Entered
 
 from tests.support.seal import PlainSeal
 from toolgate.access.devices import Identity, Who
 from toolgate.commands.plans import Waiting
-from toolgate.commands.reading import Entered
 from toolgate.commands.states import OPEN, STATE_KEPT_MS, STATES, States
 from toolgate.contracts.gateway_v1 import CommandStatus
 from toolgate.core.enums import CommandKind

@@ -7,8 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from toolgate.commands.keys import KEYS
-from toolgate.commands.states import OPEN, STATES
+from toolgate.commands.records import ENDED, KEYS, OPEN
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Delete, Journal
 from toolgate.runs.agents.registry import AGENTS
@@ -22,7 +21,7 @@ LOST: Final = "seal.key.lost"  # the owner's word that there is no copy
 OLD: Final = "seal.key.old"  # that word, once it was taken
 
 _MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN, CALL_ARGS)
-_ALSO_SEALED: Final = (STATES, KEYS)  # answers that would be gone soon anyway
+_ALSO_SEALED: Final = (ENDED, KEYS)  # answers that would be gone soon anyway
 _FORGOTTEN: Final = (
     "the next start makes another key, and forgets the targets, agents and MCP servers that were"
     " registered and the commands and calls that wait"

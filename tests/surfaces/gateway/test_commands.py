@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.commands.idempotency import request_hash
+from toolgate.commands.plans import request_hash
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Unavailable
@@ -569,7 +569,7 @@ async def test_a_decision_that_comes_while_a_command_is_looked_at_is_not_lost(as
         if asked != "first":
             await device.tool("pay", key="k", requestId="r")
             async with asyncio.timeout(10):
-                while door.parts.states._tasks:
+                while door.parts.states._resuming:
                     await asyncio.sleep(0)
         gate.answers.clear()
         gate.may_answer.clear()
@@ -609,11 +609,11 @@ async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() 
         device = await door.pair(**ALL)
         first = await device.tool("pay", key="k", requestId="r")
         async with asyncio.timeout(10):
-            while door.parts.states._tasks:
+            while door.parts.states._resuming:
                 await asyncio.sleep(0)
             gate.faulty = True
             await decide(door, first.data["approvalId"])
-            while gate.faulty or door.parts.states._tasks:
+            while gate.faulty or door.parts.states._resuming:
                 await asyncio.sleep(0)
             assert (await device.tool("pay", key="k", requestId="r")).status == 200
 

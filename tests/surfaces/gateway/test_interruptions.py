@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from toolgate.commands.interruptions import PAGE, Interruptions
+from toolgate.commands.reading import Entered
 
 from tests.support.audit import SilentAudit, SilentEvidence
 from tests.support.seal import PlainSeal
 from toolgate.access.devices import Identity, Who
-from toolgate.commands.interruptions import PAGE, Interruptions
 from toolgate.commands.plans import Waiting
-from toolgate.commands.reading import Entered
 from toolgate.commands.records import STREAM, Records
 from toolgate.commands.states import States
 from toolgate.contracts.gateway_v1 import EventStatus
