@@ -54,7 +54,9 @@ from toolgate.core.ids import NewId
 from toolgate.core.tools import CommandScope, ToolOutput
 from toolgate.http.traces import trace_id_of
 from toolgate.journal.journal import Delete, Journal, Operation, Row
+from toolgate.policy.model import REQUEST_ID_CONFLICT
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE
+from toolgate.tools.definitions import failed
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import (
     NOT_ADMITTED,
@@ -360,6 +362,9 @@ class Commands:
             begun = partial(self._begun, work, tuple(answers), is_last=is_last)
             outcome = await self.gate.begin(request._replace(scope=scope), also=begun)
             match outcome:
+                case Denied(rule_id=rule) if rule == REQUEST_ID_CONFLICT:
+                    # Resumed, and the tool or the caller's level has changed since the call began.
+                    answers.append(Ran(failed(outcome.reason, outcome=Outcome.MAY_HAVE_EXECUTED)))
                 case Denied() if _is_not_admitted(work, answers, outcome):
                     raise _not_admitted(outcome)
                 case Pending():
@@ -464,25 +469,28 @@ class Commands:
         return end
 
     async def _note_failure(self, work: _Work) -> None:
-        """Record a fault of ours. A command that has a row stays open, and is resumed later."""
+        """Record a fault of ours. A command that has a key or waits stays open, and is resumed later."""
         command, name = work.command, work.plan.name
-        if work.version:
-            if not work.resumed:
-                await self.states.try_later(command.row_key)
+        if work.resumed:
             return
-        begin: Sequence[Operation] = ()
+        if work.version and (command.key or work.waiting is not None):
+            await self.states.try_later(command.row_key)
+            return
+        writes: list[Operation] = []
         if not work.begun:
-            begin = self.records.begin(command, name, work.plan.capabilities)
-        failed = self.records.event(
-            command, name, wire.EventStatus.FAILED, subject=command.command_id
-        )
-        await self._try_commit([*begin, failed])
+            writes += self.records.begin(command, name, work.plan.capabilities)
+        failed = wire.EventStatus.FAILED
+        writes.append(self.records.event(command, name, failed, subject=command.command_id))
+        if work.version:
+            writes.append(Delete(OPEN, command.row_key, expected=work.version))
+        await self._try_commit(writes)
 
     def _end(self, work: _Work, done: Done) -> _End:
         """The answer, and the operations that must be on disk before it is sent."""
         command, plan = work.command, work.plan
         if done.problem is None:
-            status, reply = wire.EventStatus.SUCCEEDED, success(done.data, command.trace_id)
+            status = wire.EventStatus.SUCCEEDED if done.succeeded else wire.EventStatus.FAILED
+            reply = success(done.data, command.trace_id)
         else:
             refused = done.problem.code is Code.PERMISSION_DENIED
             status = wire.EventStatus.REFUSED if refused else wire.EventStatus.FAILED

@@ -97,8 +97,11 @@ def request_hash(method: str, path: str, canonical_body: bytes) -> str:
 
 @dataclass(slots=True)
 class Done:
+    """The end of a plan: an answer, or a problem."""
+
     data: Any
     problem: Problem | None = None
+    succeeded: bool = True  # an answer may hold the failures of its calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from toolgate.http.bodies import canonical
 from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
 from toolgate.testing.gate import FakeGate, echo
+from toolgate.tools.definitions import failed
 from toolgate.tools.outcomes import Also, Begun, nothing_also
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -665,7 +666,7 @@ async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door
     assert sum(b'"pending"' in data for data in told) == 1
 
 
-async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_once(
+async def test_a_keyed_write_cut_off_by_a_kill_ends_once_and_its_key_replays_that_end(
     tmp_path: Path,
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
@@ -685,21 +686,27 @@ async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_o
         shutil.copytree(running, killed)  # as a killed process leaves it
         may_end.set()
         await asked
-    for _ in range(2):
-        async with open_door(home=killed) as door:
-            events = await device_events(door)
-            assert events == ["kv.set started", "kv.set failed"]
-            state = await Paired(door, "laptop", device.token).get("/command/r")
-            assert state.data["status"] == "done"
-            error = state.data["answer"]["error"]
-            assert (error["code"], error["outcome"]) == ("ERR_INTERNAL", "may_have_executed")
-    async with open_door(home=killed) as door:
-        door.gate.add("kv.set", Level.WRITE, writes)
-        again = Paired(door, "laptop", device.token)
-        answer = await again.tool("kv.set", key="k", requestId="r")
-        assert answer.status == 200
-        state = await again.get("/command/r")
-        assert state.data["answer"]["ok"] is True
+        (call,) = door.gate.ran
+    for start in range(2):
+        gate = FakeGate()
+        gate.add("kv.set", Level.WRITE, writes)
+        gate.recover(call.request_id, failed("cut off", outcome=Outcome.MAY_HAVE_EXECUTED))
+        async with open_door(home=killed, gate=gate) as door:
+            again = Paired(door, "laptop", device.token)
+            asking = [again.tool("kv.set", key="k", requestId="r") for _ in range(3)]
+            answers = await asyncio.gather(*asking)
+            state = (await again.get("/command/r?wait=10")).data
+            assert {answer.body for answer in answers} == {answers[0].body}
+            assert state["answer"] == answers[0].json
+            started = json.loads((await door.journal.read("gateway"))[0].data)
+            assert answers[0].json["traceId"] == started["metadata"]["traceId"]
+            (result,) = answers[0].data["results"]
+            assert (result["success"], result["outcome"]) == (False, "may_have_executed")
+            assert await device_events(door) == ["kv.set started", "kv.set failed"]
+            assert await door.journal.scan("open_commands") == []
+            assert door.gate.ran == []
+            if start:
+                assert all("Idempotent-Replayed" in answer.headers for answer in answers)
 
 
 async def device_events(door: Door) -> list[str]:

@@ -578,7 +578,7 @@ async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_it
     async with asyncio.timeout(10):
         await began.wait()
         claim = next(iter(door.parts.keys._locks.values()))
-        while not claim.answered._callbacks:  # as shield() waits
+        while not claim.released._callbacks:  # as shield() waits
             await asyncio.sleep(0)
         await taken_away(door.parts.registry, "laptop")
         may_fail.set()
