@@ -27,7 +27,7 @@ from toolgate.tools.updates import Piece
 
 OPEN: Final = "open_commands"
 ENDED: Final = "commands"
-KEYS: Final = "idempotency"  # by `slot_of`: which command has a key
+KEYS: Final = "idempotency"  # by `slot_of`: the key of the row of the command that has a key
 ENDED_KEPT_MS: Final = 24 * 3600 * 1000
 KEY_KEPT_MS: Final = 600_000  # gateway contract: 600 s after the answer
 STREAM: Final = "gateway"  # what /events/poll reads
@@ -113,18 +113,9 @@ class EndedCommand(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.ended_at + KEY_KEPT_MS
 
 
-class KeyUse(msgspec.Struct, frozen=True):
-    """The command that an idempotency key stands for."""
-
-    command_id: str
-    request_id: str
-    request_hash: str
-
-
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack_open: Final = msgspec.msgpack.Decoder(OpenCommand).decode
 _unpack_ended: Final = msgspec.msgpack.Decoder(EndedCommand).decode
-_unpack_key: Final = msgspec.msgpack.Decoder(KeyUse).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +150,13 @@ class Rows:
         return Put(ENDED, key, self.seal.close(_pack(ended)), expected=0, due=due)
 
     def use_key(self, command: Command, *, expected: int) -> Put:
-        use = KeyUse(command.command_id, command.request_id, command.request_hash)
-        return Put(KEYS, command.slot, self.seal.close(_pack(use)), expected)
+        return Put(KEYS, command.slot, command.row_key.encode(), expected)
 
     def read_open(self, row: Row) -> OpenCommand:
         return _unpack_open(self.seal.open(row.value))
 
     def read_ended(self, row: Row) -> EndedCommand:
         return _unpack_ended(self.seal.open(row.value))
-
-    def read_key(self, row: Row) -> KeyUse:
-        return _unpack_key(self.seal.open(row.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,17 +99,16 @@ class Keys:
             self._versions.pop(slot, None)
             return None
         self._versions[slot] = row.version
-        use = self.rows.read_key(row)
-        key = row_key(command.who, use.request_id, use.command_id)
+        key = row.value.decode()
         opened = await self.journal.get(OPEN, key)
         if opened is None:
             ended_row = await self.journal.get(ENDED, key)
             ended = None if ended_row is None else self.rows.read_ended(ended_row)
             if ended is None or ended.key_expires_at <= self.clock.now_ms():
                 return None
-            self._check(command, use.request_hash)
+            self._check(command, ended.request_hash)
             return ended
-        self._check(command, use.request_hash)
+        self._check(command, self.rows.read_open(opened).request_hash)
         return opened
 
     def _check(self, command: Command, request_hash: str) -> None:
@@ -149,7 +148,6 @@ class Keys:
     async def on_ended_due(self, row: Row) -> None:
         """Free the key of an ended command, and later delete its row."""
         ended = self.rows.read_ended(row)
-        who, _, command_id = row.key.split("\n")
         forget_at = ended.ended_at + ENDED_KEPT_MS
         is_over = ended.is_unnamed or self.clock.now_ms() >= forget_at
         writes: list[Operation] = [
@@ -157,10 +155,9 @@ class Keys:
             if is_over
             else Put(ENDED, row.key, row.value, expected=row.version, due=forget_at)
         ]
-        slot = slot_of(who, ended.key)
+        slot = slot_of(row.key.partition("\n")[0], ended.key)
         use = await self.journal.get(KEYS, slot) if ended.key else None
-        is_ours = use is not None and self.rows.read_key(use).command_id == command_id
-        frees = use is not None and is_ours and slot not in self._locks
+        frees = use is not None and use.value.decode() == row.key and slot not in self._locks
         if use is not None and frees:
             writes.append(Delete(KEYS, slot, expected=use.version))
         with contextlib.suppress(Conflict):  # the key was used again meanwhile

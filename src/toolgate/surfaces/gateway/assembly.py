@@ -1,4 +1,4 @@
-"""Puts the gateway together from what it stands on; knows no concrete adapter."""
+"""The gateway, built from its dependencies; imports no concrete driver."""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundations:
-    """What the gateway stands on."""
+    """The dependencies of the gateway."""
 
     journal: Journal
     bus: Bus
@@ -112,7 +112,7 @@ class Assembled:
     keys: Keys
 
     async def load(self) -> None:
-        """Read what the journal knows, before the first request; callers and capabilities are read."""
+        """Read the journal, before the first request; callers and capabilities were read before."""
         for part in (
             self.revocations,
             self.pairing,
@@ -122,12 +122,12 @@ class Assembled:
             await part.load()
 
     async def housekeeping(self) -> None:
-        """Forget old events, for ever."""
+        """Forget old events, again and again."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             try:
                 await self.events.forget_old()
-            except Exception:  # or they would be kept for ever
+            except Exception:  # try again at the next turn
                 log.exception("old_events_kept")
 
     @property
