@@ -26,7 +26,7 @@ from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
-from toolgate.tools.outcomes import APPROVALS
+from toolgate.tools.outcomes import APPROVALS, DECIDED, EXPIRED
 
 log = logging.getLogger(__name__)
 
@@ -375,6 +375,8 @@ class States:
             return
         for event in events:
             is_approval = event.stream == APPROVALS
+            if is_approval and event.type not in (DECIDED, EXPIRED):
+                continue  # asked
             name = _decode_decided(event.data).approval_id if is_approval else event.subject
             key = self._wanted.get(name)
             if key is not None and not event.stream.startswith("session/"):
