@@ -8,7 +8,7 @@ import pytest
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_orchestrator
 from toolgate.bootstrap.sealing import KEY_FILE, LOST, open_seal
-from toolgate.commands.keys import KEYS
+from toolgate.commands.records import KEYS
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Put
 from toolgate.journal.local_bus import LocalBus

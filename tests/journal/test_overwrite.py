@@ -8,8 +8,6 @@ import toolgate
 SOURCE = Path(toolgate.__file__).parent
 STILL = {
     "access/rate_limits.py",
-    "commands/keys.py",
-    "commands/states.py",
 }
 
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from toolgate.cli.main import main
 from toolgate.core.enums import Level
+from toolgate.core.ids import Owner
 from toolgate.core.tools import Caller, ToolRequest
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.check import ClosedHome
@@ -52,7 +53,7 @@ async def record_calls(home: Path, calls: Sequence[RecordedCall] = CALLS) -> Non
         commit=Commitments.in_home(home),
     )
     audit = AuditLog(journal, redactor=redactor)
-    ledger = Ledger(journal, evidence, audit, clock, owner="test")
+    ledger = Ledger(journal, evidence, audit, clock, owner=Owner("test", "1"))
     for each in calls:
         request = each.call
         call = Call(

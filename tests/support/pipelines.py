@@ -20,6 +20,7 @@ from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Level
+from toolgate.core.ids import Owner
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.log import EvidenceLog
@@ -246,7 +247,7 @@ def _rig(
     gate = Gate(
         policies=policies,
         routing=routing,
-        ledger=Ledger(journal, evidence, audit, clock, owner),
+        ledger=Ledger(journal, evidence, audit, clock, Owner(owner, "1")),
         approvals=approvals,
         redactor=redactor,
         registry=registry if knows_devices else None,

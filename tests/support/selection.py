@@ -86,7 +86,6 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
         "tests/browser/playwright/test_browser_death.py",
         "tests/e2e/test_bad_starts.py",
         "tests/e2e/test_ingress_faults.py",
-        "tests/surfaces/gateway/test_interruptions.py",
     ),
     "hostile": (
         "tests/web/test_guard.py",

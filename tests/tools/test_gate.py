@@ -22,6 +22,7 @@ from tests.support.web import page
 from toolgate.contracts import executor_v0 as wire
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome
 from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailable
+from toolgate.core.ids import Owner
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.evidence.audit import AuditQuery
 from toolgate.evidence.evidence import STREAM as EVIDENCE
@@ -561,7 +562,7 @@ ALLOWED = Decision(Effect.ALLOW, "x", "y", "v1", ACTIVE_POLICY)
 
 
 def ledger_of(rig: Rig, owner: str) -> Ledger:
-    return Ledger(rig.journal, rig.evidence, rig.audit, rig.clock, owner)
+    return Ledger(rig.journal, rig.evidence, rig.audit, rig.clock, Owner(owner, "1"))
 
 
 async def left_unfinished(rig: Rig, tool: str, *, owner: str = "here") -> Call:

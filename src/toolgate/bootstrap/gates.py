@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from toolgate.access.registry import Registry
 from toolgate.bootstrap.installation import Core, Installation
@@ -23,8 +22,6 @@ from toolgate.tools.gate import Gate
 from toolgate.tools.ledger import Ledger
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.routing import Routing
-
-NODE: Final = "local"  # the same after a restart, so that it finds what it left unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +102,5 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
         policy,
         parse_shell,
         Approvals(journal, evidence, clock, ttl_ms=settings.approval_timeout_ms),
-        Ledger(journal, evidence, audit, clock, owner=NODE),
+        Ledger(journal, evidence, audit, clock, core.owner),
     )

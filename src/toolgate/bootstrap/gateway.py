@@ -77,7 +77,7 @@ async def open_gateway(
             level_of=level_of,
             runs=runs,
             upstreams=execution.upstreams.sessions,
-            finished_through=execution.finished_through,
+            owner=core.owner,
             verify=verify_ed25519,
             wake_at=dispatcher.wake_at,
             last_at=scheduler.last_at,

@@ -24,6 +24,7 @@ from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
 from toolgate.core.errors import Damaged, Misconfigured
+from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
@@ -111,6 +112,9 @@ def _say_why_it_ended(task: asyncio.Future[None]) -> None:
         log.error("background_work_ended", exc_info=failed)
 
 
+NODE: Final = "local"  # the one node; the same after a restart
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """What every role stands on."""
@@ -122,6 +126,7 @@ class Core:
     patterns: SecretPatterns
     redactor: Redactor
     seal: AesGcmSeal
+    owner: Owner
 
     def learn(self, secret: str) -> None:
         """Keep a secret from being written down; one that is too short cannot be told from text."""
@@ -154,7 +159,9 @@ async def open_core(
     journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
     installation.on_stop(journal.close)
     seal = await open_seal(settings.home, journal)
-    return Core(clock, RandomIds(clock), bus, journal, patterns, patterns.redactor(), seal)
+    new_id = RandomIds(clock)
+    owner = Owner(NODE, new_id("inc"))
+    return Core(clock, new_id, bus, journal, patterns, patterns.redactor(), seal, owner)
 
 
 async def serve(

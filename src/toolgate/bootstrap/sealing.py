@@ -1,14 +1,13 @@
-"""The key that seals what must be sent as it is: made with the first start, missed ever after.
+"""The key that seals the rows that may hold secrets. The first start makes it.
 
-A key that is lost is not replaced behind its owner's back: what it sealed would be gone with it.
+A lost key is not replaced unless the owner says so: the rows that it sealed are lost with it.
 """
 
 import asyncio
 from pathlib import Path
 from typing import Final
 
-from toolgate.commands.keys import KEYS
-from toolgate.commands.states import OPEN, STATES
+from toolgate.commands.records import ENDED, KEYS, OPEN
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Delete, Journal
 from toolgate.runs.agents.registry import AGENTS
@@ -18,11 +17,11 @@ from toolgate.tools.capability_registry import CAPABILITIES
 from toolgate.tools.targets.registry import COLLECTION as TARGETS
 
 KEY_FILE: Final = "seal.key"
-LOST: Final = "seal.key.lost"  # the owner's word that there is no copy
-OLD: Final = "seal.key.old"  # that word, once it was taken
+LOST: Final = "seal.key.lost"  # the owner made it: there is no copy of the key
+OLD: Final = "seal.key.old"  # the same file, once a new key was made
 
 _MISSED: Final = (TARGETS, AGENTS, CAPABILITIES, OPEN, CALL_ARGS)
-_ALSO_SEALED: Final = (STATES, KEYS)  # answers that would be gone soon anyway
+_ALSO_FORGOTTEN: Final = (ENDED, KEYS)  # answers that would be gone soon anyway, and their keys
 _FORGOTTEN: Final = (
     "the next start makes another key, and forgets the targets, agents and MCP servers that were"
     " registered and the commands and calls that wait"
@@ -57,6 +56,6 @@ async def open_seal(home: Path, journal: Journal) -> AesGcmSeal:
 
 
 async def _forget_sealed(journal: Journal) -> None:
-    for name in (*_MISSED, *_ALSO_SEALED):
+    for name in (*_MISSED, *_ALSO_FORGOTTEN):
         while rows := await journal.scan(name):
             await journal.commit(*(Delete(row.collection, row.key) for row in rows))

@@ -8,7 +8,7 @@ from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.browser import browser_route, browser_tasks
 from toolgate.bootstrap.gates import open_gate_parts
 from toolgate.bootstrap.installation import VERSION, Core, Installation
-from toolgate.commands.interruptions import note_untold
+from toolgate.commands.records import InterruptedReads, Rows
 from toolgate.core.enums import Level, TrustLevel
 from toolgate.core.errors import Misconfigured
 from toolgate.core.json_schema import schema_errors
@@ -71,7 +71,6 @@ class Execution:
     simulation: Simulation
     tasks: Toolset
     browser_tools: Sequence[Tool]
-    finished_through: int  # and told: the ends of commands after it may not have been
 
 
 async def open_execution(
@@ -144,11 +143,9 @@ async def open_execution(
         named_tools(built_in, [tool for tool in built_in.tools() if not takes_paths(tool)]),
     ]
     routing = Routing(routes)
-    ledger = parts.ledger
-    finished_through = await note_untold(journal, await ledger.finished_through())
     registry = None if admission is None else admission.registry
     gate = parts.gate(core, policies, routing, registry=registry, limits=limits)
-    await gate.recover()
+    await gate.recover(also=InterruptedReads(journal, clock, Rows(core.seal, core.owner)).end)
     tasks = await installation.enter(
         browser_tasks(
             settings, gate=gate, journal=journal, bus=core.bus, clock=clock, new_id=core.new_id
@@ -179,7 +176,6 @@ async def open_execution(
         simulation,
         tasks,
         in_browser.tools(),
-        finished_through,
     )
 
 

@@ -1,4 +1,4 @@
-"""The envelope every answer comes in, and how our errors become the contract's codes."""
+"""The envelope of every answer, and the contract's codes of our errors."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Reply(NamedTuple):
-    """An answer, whole: the same by every door."""
+    """An answer: the same over HTTP and WebSocket."""
 
     status: int
     body: bytes
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 
 
 class Problem(Exception):
-    """An answer that is an error; `status` where the code alone does not say it."""
+    """An answer that is an error; `status` if it is not the code's own."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Problem(Exception):
 
 
 class NotImplementedHere(ToolgateError):
-    """This installation has nothing that does it."""
+    """No part of this installation does what was asked."""
 
 
-# The nearest of an error's classes decides; Refused and Conflict have answers of their own.
+# The first class of an error's MRO that is here decides.
 CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
     AuthRequired: (Code.AUTH_REQUIRED, 401),
     InvalidToken: (Code.INVALID_TOKEN, 401),
@@ -91,7 +91,7 @@ EXPECTED: Final = (ToolgateError, Problem, BodyTooLarge, *UNREADABLE)  # what ha
 
 
 def problem_of(error: Exception) -> Problem:
-    """Our errors as the contract tells them; whatever else went wrong tells nothing of itself."""
+    """The contract's answer to an error; one that is not expected reveals nothing."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, UNREADABLE):
@@ -104,7 +104,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(
                 code, str(error), status=status, data=_data_of(error), headers=_headers_of(error)
             )
-    return Problem(Code.INTERNAL, "the gateway failed; its log knows more under this traceId")
+    return Problem(Code.INTERNAL, "the gateway failed; see its log for this traceId")
 
 
 def _readable(error: Exception) -> str:
@@ -156,7 +156,7 @@ def failure(problem: Problem, trace_id: str, *, headers: Headers = ()) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What an answer's data does not say."""
+    """The status and headers of an answer."""
 
     status: int = 200
     headers: Headers = ()

@@ -1,23 +1,24 @@
-"""Commands: admitted, run once, answered, remembered. The same by HTTP and by WebSocket.
+"""Commands: admitted, run once, answered, recorded. The same over HTTP and WebSocket.
 
 The order: parse, look up the idempotency key, charge the device's rate limit, plan, run, answer. The
 gate decides whether the caller may make the calls of the plan.
-A command's start and end are written in the commits that the gate makes for its calls.
+A command's begin and end are written in the commits that the gate makes for its calls. What is open
+when the process is stopped is resumed at the next start.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from toolgate.access.devices import Identity, Who
+from toolgate.access.devices import OPERATOR, Identity, Who
 from toolgate.access.rate_limits import Bucket, Paid, RateLimits
 from toolgate.access.ratelimit import Rate, Spent
 from toolgate.access.refusals import Forbidden, KeyConflict, RateLimited
-from toolgate.access.registry import Registry
+from toolgate.access.registry import SERVICE_NAMES, Registry
 from toolgate.access.revocations import REASON
 from toolgate.commands.answers import (
     EXPECTED,
@@ -30,18 +31,21 @@ from toolgate.commands.answers import (
     rate_headers,
     success,
 )
-from toolgate.commands.idempotency import Known
-from toolgate.commands.keys import Claim, Keys, first_use
-from toolgate.commands.plans import Done, Plan, Planner, Waiting, denied
-from toolgate.commands.reading import (
-    Asked,
-    Entered,
+from toolgate.commands.plans import (
+    Command,
+    Done,
+    NotAdmitted,
+    Plan,
+    Planner,
+    RawCommand,
+    Waiting,
+    denied,
     name_of,
     problem_with,
     read,
 )
-from toolgate.commands.records import Records
-from toolgate.commands.states import OpenCommand, States
+from toolgate.commands.records import OPEN, EndedCommand, OpenCommand, Records, Rows
+from toolgate.commands.states import KeyLock, Keys, States
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, Level, Outcome
@@ -49,8 +53,10 @@ from toolgate.core.errors import Conflict, Invalid, NotFound, Refused, Unavailab
 from toolgate.core.ids import NewId
 from toolgate.core.tools import CommandScope, ToolOutput
 from toolgate.http.traces import trace_id_of
-from toolgate.journal.journal import Journal, Operation
+from toolgate.journal.journal import Delete, Journal, Operation, Row
+from toolgate.policy.model import REQUEST_ID_CONFLICT
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE
+from toolgate.tools.definitions import failed
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import (
     NOT_ADMITTED,
@@ -66,44 +72,37 @@ from toolgate.tools.updates import Piece, Updates
 
 log = logging.getLogger(__name__)
 
-_INTERRUPTED: Final = Problem(
-    Code.INTERNAL,
-    "the gateway was stopped while this ran; the same Idempotency-Key tells what is known",
-    outcome=Outcome.MAY_HAVE_EXECUTED,
-)
+# The longest approval (APPROVAL_TIMEOUT_MS) is a week. A command that cannot be planned is given up then.
+OPEN_KEPT_MS: Final = 8 * 24 * 3600 * 1000
 
-
-_NOT_ANY_MORE: Final = Denied("blocked", OUTSIDE_SCOPE, REASON)
-
-
-class NotAdmitted(Problem):
-    """No answer of the command: the same key may try again."""
+_LOST_RIGHT: Final = Denied("blocked", OUTSIDE_SCOPE, REASON)
 
 
 @dataclass(slots=True)
 class _Work:
     """A command that was admitted, and how much of it is on disk."""
 
-    entered: Entered
+    command: Command
     plan: Plan
-    claim: Claim | None
-    paid: Paid | None = None  # of a command that is new
-    begin: Sequence[Operation] = ()  # its start, until `began`
-    began: bool = False
-    again: bool = False  # taken up after it waited or was interrupted
-    run_id: str = ""
-    waited: Waiting | None = None  # what the row says that it waits for
+    lock: KeyLock | None
+    paid: Paid | None = None  # of a new command
+    begun: bool = False
+    version: int = 0  # of its open row; 0 if it has none
+    waiting: Waiting | None = None  # as the open row has it
+    resumed: bool = False
 
-    def unwritten(self) -> Sequence[Operation]:
-        return () if self.began else self.begin
+    @property
+    def needs_row(self) -> bool:
+        """Whether it has an open row from its begin."""
+        plan = self.plan
+        return bool(self.command.key) or len(plan.requests) > 1 or plan.start is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """A command's answer, and what must be on disk before it is given."""
+class _End(NamedTuple):
+    """A command's answer, and the operations that must be on disk before it is sent."""
 
-    known: Known | None
     reply: Reply
+    ended: EndedCommand
     operations: Sequence[Operation]
 
 
@@ -117,6 +116,7 @@ class Commands:
     keys: Keys
     capability_limits: CapabilityLimits
     records: Records
+    rows: Rows
     states: States
     planners: Mapping[CommandKind, Planner]
     gate: ToolGate
@@ -124,14 +124,14 @@ class Commands:
     wake_at: Callable[[int], None] = lambda _due: None
 
     async def load(self) -> None:
-        for slot, known in await self.keys.load():
-            await self._tell_interrupted(slot, known)
+        """Read the keys in use, and resume what was left open. The gate has recovered its calls."""
+        await self.keys.load()
         await self.states.load(self._resume)
 
-    async def post(self, asked: Asked) -> Reply:
-        """Never raises but when cancelled."""
+    async def post(self, asked: RawCommand) -> Reply:
+        """Answer a command; raises CancelledError only."""
         try:
-            entered = read(
+            command = read(
                 asked,
                 self.planners[asked.kind],
                 command_id=self.new_id("cmd"),
@@ -142,72 +142,84 @@ class Commands:
             return await self.refuse(asked, wrong)
         bucket = self._bucket_of(asked.identity)
         try:
-            return await self._post(entered, bucket)
+            return await self._post(command, bucket)
         except Exception as wrong:  # noqa: BLE001 -- a fault of ours is logged as such
-            problem = problem_with(entered, wrong)
-            headers = _headers(entered, self.limits.look(bucket))
-            return failure(problem, entered.trace_id, headers=_without(headers, problem.headers))
+            problem = problem_with(command, wrong)
+            headers = _headers(command, self.limits.look(bucket))
+            return failure(problem, command.trace_id, headers=_without(headers, problem.headers))
 
-    async def _post(self, entered: Entered, bucket: Bucket) -> Reply:
-        slot = entered.slot
+    async def _post(self, command: Command, bucket: Bucket) -> Reply:
         conflict: KeyConflict | None = None
-        if slot and self.keys.is_used(slot):
-            try:
-                known = await self._known(slot, entered.request_hash)
-            except KeyConflict as other:
-                conflict = other  # paid for as any other refusal is: it leaves a row
-            else:
-                if known is not None:
-                    return await self._again(entered, known, bucket)
+        reply: Reply | None = None
+        try:
+            reply = await self._known(command, bucket)
+        except KeyConflict as other:
+            conflict = other  # it costs what any refusal costs: it leaves a row
+        if reply is not None:
+            return reply
         try:
             paid = self.limits.take(bucket)
         except RateLimited as too_soon:
-            return await self._refuse(entered, None, too_soon, bucket)
+            return await self._refuse(command, None, too_soon, bucket)
         try:
             if conflict is not None:
                 raise conflict
-            plan = await self.planners[entered.kind].plan(
-                entered.command, entered.identity, entered.command_id
+            plan = await self.planners[command.kind].plan(
+                command.body, command.identity, command.command_id
             )
-            paid = self._admit(entered, plan, paid)
-            known = None
-            if slot and self.keys.is_used(slot):  # someone may have been faster meanwhile
-                known = await self._known(slot, entered.request_hash)
+            paid = self._admit(command, plan, paid)
+            reply = await self._known(command, bucket)  # another request may have been faster
         except EXPECTED as refusal:
-            return await self._refuse(entered, paid, refusal, bucket)
-        if known is not None:
+            return await self._refuse(command, paid, refusal, bucket)
+        if reply is not None:
             self.limits.give_back(paid)
-            return await self._again(entered, known, bucket)
-        return await self._begin(entered, plan, paid)
+            return reply
+        lock = self.keys.lock(command) if command.key else None
+        work = _Work(command, plan, lock, paid)
+        try:
+            reply = await self._run(work)
+        except Conflict:
+            # Another node may have begun a command with this key.
+            if work.begun or (reply := await self._known(command, bucket)) is None:
+                raise
+            return reply
+        return _with_headers(reply, command, paid.spent)
 
-    async def _known(self, slot: str, request_hash: str) -> Known | None:
-        """What is known of a key, without a read where nothing is; raises KeyConflict."""
-        while True:
-            known = self.keys.remembered(slot, request_hash)
-            if known is not None or not self.keys.is_used(slot):
-                return known
-            known = await self.keys.settled(slot, request_hash)
-            if known is not None or not self.keys.running(slot):
-                return known
+    async def _known(self, command: Command, bucket: Bucket) -> Reply | None:
+        """The answer to the command that has this key, resumed if it is open; None for a free key.
 
-    def _admit(self, entered: Entered, plan: Plan, paid: Paid) -> Paid:
+        Raises KeyConflict.
+        """
+        if not command.key:
+            return None
+        while (found := await self.keys.find(command)) is not None:
+            if isinstance(found, EndedCommand):
+                replayed = (wire.HEADER_IDEMPOTENT_REPLAYED, "true")
+                reply = Reply(found.status, found.body, (replayed,))
+                return _with_headers(reply, command, self.limits.look(bucket))
+            resumed = await self.states.resume(found.key)
+            if resumed is not None:
+                return _with_headers(resumed, command, self.limits.look(bucket))
+        return None
+
+    def _admit(self, command: Command, plan: Plan, paid: Paid) -> Paid:
         """Check what must hold before any call of a command is begun; returns what it costs.
 
-        Raises Forbidden, Invalid or RateLimited. Whether the caller may make each call is for the
-        gate; but an agent's run is no call, and several calls are refused together.
+        Raises Forbidden, Invalid or RateLimited. The gate decides whether the caller may make each
+        call; but an agent's run is no call, and several calls are refused together.
         """
-        declared = entered.level
+        declared = command.declared
         if declared is not None and declared.rank < plan.level.rank:
             raise Forbidden(f"{plan.name} is of level {plan.level}, above the declared {declared}")
         level = plan.level if declared is None else declared
         if plan.start is not None:
-            needed = CommandScope((entered.kind,), level)
-            if outside := self.registry.scope_refusal(entered.identity.name, needed):
+            needed = CommandScope((command.kind,), level)
+            if outside := self.registry.scope_refusal(command.who, needed):
                 raise Forbidden(outside)
             self.capability_limits.check_together(plan.capabilities)
         elif len(plan.requests) > 1:
             self.capability_limits.check_together([request.tool for request in plan.requests])
-        if level is not Level.READ and not entered.key:
+        if level is not Level.READ and not command.key:
             raise Invalid(f"a command of level {level} needs an Idempotency-Key")
         if plan.start is not None:
             buckets = [
@@ -217,181 +229,156 @@ class Commands:
                 return Paid(paid.spent, paid.taken + self.limits.take(*buckets).taken)
         return paid
 
-    async def _begin(self, entered: Entered, plan: Plan, paid: Paid) -> Reply:
-        """Hold the key, and run it; what writes or signs is on record before it does."""
-        begin = [*self.records.begin(entered, plan.name, plan.capabilities)]
-        claim = None
-        if entered.key:
-            claim = self._claim(entered, plan.name)
-            if _keeps_key(plan):
-                begin.append(self.keys.begin(claim))
-        work = _Work(entered, plan, claim, paid, begin)
-        if plan.start is not None:
-            # Its run goes on after a restart, so that its end can be reported then.
-            begin += self.states.wait(entered, Waiting(), due=None)
-            try:
-                await self.journal.commit(*begin)
-            except BaseException:
-                if claim is not None:
-                    self.keys.release(claim, None)
-                self.limits.give_back(paid)
-                raise
-            work.began = True
-        return await self._run(work, paid.spent)
-
-    def _claim(self, entered: Entered, name: str) -> Claim:
-        first = first_use(
-            entered.request_hash,
-            command_id=entered.command_id,
-            request_id=entered.request_id,
-            now=entered.at,
-            kind=entered.kind,
-            name=name,
-            trace_id=entered.trace_id,
-        )
-        return self.keys.claim(entered.slot, first)
-
-    async def _again(self, entered: Entered, known: Known, bucket: Bucket) -> Reply:
-        """The first answer; or, of a command that was interrupted or waits, go on with it."""
-        spent = self.limits.look(bucket)
-        if known.done:
-            replayed = (wire.HEADER_IDEMPOTENT_REPLAYED, "true")
-            return Reply(known.status, known.body, (*_headers(entered, spent), replayed))
-        slot = entered.slot
-        while self.keys.running(slot):
-            settled = await self.keys.settled(slot, entered.request_hash)
-            if settled is not None and settled.done:
-                return await self._again(entered, settled, bucket)
-        claim = self.keys.claim(slot, known)
+    async def _resume(self, row: Row) -> Reply | None:
+        """Continue an open command, from its row alone; None if it runs."""
+        opened = self.rows.read_open(row)
+        command = self._command_of(opened)
+        lock: KeyLock | None = None
+        if opened.key:
+            if self.keys.is_locked(command.slot):
+                return None
+            lock = self.keys.lock(command)
         try:
-            entered = msgspec.structs.replace(
-                entered, command_id=known.command_id, request_id=known.request_id
-            )
-            plan = await self.planners[entered.kind].plan(
-                entered.command, entered.identity, entered.command_id
-            )
-            waiting = await self.states.waiting(known.command_id)
+            plan = await self._plan_again(command, opened)
         except BaseException:
-            self.keys.release(claim, None)
+            if lock is not None:
+                self.keys.release(lock, None)
             raise
-        return await self._run(_taken_up(entered, plan, claim, waiting), spent)
-
-    async def _resume(self, kept: OpenCommand) -> None:
-        """Go on with a command that waits."""
-        identity = self.registry.identity(kept.who)
-        if identity is None:
-            identity = Identity(Who.DEVICE, kept.who)
-        entered = Entered(
-            kind=kept.kind,
-            identity=identity,
-            raw=kept.raw,
-            command=self.planners[kept.kind].decode(kept.raw),
-            level=None,
-            command_id=kept.command_id,
-            request_id=kept.request_id,
-            named=True,
-            key=kept.key,
-            request_hash=kept.request_hash,
-            trace_id=kept.trace_id,
-            at=kept.at,
-            started=self.clock.monotonic() - (self.clock.now_ms() - kept.at) / 1000,
+        waiting: Waiting | None = None
+        if opened.approval_id or opened.run_id:
+            waiting = Waiting(opened.approval_id, opened.run_id, ran=opened.ran)
+        return await self._run(
+            _Work(
+                command,
+                plan,
+                lock,
+                begun=True,
+                version=row.version,
+                waiting=waiting,
+                resumed=True,
+            )
         )
-        if kept.key and self.keys.running(entered.slot):
-            return
-        claim = self._claim(entered, name_of(entered)) if kept.key else None
-        try:
-            plan = await self._plan_again(entered, kept)
-        except BaseException:
-            if claim is not None:
-                self.keys.release(claim, None)
-            raise
-        spent = self.limits.look(self._bucket_of(identity))
-        try:
-            await self._run(_taken_up(entered, plan, claim, kept), spent)
-        except NotAdmitted as too_soon:
-            log.info("command_waits command_id=%s reason=%s", kept.command_id, too_soon)
-            await self.states.try_later(kept.command_id)
 
-    async def _plan_again(self, entered: Entered, kept: OpenCommand) -> Plan:
-        """The plan as before; if it cannot be made any more, a plan that says why."""
+    def _command_of(self, opened: OpenCommand) -> Command:
+        return Command(
+            kind=opened.kind,
+            identity=self._identity_of(opened),
+            raw=opened.raw,
+            body=self.planners[opened.kind].decode(opened.raw),
+            command_id=opened.command_id,
+            request_id=opened.request_id,
+            key=opened.key,
+            request_hash=opened.request_hash,
+            trace_id=opened.trace_id,
+            at=opened.at,
+            started=self.clock.monotonic() - (self.clock.now_ms() - opened.at) / 1000,
+        )
+
+    def _identity_of(self, opened: OpenCommand) -> Identity:
+        """The caller as at the begin: the gate knows the calls by it, and checks the present rights."""
+        who = opened.who
+        if who == OPERATOR.name:
+            return OPERATOR
+        kind = Who.SERVICE if who.startswith(SERVICE_NAMES) else Who.DEVICE
+        if opened.scope is not None:
+            return Identity(kind, who, opened.scope)
+        return self.registry.identity(who) or Identity(kind, who)
+
+    async def _plan_again(self, command: Command, opened: OpenCommand) -> Plan:
+        """The plan as before; if it cannot be made any more, a plan that returns the reason."""
         try:
-            return await self.planners[entered.kind].plan(
-                entered.command, entered.identity, entered.command_id
+            return await self.planners[command.kind].plan(
+                command.body, command.identity, command.command_id
             )
         except EXPECTED as refusal:
-            problem = problem_with(entered, refusal)
-            if problem.code is Code.INTERNAL:
-                raise  # that may pass: the command goes on waiting
+            problem = problem_with(command, refusal)
+            is_old = self.clock.now_ms() - command.at > OPEN_KEPT_MS
+            if problem.code is Code.INTERNAL and not is_old:
+                raise  # that may pass: the command stays open
+            if not opened.approval_id or opened.owner != self.rows.owner.name:
+                problem.outcome = Outcome.MAY_HAVE_EXECUTED
 
             async def refuse(_: str) -> Done:
-                # Of several calls, those that ran before have results to return.
-                return Done(msgspec.Raw(kept.ran)) if kept.ran else Done(problem.data, problem)
+                # Calls that ran before have results to return.
+                return Done(msgspec.Raw(opened.ran)) if opened.ran else Done(problem.data, problem)
 
-            return Plan(Level.READ, str(entered.kind), (), start=refuse)
+            return Plan(Level.READ, name_of(command), (), start=refuse)
 
-    async def _run(self, work: _Work, spent: Spent) -> Reply:
-        entered = work.entered
-        known: Known | None = None
-        headers = _headers(entered, spent)
-        self.states.enter(entered, work.plan.name, work.run_id)
+    async def _run(self, work: _Work) -> Reply:
+        command, ended = work.command, None
+        self.states.enter(command, work.plan.name, work.waiting.run_id if work.waiting else "")
         try:
             came = await self._carry_out(work)
             if isinstance(came, Waiting):
-                return await self._wait(work, came, headers)
-            known = came.known
-            self.states.forget(entered.command_id)
-            return Reply(came.reply.status, came.reply.body, (*headers, *came.reply.headers))
-        except BaseException:
-            if work.paid is not None and not work.began:
-                self.limits.give_back(work.paid)
+                return await self._wait(work, came)
+            ended = came.ended
+            if work.waiting is not None:
+                self.states.unwatch(command.row_key)
+            return came.reply
+        except BaseException as failed:
+            if not work.begun:
+                if work.paid is not None:
+                    self.limits.give_back(work.paid)
+                if work.lock is not None and not isinstance(failed, NotAdmitted):
+                    self.keys.note_unknown(work.lock)
             raise
         finally:
-            self.states.leave(entered)
-            if work.claim is not None:
-                self.keys.release(work.claim, known)
+            self.states.leave(command)
+            if work.lock is not None:
+                self.keys.release(work.lock, ended)
 
     async def _carry_out(self, work: _Work) -> _End | Waiting:
         """Run the plan to its end, or until it waits.
 
         A fault of ours is no answer: the same key may try again.
         """
+        plan = work.plan
         try:
-            if work.plan.start is None:
+            if plan.start is None:
                 return await self._call_tools(work)
-            came = await work.plan.start(work.run_id)
+            if not work.begun:  # the run continues after a restart: its end must be reported then
+                await self.journal.commit(*self._begin(work))
+                self._note_begun(work)
+            came = await plan.start(work.waiting.run_id if work.waiting is not None else "")
         except NotAdmitted:
             raise
         except (Problem, Invalid, Refused, Conflict, NotFound) as refusal:
+            if isinstance(refusal, Conflict) and not work.begun:
+                raise
             problem = problem_of(refusal)
             came = Done(problem.data, problem)
         except Exception:
-            await self._write_failure(work)
+            await self._note_failure(work)
             raise
         return came if isinstance(came, Waiting) else await self._write_end(work, came)
 
     async def _call_tools(self, work: _Work) -> _End | Waiting:
-        """Make the plan's calls, one after the other; the command's end goes with the last one's."""
+        """Make the plan's calls, one after the other; the last one's commit has the command's end."""
         plan = work.plan
-        scope = CommandScope(plan.kinds, work.entered.level or plan.level)
+        scope = CommandScope(plan.kinds, work.command.declared or plan.level)
         answers: list[Answer | Pending] = []
         for number, request in enumerate(plan.requests):
             is_last = number + 1 == len(plan.requests)
             begun = partial(self._begun, work, tuple(answers), is_last=is_last)
             outcome = await self.gate.begin(request._replace(scope=scope), also=begun)
-            work.began |= not outcome.known
             match outcome:
-                case Pending():
-                    if not outcome.known and _settled(answers) is not None:
-                        work.waited = _waiting_for(outcome)
-                    answers.append(outcome)
+                case Denied(rule_id=rule) if rule == REQUEST_ID_CONFLICT:
+                    # Resumed, and the tool or the caller's level has changed since the call began.
+                    answers.append(Ran(failed(outcome.reason, outcome=Outcome.MAY_HAVE_EXECUTED)))
                 case Denied() if _is_not_admitted(work, answers, outcome):
                     raise _not_admitted(outcome)
+                case Pending():
+                    if not outcome.known and _settled(answers) is not None:
+                        self._note_begun(work, _waiting_for(outcome))
+                    answers.append(outcome)
                 case Denied():
+                    self._note_begun(work)
                     answers.append(outcome)
                     settled = _settled(answers) if is_last else None
                     if settled is not None and not outcome.known:
                         return self._end(work, _done(work, settled))
                 case allowed:
+                    self._note_begun(work)
                     output = await self._run_tool(work, allowed)
                     answers.append(Ran(output))
                     settled = _settled(answers) if is_last else None
@@ -399,22 +386,20 @@ class Commands:
                         await allowed.finish(output)
                         continue
                     end = self._end(work, _done(work, settled))
-                    await allowed.finish(output, also=(*work.unwritten(), *end.operations))
+                    await allowed.finish(output, also=end.operations)
                     return end
         if (settled := _settled(answers)) is not None:
             return await self._write_end(work, _done(work, settled))
         first = next(one for one in answers if isinstance(one, Pending))
         ran = any(isinstance(one, Ran) for one in answers)
-        gone = [_NOT_ANY_MORE if isinstance(one, Pending) else one for one in answers]
+        gone = [_LOST_RIGHT if isinstance(one, Pending) else one for one in answers]
         return replace(_waiting_for(first), ran=wire.encode(plan.done(gone).data) if ran else b"")
 
     async def _run_tool(self, work: _Work, allowed: Allowed) -> ToolOutput:
         """Run a call; its updates are events between the command's start and its end."""
-        if not work.began:
-            return await allowed.run()
 
         async def write(pieces: Sequence[Piece]) -> None:
-            append = self.records.updates(work.entered, pieces)
+            append = self.records.updates(work.command, pieces)
             await self.journal.commit(append, durable=False)
 
         updates = Updates(write, self.clock)
@@ -431,122 +416,136 @@ class Commands:
         *,
         is_last: bool,
     ) -> Sequence[Operation]:
-        """What a command adds to the commit in which the gate decides one of its calls."""
+        """The operations that a command adds to the commit in which the gate decides a call."""
         match outcome:
             case Pending() if _settled(before) is not None:  # the first that waits
-                return self._wait_rows(work, _waiting_for(outcome), told=False)
+                return self._wait_rows(work, _waiting_for(outcome), publish=True)
             case Denied() if _is_not_admitted(work, before, outcome):
-                if work.again:
-                    return ()  # it goes on waiting
-                return self._refusal_rows(work.entered, work.paid, denied(outcome).code)
+                if work.resumed:
+                    return ()  # it stays open
+                return self._refusal_rows(work.command, work.paid, denied(outcome).code)
             case Denied() if is_last and (settled := _settled([*before, outcome])) is not None:
-                end = self._end(work, _done(work, settled))
-                return (*work.unwritten(), *end.operations)
+                return self._begin_and_end(work, self._end(work, _done(work, settled)))
             case _:
-                return work.unwritten()
+                return self._begin(work)
+
+    def _begin(self, work: _Work, waiting: Waiting | None = None) -> Sequence[Operation]:
+        """The operations that begin a command; none if it has begun."""
+        if work.begun:
+            return ()
+        command, plan = work.command, work.plan
+        has_row = work.needs_row or waiting is not None
+        subject = "" if has_row else command.command_id
+        begin = [*self.records.begin(command, plan.name, plan.capabilities, subject=subject)]
+        if work.lock is not None:
+            begin.append(self.rows.use_key(command, expected=work.lock.version))
+        if has_row:
+            begin.append(self.rows.open(command, waiting or Waiting(), expected=0))
+        return begin
+
+    def _begin_and_end(self, work: _Work, end: _End) -> Sequence[Operation]:
+        """The operations of an end, after those of the begin if it has not begun."""
+        if work.begun:
+            return end.operations
+        command, plan = work.command, work.plan
+        begin = [*self.records.begin(command, plan.name, plan.capabilities)]
+        if work.lock is not None:
+            begin.append(self.rows.use_key(command, expected=work.lock.version))
+        return (*begin, *end.operations)
+
+    def _note_begun(self, work: _Work, waiting: Waiting | None = None) -> None:
+        """Note that the begin, or that the command waits, is on disk."""
+        if waiting is not None or (not work.begun and work.needs_row):
+            work.version += 1
+            work.waiting = waiting
+        if not work.begun and work.lock is not None:
+            self.keys.note_written(work.lock)
+        work.begun = True
 
     async def _write_end(self, work: _Work, done: Done) -> _End:
         end = self._end(work, done)
-        await self.journal.commit(*work.unwritten(), *end.operations)
-        work.began = True
+        await self.journal.commit(*self._begin_and_end(work, end))
+        self._note_begun(work)
         return end
 
-    async def _write_failure(self, work: _Work) -> None:
-        """Record that a command failed by a fault of ours."""
-        entered, plan, claim = work.entered, work.plan, work.claim
-        failed: list[Operation] = [self.records.event(entered, plan.name, wire.EventStatus.FAILED)]
-        if claim is not None and _keeps_key(plan):
-            failed.append(self.keys.told(claim.slot, claim.known))
-        if plan.start is not None and work.waited is None:
-            failed += self.states.drop(entered)  # its failure is the answer
-        await self._try_commit([*work.unwritten(), *failed])
-
-    async def _tell_interrupted(self, slot: str, known: Known) -> None:
-        """The end of a command that ran when the last process was stopped.
-
-        Nothing is run: the same key goes on with it, and is told what the pipeline knows.
-        """
-        if await self.states.waiting(known.command_id) is not None:
+    async def _note_failure(self, work: _Work) -> None:
+        """Record a fault of ours. A command that has a key or waits stays open, and is resumed later."""
+        command, name = work.command, work.plan.name
+        if work.resumed:
             return
-        who = slot.partition("\n")[0]
-        entered = Entered(
-            kind=CommandKind(known.kind),
-            identity=self.registry.identity(who) or Identity(Who.DEVICE, who),
-            raw=b"",
-            command=None,
-            level=None,
-            command_id=known.command_id,
-            request_id=known.request_id,
-            named=True,
-            key="",
-            request_hash=known.request_hash,
-            trace_id=known.trace_id,
-            at=known.at,
-            started=self.clock.monotonic() - (self.clock.now_ms() - known.at) / 1000,
-        )
-        writes: list[Operation] = [
-            self.records.event(entered, known.name, wire.EventStatus.FAILED),
-            self.keys.told(slot, known),
-        ]
-        if await self.states.known_state(who, known.request_id) is None:
-            body = failure(_INTERRUPTED, known.trace_id).body
-            writes += self.states.end(entered, body, waited=False)
+        if work.version and (command.key or work.waiting is not None):
+            await self.states.try_later(command.row_key)
+            return
+        writes: list[Operation] = []
+        if not work.begun:
+            writes += self.records.begin(command, name, work.plan.capabilities)
+        failed = wire.EventStatus.FAILED
+        writes.append(self.records.event(command, name, failed, subject=command.command_id))
+        if work.version:
+            writes.append(Delete(OPEN, command.row_key, expected=work.version))
         await self._try_commit(writes)
 
     def _end(self, work: _Work, done: Done) -> _End:
-        """The answer, and what has to be on disk before it is given."""
-        entered, plan, claim = work.entered, work.plan, work.claim
+        """The answer, and the operations that must be on disk before it is sent."""
+        command, plan = work.command, work.plan
         if done.problem is None:
-            status, reply = wire.EventStatus.SUCCEEDED, success(done.data, entered.trace_id)
+            status = wire.EventStatus.SUCCEEDED if done.succeeded else wire.EventStatus.FAILED
+            reply = success(done.data, command.trace_id)
         else:
             refused = done.problem.code is Code.PERMISSION_DENIED
             status = wire.EventStatus.REFUSED if refused else wire.EventStatus.FAILED
-            reply = failure(done.problem, entered.trace_id)
-        ended: list[Operation] = [self.records.event(entered, plan.name, status)]
-        known = None
-        if claim is not None:
-            known, write = self.keys.answer(claim, reply.status, reply.body)
-            ended.append(write)
-        waited = work.again or work.waited is not None or plan.start is not None
-        ended.extend(self.states.end(entered, reply.body, waited=waited))
+            reply = failure(done.problem, command.trace_id)
+        is_unnamed = not command.is_named and work.waiting is None
+        ended = EndedCommand(
+            status=reply.status,
+            body=reply.body,
+            request_hash=command.request_hash,
+            at=command.at,
+            ended_at=self.clock.now_ms(),
+            key=command.key,
+            is_unnamed=is_unnamed,
+        )
+        operations: list[Operation] = [self.records.event(command, plan.name, status)]
+        if command.key or not is_unnamed:
+            operations.append(self.rows.end(command.row_key, ended))
+        if work.version:
+            operations.append(Delete(OPEN, command.row_key, expected=work.version))
         if work.paid is not None:
-            ended.extend(self.limits.writes(work.paid))
-        return _End(known, reply, ended)
+            operations.extend(self.limits.writes(work.paid))
+        return _End(reply, ended, operations)
 
-    def _wait_rows(self, work: _Work, waiting: Waiting, *, told: bool) -> Sequence[Operation]:
-        """The rows of a command that waits from now on; its event, unless it was published before."""
-        entered, claim, paid = work.entered, work.claim, work.paid
-        due = waiting.expires_at + 1 if waiting.expires_at else None
-        event = self.records.event(entered, work.plan.name, wire.EventStatus.PENDING)
+    def _wait_rows(self, work: _Work, waiting: Waiting, *, publish: bool) -> Sequence[Operation]:
+        """The operations of a command that begins to wait."""
+        command, paid = work.command, work.paid
+        self.states.watch(command.row_key, waiting)
+        begin = self._begin(work, waiting)
+        event = self.records.event(command, work.plan.name, wire.EventStatus.PENDING)
         return (
-            *work.unwritten(),
-            *((self.keys.begin(claim),) if claim is not None else ()),
-            *self.states.wait(entered, waiting, due=due),
+            *(begin or (self.rows.open(command, waiting, expected=work.version),)),
             *(self.limits.writes(paid) if paid is not None else ()),
-            *(() if told else (event,)),
+            *((event,) if publish else ()),
         )
 
-    async def _wait(self, work: _Work, waiting: Waiting, headers: Headers) -> Reply:
-        entered, before = work.entered, work.waited
-        told = before is not None and _same(before, waiting)
-        if before is None or not told or before.ran != waiting.ran:
-            await self.journal.commit(*self._wait_rows(work, waiting, told=told))
-            work.began = True
-        if not work.again or not told:
-            if waiting.expires_at:
-                self.wake_at(waiting.expires_at + 1)
-            # The decision may have come before the row that waits for it.
-            self.states.go_on_soon(entered.command_id)
+    async def _wait(self, work: _Work, waiting: Waiting) -> Reply:
+        command, before = work.command, work.waiting
+        is_same = before is not None and _same(before, waiting)
+        if before is None or not is_same or before.ran != waiting.ran:
+            await self.journal.commit(*self._wait_rows(work, waiting, publish=not is_same))
+            self._note_begun(work, waiting)
+        if (not work.resumed or not is_same) and waiting.expires_at:
+            self.wake_at(waiting.expires_at + 1)
+        if not is_same:  # the decision may have come before this row
+            self.states.resume_soon(command.row_key)
         data = wire.CommandState(
             status=wire.CommandStatus.PENDING,
-            request_id=entered.request_id,
+            request_id=command.request_id,
             approval_id=waiting.approval_id or msgspec.UNSET,
             run_id=waiting.run_id or msgspec.UNSET,
         )
-        return success(data, entered.trace_id, status=202, headers=headers)
+        return success(data, command.trace_id, status=202)
 
-    async def refuse(self, asked: Asked, wrong: Exception) -> Reply:
-        """Of one that makes no sense, or is of nobody who may send any."""
+    async def refuse(self, asked: RawCommand, wrong: Exception) -> Reply:
+        """Refuse a command that cannot be read, or whose sender may send none."""
         bucket = self._bucket_of(asked.identity)
         problem = problem_of(wrong)
         trace_id = trace_id_of("", asked.traceparent)
@@ -563,57 +562,40 @@ class Commands:
         return failure(problem, trace_id, headers=_without(headers, problem.headers))
 
     async def _refuse(
-        self, entered: Entered, paid: Paid | None, refusal: Exception, bucket: Bucket
+        self, command: Command, paid: Paid | None, refusal: Exception, bucket: Bucket
     ) -> Reply:
-        problem = problem_with(entered, refusal)
-        await self._try_commit(self._refusal_rows(entered, paid, problem.code))
-        headers = _headers(entered, self.limits.look(bucket))
-        return failure(problem, entered.trace_id, headers=_without(headers, problem.headers))
+        problem = problem_with(command, refusal)
+        await self._try_commit(self._refusal_rows(command, paid, problem.code))
+        headers = _headers(command, self.limits.look(bucket))
+        return failure(problem, command.trace_id, headers=_without(headers, problem.headers))
 
-    def _refusal_rows(self, entered: Entered, paid: Paid | None, code: Code) -> Sequence[Operation]:
+    def _refusal_rows(self, command: Command, paid: Paid | None, code: Code) -> Sequence[Operation]:
         """The rows of a command that was not admitted; its key may be used again."""
-        row = self.records.row(entered, code=code)
+        row = self.records.row(command, code=code)
         if paid is None:  # a caller that asks too often does not fill the stream
             return row
-        name = name_of(entered)
+        name = name_of(command)
         return (
             *row,
             *self.limits.writes(paid),
-            self.records.event(entered, name, wire.EventStatus.STARTED),
-            self.records.event(entered, name, wire.EventStatus.REFUSED),
+            self.records.event(command, name, wire.EventStatus.STARTED),
+            self.records.event(command, name, wire.EventStatus.REFUSED),
         )
 
     def _bucket_of(self, identity: Identity) -> Bucket:
         return Bucket(f"device/{identity.name}", self.rate, "this device")
 
     async def _try_commit(self, writes: Sequence[Operation]) -> None:
-        """For what is refused anyway: it is refused whether or not that can be written down."""
+        """Commit the record of a refusal or fault, which is answered also if the disk refuses."""
         try:
             await self.journal.commit(*writes)
         except Unavailable as unavailable:
             log.error("not_recorded error=%s", unavailable)
 
 
-def _keeps_key(plan: Plan) -> bool:
-    """Whether the key is written as the command begins.
-
-    After a kill only the gate, or a run of an agent, may know what the command did.
-    """
-    return plan.level is not Level.READ or plan.start is not None
-
-
-def _taken_up(entered: Entered, plan: Plan, claim: Claim | None, kept: OpenCommand | None) -> _Work:
-    """The work of a command that was admitted before, and perhaps has waited."""
-    work = _Work(entered, plan, claim, began=True, again=True)
-    if kept is not None:
-        work.run_id = kept.run_id
-        work.waited = Waiting(kept.approval_id, kept.run_id, ran=kept.ran)
-    return work
-
-
 def _is_not_admitted(work: _Work, before: Sequence[Answer | Pending], denied: Denied) -> bool:
-    """Whether a denial is no answer of the command: of its first call, or of one to be retried."""
-    if work.again:
+    """Whether a denial is no answer: of the first call, or of a resumed one that came too soon."""
+    if work.resumed:
         return denied.spent is not None
     return not before and denied.rule_id in NOT_ADMITTED
 
@@ -630,8 +612,8 @@ def _not_admitted(answer: Denied) -> NotAdmitted:
 
 
 def _done(work: _Work, settled: Sequence[Answer]) -> Done:
-    """What the answers come to; results from before the caller lost the right to it are kept."""
-    ran = work.waited.ran if work.waited is not None else b""
+    """The data of the answers; results from before the caller lost the right to it are kept."""
+    ran = work.waiting.ran if work.waiting is not None else b""
     if ran and all(isinstance(answer, Denied) for answer in settled):
         return Done(msgspec.Raw(ran))
     return work.plan.done(settled)
@@ -648,13 +630,19 @@ def _settled(answers: Sequence[Answer | Pending]) -> list[Answer] | None:
 
 
 def _same(before: Waiting, now: Waiting) -> bool:
-    """Whether it waits for what it waited for."""
+    """Whether both wait for the same approval or run."""
     return (before.approval_id, before.run_id) == (now.approval_id, now.run_id)
 
 
-def _headers(entered: Entered, spent: Spent) -> Headers:
-    told = rate_headers(spent)
-    return (*told, (wire.HEADER_REQUEST_ID, entered.request_id)) if entered.named else told
+def _with_headers(reply: Reply, command: Command, spent: Spent) -> Reply:
+    headers = _headers(command, spent)
+    return reply._replace(headers=(*_without(headers, reply.headers), *reply.headers))
+
+
+def _headers(command: Command, spent: Spent) -> Headers:
+    headers = rate_headers(spent)
+    named = (wire.HEADER_REQUEST_ID, command.request_id)
+    return (*headers, named) if command.is_named else headers
 
 
 def _without(headers: Headers, given_later: Headers) -> Headers:

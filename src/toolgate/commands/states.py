@@ -1,312 +1,383 @@
-"""Where commands stand: those in flight, those that wait for a person or a run, those that ended.
+"""Commands in this process: the keys they hold, which of them run, and which wait to be resumed.
 
-A command that waits is a sealed row. It is gone on with when what it waits for may be there: its
-approval was decided or has expired, its run has moved, somebody asks for it, or we start again.
+A command that waits is a row and not a task. It is resumed when what it waits for may be there: its
+approval was decided or has expired, its run has moved, a caller asks for it, or the node starts.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from toolgate.access.devices import Identity
-from toolgate.commands.idempotency import UNFINISHED_KEPT_MS
-from toolgate.commands.plans import Waiting
-from toolgate.commands.reading import Entered
+from toolgate.access.refusals import KeyConflict
+from toolgate.commands.answers import Reply
+from toolgate.commands.plans import Command, NotAdmitted, Waiting, row_key, slot_of
+from toolgate.commands.records import ENDED, ENDED_KEPT_MS, KEYS, OPEN, EndedCommand, Rows
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.journal.bus import Bus
-from toolgate.journal.journal import Delete, Event, Journal, Operation, Overwrite, Put, Row
-from toolgate.secrets.seal import Seal
-from toolgate.tools.outcomes import APPROVALS
+from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
+from toolgate.tools.outcomes import APPROVALS, DECIDED, EXPIRED
 
 log = logging.getLogger(__name__)
 
-OPEN: Final = "open_commands"  # those that wait for a person or for a run
-STATES: Final = "commands"  # what GET /command/{requestId} answers
-STATE_KEPT_MS: Final = 24 * 3600 * 1000  # once it has ended
-RETRY_MS: Final = 30_000  # after a command that waits could not be gone on with
-_DONE: Final = wire.CommandStatus.DONE
-_PENDING: Final = wire.CommandStatus.PENDING
+REMEMBERED_KEYS: Final = 20_000  # answers kept in memory; the journal has the others
+REMEMBERED_BODY: Final = 16 * 1024  # bytes of an answer that memory keeps
+RETRY_MS: Final = 30_000  # after a command could not be resumed
 
 
-class OpenCommand(msgspec.Struct, frozen=True):
-    """What is kept, sealed, of a command that waits."""
+class KeyLock:
+    """An idempotency key that a command of this process holds while it runs."""
 
-    kind: CommandKind
-    who: str
-    raw: bytes
-    command_id: str
-    request_id: str
-    key: str
-    request_hash: str
-    trace_id: str
-    at: int
-    approval_id: str
-    run_id: str
-    ran: bytes = b""  # the answer's data, where the rest may not run any more
+    def __init__(self, slot: str, request_hash: str, version: int) -> None:
+        self.slot = slot
+        self.request_hash = request_hash
+        self.version = version  # of the key's row, which the command's begin writes
+        self.released: asyncio.Future[EndedCommand | None] = (
+            asyncio.get_running_loop().create_future()
+        )
 
 
-class State(msgspec.Struct, frozen=True):
-    command_id: str
-    status: wire.CommandStatus
-    approval_id: str = ""
-    run_id: str = ""
-    body: bytes = b""
+@dataclass(slots=True)
+class Keys:
+    """Idempotency keys by their slots (`slot_of`)."""
+
+    journal: Journal
+    clock: Clock
+    rows: Rows
+    _recent: OrderedDict[str, EndedCommand] = field(default_factory=OrderedDict)
+    _locks: dict[str, KeyLock] = field(default_factory=dict)
+    # The version of each key's row, so that a new key costs no read; 0 if it must be looked up.
+    _versions: dict[str, int] = field(default_factory=dict)
+
+    async def load(self) -> None:
+        after = ""
+        while rows := await self.journal.scan(KEYS, after=after):
+            self._versions.update((row.key, row.version) for row in rows)
+            after = rows[-1].key
+
+    def is_locked(self, slot: str) -> bool:
+        return slot in self._locks
+
+    async def find(self, command: Command) -> EndedCommand | Row | None:
+        """The answer of the command that has this key, or its open row; None if the key is free.
+
+        Waits while that command runs here. Raises KeyConflict if it was another request.
+        """
+        slot = command.slot
+        while True:
+            lock = self._locks.get(slot)
+            if lock is not None:
+                self._check(command, lock.request_hash)
+                answer = await asyncio.shield(lock.released)
+                if answer is None:
+                    continue
+                return answer
+            recent = self._recent.get(slot)
+            if recent is not None and self.clock.now_ms() < recent.key_expires_at:
+                self._check(command, recent.request_hash)
+                return recent
+            if slot not in self._versions:
+                return None
+            found = await self._look_up(command)
+            if slot not in self._locks:
+                return found
+
+    async def _look_up(self, command: Command) -> EndedCommand | Row | None:
+        slot = command.slot
+        row = await self.journal.get(KEYS, slot)
+        if row is None:
+            self._versions.pop(slot, None)
+            return None
+        self._versions[slot] = row.version
+        key = row.value.decode()
+        opened = await self.journal.get(OPEN, key)
+        if opened is None:
+            ended_row = await self.journal.get(ENDED, key)
+            ended = None if ended_row is None else self.rows.read_ended(ended_row)
+            if ended is None or ended.key_expires_at <= self.clock.now_ms():
+                return None
+            self._check(command, ended.request_hash)
+            return ended
+        self._check(command, self.rows.read_open(opened).request_hash)
+        return opened
+
+    def _check(self, command: Command, request_hash: str) -> None:
+        if command.request_hash != request_hash:
+            raise KeyConflict
+
+    def lock(self, command: Command) -> KeyLock:
+        """Hold a key that nothing holds."""
+        slot = command.slot
+        assert slot not in self._locks
+        lock = KeyLock(slot, command.request_hash, self._versions.get(slot, 0))
+        self._locks[slot] = lock
+        return lock
+
+    def note_written(self, lock: KeyLock) -> None:
+        """Note that the key's row was written with the lock's command."""
+        self._versions[lock.slot] = lock.version + 1
+
+    def note_unknown(self, lock: KeyLock) -> None:
+        """Note that the key's row may have been written: the next command reads it."""
+        self._versions[lock.slot] = 0
+
+    def release(self, lock: KeyLock, ended: EndedCommand | None) -> None:
+        """Release the key and give the answer, if there is one, to the requests that wait for it."""
+        if self._locks.get(lock.slot) is lock:
+            del self._locks[lock.slot]
+        if ended is not None and len(ended.body) <= REMEMBERED_BODY:
+            self._recent[lock.slot] = ended
+            self._recent.move_to_end(lock.slot)
+            while len(self._recent) > REMEMBERED_KEYS:
+                self._recent.popitem(last=False)
+        else:
+            self._recent.pop(lock.slot, None)
+        if not lock.released.done():
+            lock.released.set_result(ended)
+
+    async def on_ended_due(self, row: Row) -> None:
+        """Free the key of an ended command, and later delete its row."""
+        ended = self.rows.read_ended(row)
+        forget_at = ended.ended_at + ENDED_KEPT_MS
+        is_over = ended.is_unnamed or self.clock.now_ms() >= forget_at
+        writes: list[Operation] = [
+            Delete(ENDED, row.key, expected=row.version)
+            if is_over
+            else Put(ENDED, row.key, row.value, expected=row.version, due=forget_at)
+        ]
+        slot = slot_of(row.key.partition("\n")[0], ended.key)
+        use = await self.journal.get(KEYS, slot) if ended.key else None
+        frees = use is not None and use.value.decode() == row.key and slot not in self._locks
+        if use is not None and frees:
+            writes.append(Delete(KEYS, slot, expected=use.version))
+        with contextlib.suppress(Conflict):  # the key was used again meanwhile
+            await self.journal.commit(*writes)
+            if frees and slot not in self._locks:
+                self._versions.pop(slot, None)
+                self._recent.pop(slot, None)
 
 
 class _Decided(msgspec.Struct, frozen=True):
-    """Of what an event of the approvals' stream says."""
+    """The member that is read of an event about an approval."""
 
     approval_id: str
 
 
-_pack: Final = msgspec.msgpack.Encoder().encode
-_unpack_open: Final = msgspec.msgpack.Decoder(OpenCommand).decode
-_unpack_state: Final = msgspec.msgpack.Decoder(State).decode
 _decode_decided: Final = msgspec.json.Decoder(_Decided).decode
 _decode_answer: Final = msgspec.json.Decoder(wire.Answer).decode
 
-Resume = Callable[[OpenCommand], Awaitable[None]]
+Resume = Callable[[Row], Awaitable[Reply | None]]
 
 
 @dataclass(slots=True)
 class States:
+    """The commands that run here, and those that wait; each by the key of its row."""
+
     journal: Journal
     bus: Bus
     clock: Clock
-    seal: Seal
+    rows: Rows
     in_flight: dict[str, tuple[CommandKind, wire.InFlight]] = field(default_factory=dict)
-    _ends: dict[str, asyncio.Event] = field(default_factory=dict)  # command id: it moved
+    _moved: dict[str, asyncio.Event] = field(default_factory=dict)  # set when it ends or waits
     _by_request: dict[tuple[str, str], str] = field(default_factory=dict)
-    _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: who waits for it
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _going_on: set[str] = field(default_factory=set)
-    _again: set[str] = field(default_factory=set)  # called for while they were being looked at
+    _wanted: dict[str, str] = field(default_factory=dict)  # run or approval: which waits for it
+    _resuming: dict[str, asyncio.Task[Reply | None]] = field(default_factory=dict)
+    _again: set[str] = field(default_factory=set)  # to be resumed when the present run is over
     _resume: Resume | None = None
 
     async def load(self, resume: Resume) -> None:
-        """Take up the commands that waited when the last process ended."""
+        """Resume the commands that this node left open when it was stopped."""
         self._resume = resume
-        self.bus.subscribe(None, self._hear)
-        async for waiting in self.open():
-            self._want(waiting)
-            self.go_on_soon(waiting.command_id)
-
-    async def open(self) -> AsyncIterator[OpenCommand]:
+        self.bus.subscribe(None, self._on_events)
         after = ""
         while rows := await self.journal.scan(OPEN, after=after):
             for row in rows:
-                yield _unpack_open(self.seal.open(row.value))
+                opened = self.rows.read_open(row)
+                if self.rows.owner.is_same_node(opened.owner):
+                    self.watch(row.key, Waiting(opened.approval_id, opened.run_id))
+                    self.resume_soon(row.key)
             after = rows[-1].key
 
     async def stop(self) -> None:
-        for task in tuple(self._tasks):
+        tasks = tuple(self._resuming.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def enter(self, entered: Entered, name: str, run_id: str) -> None:
+    def enter(self, command: Command, name: str, run_id: str) -> None:
         flight = wire.InFlight(
-            request_id=entered.request_id,
+            request_id=command.request_id,
             name=name,
-            started_at=entered.at,
-            device_id=entered.identity.name,
+            started_at=command.at,
+            device_id=command.who,
             run_id=run_id or msgspec.UNSET,
         )
-        self.in_flight[entered.command_id] = (entered.kind, flight)
-        self._by_request[entered.identity.name, entered.request_id] = entered.command_id
+        self.in_flight[command.row_key] = (command.kind, flight)
+        self._by_request[command.who, command.request_id] = command.row_key
 
-    def leave(self, entered: Entered) -> None:
-        self.in_flight.pop(entered.command_id, None)
-        name = (entered.identity.name, entered.request_id)
-        if self._by_request.get(name) == entered.command_id:  # not a later one's of that name
+    def leave(self, command: Command) -> None:
+        key = command.row_key
+        self.in_flight.pop(key, None)
+        name = (command.who, command.request_id)
+        if self._by_request.get(name) == key:  # not a later command of that request id
             del self._by_request[name]
-        self._tell_end(entered.command_id)
-        self._go_on_again(entered.command_id)
+        self._wake(key)
+        self._resume_again(key)
 
-    def wait(self, entered: Entered, waiting: Waiting, *, due: int | None) -> Sequence[Operation]:
-        """The rows of a command that waits from now on."""
-        kept = OpenCommand(
-            kind=entered.kind,
-            who=entered.identity.name,
-            raw=entered.raw,
-            command_id=entered.command_id,
-            request_id=entered.request_id,
-            key=entered.key,
-            request_hash=entered.request_hash,
-            trace_id=entered.trace_id,
-            at=entered.at,
-            approval_id=waiting.approval_id,
-            run_id=waiting.run_id,
-            ran=waiting.ran,
-        )
-        self._want(kept)
-        state = State(entered.command_id, _PENDING, waiting.approval_id, waiting.run_id)
-        return (
-            Overwrite(OPEN, entered.command_id, self.seal.close(_pack(kept)), due=due),
-            self._row(entered, state),
-        )
+    def watch(self, key: str, waiting: Waiting) -> None:
+        """Resume a command when its approval is decided or its run moves."""
+        for name in (waiting.approval_id, waiting.run_id):
+            if name:
+                self._wanted[name] = key
 
-    def drop(self, entered: Entered) -> Sequence[Operation]:
-        """Of one that is open and is not to be gone on with."""
-        key = _state_key(entered.identity.name, entered.request_id)
-        return (Delete(OPEN, entered.command_id), Delete(STATES, key))
+    def unwatch(self, key: str) -> None:
+        gone = [name for name, waits in self._wanted.items() if waits == key]
+        for name in gone:
+            del self._wanted[name]
 
-    def end(self, entered: Entered, body: bytes, *, waited: bool) -> Sequence[Operation]:
-        """The rows of a command that has ended: of one that anybody can ask for by its name."""
-        if not (entered.named or waited):
-            return ()
-        row = self._row(entered, State(entered.command_id, _DONE, body=body))
-        return (row, Delete(OPEN, entered.command_id)) if waited else (row,)
+    async def resume(self, key: str) -> Reply | None:
+        """Continue an open command; None if it is not open, or runs. Equal requests share it."""
+        task = self._resuming.get(key) or self._start_resuming(key)
+        return await asyncio.shield(task)
 
-    def interrupted(self, who: str, request_id: str, body: bytes) -> Operation:
-        """The row of one that ended with the last process, and of which only the names are left."""
-        return self._put(who, request_id, State("", _DONE, body=body))
+    def resume_soon(self, key: str) -> None:
+        """Resume a command in the background; once more if it runs: it may have read old state."""
+        self._again.add(key)
+        self._resume_again(key)
 
-    async def waiting(self, command_id: str) -> OpenCommand | None:
-        row = await self.journal.get(OPEN, command_id)
-        return None if row is None else _unpack_open(self.seal.open(row.value))
+    def _resume_again(self, key: str) -> None:
+        if key in self._again and key not in self._resuming and key not in self.in_flight:
+            self._again.discard(key)
+            self._start_resuming(key)
+
+    def _start_resuming(self, key: str) -> asyncio.Task[Reply | None]:
+        task = self._resuming[key] = asyncio.create_task(self._resume_now(key))
+        task.add_done_callback(partial(self._resumed, key))
+        return task
+
+    def _resumed(self, key: str, task: "asyncio.Task[Reply | None]") -> None:
+        del self._resuming[key]
+        if task.cancelled():
+            return
+        task.exception()  # it was logged; perhaps no caller waits for it
+        self._wake(key)
+        self._resume_again(key)
+
+    async def _resume_now(self, key: str) -> Reply | None:
+        assert self._resume is not None
+        try:
+            row = await self.journal.get(OPEN, key)
+            if row is None:
+                return None
+            if row.due is not None and row.due <= self.clock.now_ms():
+                row = row._replace(version=row.version + 1, due=None)
+                await self.journal.commit(Put(OPEN, key, row.value, row.version - 1))
+            return await self._resume(row)
+        except NotAdmitted as too_soon:
+            log.info("command_waits command=%r reason=%s", key, too_soon)
+            await self.try_later(key)
+            raise
+        except Exception:
+            log.exception("command_not_resumed command=%r", key)
+            await self.try_later(key)
+            raise
+
+    async def try_later(self, key: str) -> None:
+        """Resume an open command after a while."""
+        try:
+            row = await self.journal.get(OPEN, key)
+            if row is not None:
+                due = self.clock.now_ms() + RETRY_MS
+                await self.journal.commit(Put(OPEN, key, row.value, row.version, due))
+        except ToolgateError as failed:
+            log.error("command_not_put_off command=%r error=%s", key, failed)
+
+    async def on_open_due(self, row: Row) -> None:
+        """Resume a command whose approval has expired, or that is to be tried again."""
+        task = self._resuming.get(row.key)
+        if task is None:
+            self.resume_soon(row.key)
+        else:
+            await asyncio.wait([task])
 
     async def state(self, identity: Identity, request_id: str, *, wait: float) -> wire.CommandState:
-        """Where a command of this caller stands, waiting so many seconds for its end."""
+        """The state of a caller's command, after at most so many seconds to wait for its end."""
         ends_at = self.clock.monotonic() + wait
+        name = (identity.name, request_id)
         tried = False
         while True:
-            before = self._by_request.get((identity.name, request_id))
-            found = await self.known_state(identity.name, request_id)
-            running = self._by_request.get((identity.name, request_id))
+            before = self._by_request.get(name)
+            found = await self._find(*name)
+            running = self._by_request.get(name)
             if running != before:  # it began or ended while its row was read
                 continue
             if found is None and running is None:
                 raise NotFound("command", request_id)
-            command_id = running or (found.command_id if found is not None else "")
-            waits = running is None and found is not None and found.status is not _DONE
-            if waits and not tried:
-                self.go_on_soon(command_id)
+            is_over = running is None and found is not None and found.collection == ENDED
+            key = running or (found.key if found is not None else "")
+            if running is None and not is_over and not tried:
+                self.resume_soon(key)
                 tried = True
             left = ends_at - self.clock.monotonic()
-            if (found is not None and found.status is _DONE and running is None) or left <= 0:
-                return _told(request_id, found, running=running is not None)
-            moved = self._ends.setdefault(command_id, asyncio.Event())
+            if is_over or left <= 0:
+                return self._state(request_id, None if running is not None else found)
+            moved = self._moved.setdefault(key, asyncio.Event())
             try:
                 async with asyncio.timeout(left):
                     await moved.wait()
             except TimeoutError:
                 continue
 
-    async def known_state(self, who: str, request_id: str) -> State | None:
-        row = await self.journal.get(STATES, _state_key(who, request_id))
-        return None if row is None else _unpack_state(self.seal.open(row.value))
+    async def _find(self, who: str, request_id: str) -> Row | None:
+        """The row of the newest command of a request id."""
+        start = row_key(who, request_id, "")
+        after = f"{start}\x7f"  # past every command's id
+        found: list[Row] = []
+        for collection in (OPEN, ENDED):  # in this order: a command moves from the first
+            rows = await self.journal.scan(collection, after=after, limit=1, newest_first=True)
+            found += [row for row in rows if row.key.startswith(start)]
+        return max(found, key=lambda row: (row.key, row.collection == ENDED), default=None)
 
-    def go_on_soon(self, command_id: str) -> None:
-        self._again.add(command_id)
-        self._go_on_again(command_id)
+    def _state(self, request_id: str, row: Row | None) -> wire.CommandState:
+        """The state by the command's row; None while it runs."""
+        if row is None:
+            return wire.CommandState(status=wire.CommandStatus.RUNNING, request_id=request_id)
+        if row.collection == ENDED:
+            answer = _decode_answer(self.rows.read_ended(row).body)
+            return wire.CommandState(
+                status=wire.CommandStatus.DONE, request_id=request_id, answer=answer
+            )
+        opened = self.rows.read_open(row)
+        pending = wire.CommandStatus.PENDING
+        return wire.CommandState(
+            status=pending if opened.approval_id else wire.CommandStatus.RUNNING,
+            request_id=request_id,
+            approval_id=opened.approval_id or msgspec.UNSET,
+            run_id=opened.run_id or msgspec.UNSET,
+        )
 
-    def _go_on_again(self, command_id: str) -> None:
-        """Unless it is being looked at: then once that is over, for it may have looked too soon."""
-        busy = command_id in self._going_on or command_id in self.in_flight
-        if command_id in self._again and not busy:
-            self._again.discard(command_id)
-            self._going_on.add(command_id)
-            task = asyncio.create_task(self._go_on(command_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _go_on(self, command_id: str) -> None:
-        """Try again a command that waits: what it waited for may be there."""
-        assert self._resume is not None
-        try:
-            kept = await self.waiting(command_id)
-            if kept is not None and command_id not in self.in_flight:
-                await self._resume(kept)
-            # Who read its row before the end, and began to wait after it, would wait for nothing.
-            if command_id in self._ends and await self.waiting(command_id) is None:
-                self._tell_end(command_id)
-        except Exception:
-            log.exception("command_not_resumed command_id=%s", command_id)
-            await self.try_later(command_id)
-        finally:
-            self._going_on.discard(command_id)
-        self._go_on_again(command_id)
-
-    async def try_later(self, command_id: str) -> None:
-        """Try again a command that waits, after a while."""
-        try:
-            row = await self.journal.get(OPEN, command_id)
-            if row is not None:
-                due = self.clock.now_ms() + RETRY_MS
-                await self.journal.commit(Put(OPEN, row.key, row.value, row.version, due))
-        except ToolgateError as failed:
-            log.error("command_not_put_off command_id=%s error=%s", command_id, failed)
-
-    def _tell_end(self, command_id: str) -> None:
-        if (moved := self._ends.pop(command_id, None)) is not None:
+    def _wake(self, key: str) -> None:
+        if (moved := self._moved.pop(key, None)) is not None:
             moved.set()
 
-    async def on_open_due(self, row: Row) -> None:
-        """An approval's time is over, or it is to be tried again: the pipeline says what follows."""
-        try:
-            await self.journal.commit(Put(OPEN, row.key, row.value, expected=row.version))
-        except Conflict:
-            return  # it has ended, or waits for something else
-        self.go_on_soon(row.key)
-
-    async def on_state_due(self, row: Row) -> None:
-        with contextlib.suppress(Conflict):  # a later command of that name has been written since
-            await self.journal.commit(Delete(row.collection, row.key, expected=row.version))
-
-    def forget(self, command_id: str) -> None:
-        """It waits no more."""
-        if self._wanted:
-            gone = [name for name, who in self._wanted.items() if who == command_id]
-            for name in gone:
-                del self._wanted[name]
-
-    def _hear(self, events: Sequence[Event]) -> None:
+    def _on_events(self, events: Sequence[Event]) -> None:
         if not self._wanted:
             return
         for event in events:
-            decided = event.stream == APPROVALS
-            name = _decode_decided(event.data).approval_id if decided else event.subject
-            command_id = self._wanted.get(name)
-            if command_id is not None and not event.stream.startswith("session/"):
-                self.go_on_soon(command_id)
-
-    def _want(self, kept: OpenCommand) -> None:
-        for name in (kept.approval_id, kept.run_id):
-            if name:
-                self._wanted[name] = kept.command_id
-
-    def _row(self, entered: Entered, state: State) -> Overwrite:
-        return self._put(entered.identity.name, entered.request_id, state)
-
-    def _put(self, who: str, request_id: str, state: State) -> Overwrite:
-        due = self.clock.now_ms() + (STATE_KEPT_MS if state.status is _DONE else UNFINISHED_KEPT_MS)
-        return Overwrite(
-            STATES, _state_key(who, request_id), self.seal.close(_pack(state)), due=due
-        )
-
-
-def _state_key(who: str, request_id: str) -> str:
-    return f"{who}\n{request_id}"
-
-
-def _told(request_id: str, state: State | None, *, running: bool) -> wire.CommandState:
-    if state is None or running:
-        return wire.CommandState(status=wire.CommandStatus.RUNNING, request_id=request_id)
-    status = state.status
-    if status is _PENDING and not state.approval_id:
-        status = wire.CommandStatus.RUNNING
-    return wire.CommandState(
-        status=status,
-        request_id=request_id,
-        approval_id=state.approval_id or msgspec.UNSET,
-        run_id=state.run_id or msgspec.UNSET,
-        answer=_decode_answer(state.body) if state.status is _DONE else msgspec.UNSET,
-    )
+            is_approval = event.stream == APPROVALS
+            if is_approval and event.type not in (DECIDED, EXPIRED):
+                continue  # asked
+            name = _decode_decided(event.data).approval_id if is_approval else event.subject
+            key = self._wanted.get(name)
+            if key is not None and not event.stream.startswith("session/"):
+                self.resume_soon(key)

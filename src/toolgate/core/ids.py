@@ -6,7 +6,7 @@ that ids sort by the time they were made. The time and the chance come in from o
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 NewId = Callable[[str], str]  # makes an id from its prefix
 
@@ -17,6 +17,21 @@ LENGTH: Final = 26  # 130 bits of base 32 hold the 128
 
 _PAIRS: Final = tuple(high + low for high in ALPHABET for low in ALPHABET)  # ten bits at a time
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Owner(NamedTuple):
+    """One start of a node: the process that may leave calls and commands open."""
+
+    node: str
+    incarnation: str
+
+    @property
+    def name(self) -> str:
+        """The owner as rows keep it."""
+        return f"{self.node}/{self.incarnation}"
+
+    def is_same_node(self, name: str) -> bool:
+        return name.partition("/")[0] == self.node
 
 
 def make(prefix: str, *, now_ms: int, chance: int) -> str:

@@ -18,7 +18,7 @@ from toolgate.tools.approvals import Approval
 from toolgate.tools.responses import Response
 
 EXECUTIONS: Final = "executions"  # rows by request id; `due` is the deadline of a device's call
-# By process: the number of the evidence record up to which all of its calls are known to have ended.
+# By node: the number of the evidence record up to which all of its calls are known to have ended.
 FINISHED: Final = "executions_finished"
 
 MAX_TOOL_CHARS: Final = 256
@@ -79,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     fingerprint: str
     state: CallStatus
-    owner: str  # the process that wrote the row
+    owner: str  # the name of the `Owner` that wrote the row
     run_id: str = ""
     details: Details | None = None  # of an open call
     response: Response | None = None  # of a refused call; others have an artifact

@@ -55,7 +55,7 @@ from toolgate.tools.ledger import Ledger, running, unapproved
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import Also, Denied, Pending, nothing_also
 from toolgate.tools.outputs import clean_output, readable
-from toolgate.tools.recovery import may_run_again, recover
+from toolgate.tools.recovery import AlsoOfCall, may_run_again, nothing_of_call, recover
 from toolgate.tools.responses import DENY, ON_DENY, Response, StoredCheck, refs_of
 from toolgate.tools.routing import Routing
 from toolgate.tools.updates import with_time_of
@@ -334,9 +334,9 @@ class Gate:
         offered = self._routing.tools(caller)
         return [tool for tool in offered if self._policies.may_pass(tool, caller)]
 
-    async def recover(self) -> int:
-        """At start: give every call that was started and has no result its outcome; count them."""
-        return await recover(self._ledger, is_repeatable=self._routing.is_repeatable)
+    async def recover(self, *, also: AlsoOfCall = nothing_of_call) -> int:
+        """Give each call that an earlier start left open its outcome; return their number."""
+        return await recover(self._ledger, is_repeatable=self._routing.is_repeatable, also=also)
 
     async def _begin(
         self,
@@ -598,7 +598,7 @@ class Gate:
                 return None
             case CallStatus.INTERRUPTED if decision.effect is Effect.ALLOW:
                 return None
-            case CallStatus.RUNNING if known.owner != self._ledger.owner:
+            case CallStatus.RUNNING if not self._ledger.owner.is_same_node(known.owner):
                 raise _Elsewhere(f"request {call.id} is being run by {known.owner}")
             case _:  # started here, but by no caller that still holds it
                 again = known.state is CallStatus.RUNNING and may_run_again(

@@ -16,6 +16,7 @@ from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
+from toolgate.core.ids import Owner
 from toolgate.core.tools import Caller, ToolOutput
 from toolgate.evidence.audit import TOOL_RUN, AuditEntry, AuditLog
 from toolgate.evidence.evidence import STREAM, Evidence
@@ -63,10 +64,10 @@ REFUSED: Final = {  # by the rule of the refusal; others are BLOCKED
 
 
 class Ledger:
-    """`owner` is this process, and stays in the rows of its calls."""
+    """`owner` is this start of the node: recovery finds by it what earlier ones left open."""
 
     def __init__(
-        self, journal: Journal, evidence: Evidence, audit: AuditLog, clock: Clock, owner: str
+        self, journal: Journal, evidence: Evidence, audit: AuditLog, clock: Clock, owner: Owner
     ) -> None:
         self.journal = journal
         self.evidence = evidence
@@ -82,8 +83,8 @@ class Ledger:
         self._decisions = 0
 
     async def finished_through(self) -> int:
-        """The number of an evidence record up to which every call of this process has ended."""
-        row = await self.journal.get(FINISHED, self.owner)
+        """The number of an evidence record up to which every call of this node has ended."""
+        row = await self.journal.get(FINISHED, self.owner.node)
         return 0 if row is None else int(row.value)
 
     async def note_finished(self, *, newest: int) -> None:
@@ -93,7 +94,7 @@ class Ledger:
         """
         self._newest = max(self._newest, newest)
         through = min([self._newest, *self._running.values(), *self._starting.values()])
-        await store(self.journal, FINISHED, self.owner, str(through).encode())
+        await store(self.journal, FINISHED, self.owner.node, str(through).encode())
 
     async def find(self, call: Call) -> tuple[Call, Entry | None]:
         """The row of a call, and the call with the row's version and state."""
@@ -256,7 +257,7 @@ class Ledger:
         )
 
     async def interrupted(
-        self, call: Call, entry: Entry, *, may_run_again: bool
+        self, call: Call, entry: Entry, *, may_run_again: bool, also: Sequence[Operation] = ()
     ) -> Response | None:
         """Record a call that was started and has no result; None if it may be run again."""
         assert entry.details is not None
@@ -264,6 +265,7 @@ class Ledger:
             await self.journal.commit(
                 self._entry(call, CallStatus.INTERRUPTED, details=entry.details),
                 await self._outcome(call, interrupted_output(), {}, kind="outcome"),
+                *also,
             )
             self._running.pop(call.id, None)
             return None
@@ -273,6 +275,7 @@ class Ledger:
             interrupted_output(),
             approval=entry.details.approval,
             kind="outcome",
+            also=also,
         )
 
     async def finish(
@@ -392,7 +395,7 @@ class Ledger:
         """The artifacts of a call's first decision."""
         return {
             Artifact.REQUEST: call.shown,
-            Artifact.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner),
+            Artifact.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner.node),
             Artifact.POLICY_DECISION: self.evidence.canonical(_Verdict.of(decision)),
         }
 
@@ -468,7 +471,7 @@ class Ledger:
         entry = Entry(
             fingerprint=call.fingerprint,
             state=status,
-            owner=self.owner,
+            owner=self.owner.name,
             run_id=call.request.run_id,
             **members,
         )

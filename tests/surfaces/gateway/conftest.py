@@ -19,6 +19,7 @@ from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.signatures import verify_ed25519
 from toolgate.core.clock import Clock
+from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
 from toolgate.evidence.audit import AuditLog, AuditQuery
@@ -179,6 +180,7 @@ async def open_door(
     else:
         journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
     seal = AesGcmSeal(b"k" * 32)
+    new_id = RandomIds(clock)
     gate = gate or FakeGate()
     gate.journal = journal
     upstreams = FakeUpstreams()
@@ -215,6 +217,7 @@ async def open_door(
             bus=bus,
             clock=clock,
             new_id=RandomIds(clock),
+            owner=Owner("local", new_id("inc")),
             seal=seal,
             audit=audit,
             evidence=SilentEvidence(),

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Answered, Door, Paired
-from toolgate.commands.states import OPEN, RETRY_MS
+from toolgate.commands.records import OPEN
+from toolgate.commands.states import RETRY_MS
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import Level
 from toolgate.policy.refusal_texts import OUTSIDE_SCOPE, RATE_LIMITED

@@ -7,7 +7,8 @@ import pytest
 
 from tests.surfaces.gateway.conftest import ALL, OPERATOR, Answered, Door
 from toolgate.access.devices import Scope
-from toolgate.commands.states import OPEN, RETRY_MS
+from toolgate.commands.records import OPEN
+from toolgate.commands.states import RETRY_MS
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import HealthStatus, Level
 from toolgate.core.tools import Tool

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.commands.idempotency import request_hash
+from toolgate.commands.plans import request_hash
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import Level, Outcome
 from toolgate.core.errors import Unavailable
@@ -19,6 +19,7 @@ from toolgate.http.bodies import canonical
 from toolgate.runs.runs import Runs
 from toolgate.surfaces.gateway.server import REFUSALS_WRITTEN
 from toolgate.testing.gate import FakeGate, echo
+from toolgate.tools.definitions import failed
 from toolgate.tools.outcomes import Also, Begun, nothing_also
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -569,7 +570,7 @@ async def test_a_decision_that_comes_while_a_command_is_looked_at_is_not_lost(as
         if asked != "first":
             await device.tool("pay", key="k", requestId="r")
             async with asyncio.timeout(10):
-                while door.parts.states._tasks:
+                while door.parts.states._resuming:
                     await asyncio.sleep(0)
         gate.answers.clear()
         gate.may_answer.clear()
@@ -609,11 +610,11 @@ async def test_a_fault_while_a_command_goes_on_does_not_hold_its_key_for_ever() 
         device = await door.pair(**ALL)
         first = await device.tool("pay", key="k", requestId="r")
         async with asyncio.timeout(10):
-            while door.parts.states._tasks:
+            while door.parts.states._resuming:
                 await asyncio.sleep(0)
             gate.faulty = True
             await decide(door, first.data["approvalId"])
-            while gate.faulty or door.parts.states._tasks:
+            while gate.faulty or door.parts.states._resuming:
                 await asyncio.sleep(0)
             assert (await device.tool("pay", key="k", requestId="r")).status == 200
 
@@ -665,7 +666,7 @@ async def test_of_calls_that_wait_one_that_ran_meanwhile_is_told_of_as_well(door
     assert sum(b'"pending"' in data for data in told) == 1
 
 
-async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_once(
+async def test_a_keyed_write_cut_off_by_a_kill_ends_once_and_its_key_replays_that_end(
     tmp_path: Path,
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
@@ -685,21 +686,27 @@ async def test_a_command_that_ran_when_the_process_was_killed_has_its_end_told_o
         shutil.copytree(running, killed)  # as a killed process leaves it
         may_end.set()
         await asked
-    for _ in range(2):
-        async with open_door(home=killed) as door:
-            events = await device_events(door)
-            assert events == ["kv.set started", "kv.set failed"]
-            state = await Paired(door, "laptop", device.token).get("/command/r")
-            assert state.data["status"] == "done"
-            error = state.data["answer"]["error"]
-            assert (error["code"], error["outcome"]) == ("ERR_INTERNAL", "may_have_executed")
-    async with open_door(home=killed) as door:
-        door.gate.add("kv.set", Level.WRITE, writes)
-        again = Paired(door, "laptop", device.token)
-        answer = await again.tool("kv.set", key="k", requestId="r")
-        assert answer.status == 200
-        state = await again.get("/command/r")
-        assert state.data["answer"]["ok"] is True
+        (call,) = door.gate.ran
+    for start in range(2):
+        gate = FakeGate()
+        gate.add("kv.set", Level.WRITE, writes)
+        gate.recover(call.request_id, failed("cut off", outcome=Outcome.MAY_HAVE_EXECUTED))
+        async with open_door(home=killed, gate=gate) as door:
+            again = Paired(door, "laptop", device.token)
+            asking = [again.tool("kv.set", key="k", requestId="r") for _ in range(3)]
+            answers = await asyncio.gather(*asking)
+            state = (await again.get("/command/r?wait=10")).data
+            assert {answer.body for answer in answers} == {answers[0].body}
+            assert state["answer"] == answers[0].json
+            started = json.loads((await door.journal.read("gateway"))[0].data)
+            assert answers[0].json["traceId"] == started["metadata"]["traceId"]
+            (result,) = answers[0].data["results"]
+            assert (result["success"], result["outcome"]) == (False, "may_have_executed")
+            assert await device_events(door) == ["kv.set started", "kv.set failed"]
+            assert await door.journal.scan("open_commands") == []
+            assert door.gate.ran == []
+            if start:
+                assert all("Idempotent-Replayed" in answer.headers for answer in answers)
 
 
 async def device_events(door: Door) -> list[str]:

@@ -16,8 +16,7 @@ from toolgate.access.devices import Scope
 from toolgate.access.refusals import Forbidden
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
-from toolgate.commands.records import gateway_event
-from toolgate.commands.states import OPEN
+from toolgate.commands.records import OPEN, gateway_event
 from toolgate.contracts.gateway_v1 import CloseCode, ErrorCode, EventStatus, EventType
 from toolgate.core.enums import CommandKind, Level, RunStatus
 from toolgate.core.errors import Unavailable
@@ -88,7 +87,7 @@ async def test_a_body_that_is_whole_only_after_the_revocation_is_refused(
     assert door.gate.ran == []
 
 
-async def test_a_stream_whose_device_is_revoked_before_its_first_byte_ends(door: Door) -> None:
+async def test_a_stream_whose_device_is_revoked_before_its_first_byte_moved(door: Door) -> None:
     device = await door.pair()
     exchange = Exchange(device, "GET", "/events/stream")
     serving = asyncio.create_task(
@@ -107,7 +106,7 @@ async def test_who_waits_for_a_command_is_refused_once_revoked(door: Door) -> No
     await device.tool("pay", key="k", requestId="r")
     waiting = asyncio.create_task(device.get("/command/r?wait=30"))
     async with asyncio.timeout(10):
-        while not door.parts.states._ends:
+        while not door.parts.states._moved:
             await asyncio.sleep(0.01)
         await revoke(door)
         answer = await waiting
@@ -288,7 +287,7 @@ async def test_revoking_a_device_cancels_the_runs_of_its_agent_commands_and_no_o
             await asyncio.sleep(0.01)
 
 
-async def test_a_command_whose_agent_is_waited_for_ends_as_its_device_is_revoked(
+async def test_a_command_whose_agent_is_waited_for_moved_as_its_device_is_revoked(
     door: Door, slow: Slow
 ) -> None:
     device = await door.pair(**ALL)
@@ -425,7 +424,7 @@ async def test_an_agents_command_that_was_let_in_as_its_right_was_taken_away_sta
 
 @pytest.mark.parametrize("healed_by_then", [True, False])
 @pytest.mark.parametrize("taken_away", [Registry.revoke, give_less])
-async def test_a_revocation_that_waits_ends_nothing_that_is_started_after_the_next_pairing(
+async def test_a_revocation_that_waits_moved_nothing_that_is_started_after_the_next_pairing(
     door: Door,
     slow: Slow,
     monkeypatch: pytest.MonkeyPatch,
@@ -547,7 +546,7 @@ async def test_an_approved_command_whose_right_is_taken_away_while_its_server_is
     device = await door.pair(**ALL)
     waits = await device.post("/command/mcp", server.command("pay"), key="k")
     async with asyncio.timeout(10):
-        while door.parts.states._going_on:
+        while door.parts.states._resuming:
             await asyncio.sleep(0)
         server.may_answer.clear()
         server.asked.clear()
@@ -578,8 +577,8 @@ async def test_a_command_that_waited_for_another_with_its_key_is_not_run_once_it
     both = [asyncio.create_task(device.tool("write", key="k")) for _ in range(2)]
     async with asyncio.timeout(10):
         await began.wait()
-        claim = next(iter(door.parts.keys._running.values()))
-        while not claim.answered._callbacks:  # as shield() waits
+        claim = next(iter(door.parts.keys._locks.values()))
+        while not claim.released._callbacks:  # as shield() waits
             await asyncio.sleep(0)
         await taken_away(door.parts.registry, "laptop")
         may_fail.set()

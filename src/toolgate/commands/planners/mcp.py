@@ -122,7 +122,7 @@ def _done(capability_id: str, action: str, output: ToolOutput, *, degraded: bool
     if degraded:
         marked["degraded"] = True
     if isinstance(output.data, dict) and "content" in output.data:
-        return Done({**marked, **output.data})
+        return Done({**marked, **output.data}, succeeded=output.ok)
     if output.ok:
         text: JsonValue = {"type": "text", "text": output.stdout}
         structured = {} if output.data is None else {"structuredContent": output.data}

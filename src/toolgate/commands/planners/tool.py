@@ -78,12 +78,12 @@ def _calls(payload: wire.ToolPayload) -> list[wire.ToolCall]:
 
 
 def _done(calls: Sequence[wire.ToolCall], answers: Sequence[Answer]) -> Done:
-    """Refused as a whole only where every call was: one that ran has its result to tell."""
+    """One result per call; a refusal of the whole command only if every call was refused."""
     results = [_result(call, answer) for call, answer in zip(calls, answers, strict=True)]
     data = wire.ToolData(results=results)
     refusals = [answer for answer in answers if isinstance(answer, Denied)]
     if len(refusals) < len(answers):
-        return Done(data)
+        return Done(data, succeeded=all(result.success for result in results))
     problem = denied(refusals[0])
     problem.data = data
     return Done(data, problem)
@@ -115,7 +115,7 @@ def _result(call: wire.ToolCall, answer: Answer) -> wire.ToolCallResult:
 
 
 def _data(output: ToolOutput) -> JsonValue:
-    """What the tool said, as a value where it has one; its text beside what only describes it."""
+    """The tool's data, or its text; both where the data only describes the text."""
     if output.data is None:
         return None if output.says_null else output.stdout
     if not isinstance(output.data, dict) or not (output.stdout or output.stderr):

@@ -1,4 +1,4 @@
-"""Puts the gateway together from what it stands on; knows no concrete adapter."""
+"""The gateway, built from its dependencies; imports no concrete driver."""
 
 import asyncio
 import logging
@@ -14,18 +14,16 @@ from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
 from toolgate.access.revocations import REVOCATIONS
 from toolgate.commands.commands import Commands
-from toolgate.commands.interruptions import Interruptions
-from toolgate.commands.keys import KEYS, Keys
 from toolgate.commands.planners.agent import AgentPlanner
 from toolgate.commands.planners.mcp import McpPlanner, OwnServer
 from toolgate.commands.planners.system import SystemPlanner
 from toolgate.commands.planners.tool import LevelOf, ToolPlanner
-from toolgate.commands.records import Records
-from toolgate.commands.states import OPEN, STATES, States
+from toolgate.commands.records import ENDED, OPEN, Records, Rows
+from toolgate.commands.states import Keys, States
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, Level
-from toolgate.core.ids import NewId
+from toolgate.core.ids import NewId, Owner
 from toolgate.evidence.audit import AuditLog
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Journal, Row
@@ -67,12 +65,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundations:
-    """What the gateway stands on."""
+    """The dependencies of the gateway."""
 
     journal: Journal
     bus: Bus
     clock: Clock
     new_id: NewId
+    owner: Owner
     seal: Seal
     audit: AuditLog
     evidence: Evidence
@@ -82,7 +81,6 @@ class Foundations:
     upstreams: Upstreams
     registry: Registry
     limits: CapabilityLimits
-    finished_through: int = 0  # the record of the evidence up to which all calls have ended
     wake_at: Callable[[int], None] = lambda _due: None
     last_at: Callable[[str], int | None] = lambda _kind: None
     verify: Verify = lambda _key, _message, _signature: False
@@ -108,30 +106,28 @@ class Assembled:
     pairing: Pairing
     capabilities: Capabilities
     commands: Commands
-    interruptions: Interruptions
     states: States
     events: Events
     limits: RateLimits
     keys: Keys
 
     async def load(self) -> None:
-        """Read what the journal knows, before the first request; callers and capabilities are read."""
+        """Read the journal, before the first request; callers and capabilities were read before."""
         for part in (
             self.revocations,
             self.pairing,
             self.events,
             self.commands,
-            self.interruptions,
         ):
             await part.load()
 
     async def housekeeping(self) -> None:
-        """Forget old events, for ever."""
+        """Forget old events, again and again."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             try:
                 await self.events.forget_old()
-            except Exception:  # or they would be kept for ever
+            except Exception:  # try again at the next turn
                 log.exception("old_events_kept")
 
     @property
@@ -140,9 +136,8 @@ class Assembled:
             REVOCATIONS: self.revocations.on_due,
             PAIRINGS: self.pairing.on_due,
             RATES: self.limits.on_due,
-            KEYS: self.keys.on_due,
             OPEN: self.states.on_open_due,
-            STATES: self.states.on_state_due,
+            ENDED: self.keys.on_ended_due,
         }
 
 
@@ -152,8 +147,9 @@ def assemble(on: Foundations, options: Options) -> Assembled:
     registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
     registry.subscribe(revocations.end_runs)
     pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
-    keys = Keys(on.journal, on.clock, on.seal)
-    states = States(on.journal, on.bus, on.clock, on.seal)
+    rows = Rows(on.seal, on.owner)
+    keys = Keys(on.journal, on.clock, rows)
+    states = States(on.journal, on.bus, on.clock, rows)
     commands = Commands(
         journal=on.journal,
         clock=on.clock,
@@ -163,6 +159,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         keys=keys,
         capability_limits=on.limits,
         records=Records(trail, on.evidence, on.clock, on.audit.masked),
+        rows=rows,
         states=states,
         planners={
             CommandKind.AGENT: AgentPlanner(on.runs, on.bus, registry),
@@ -175,9 +172,6 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         gate=on.gate,
         rate=options.rate,
         wake_at=on.wake_at,
-    )
-    interruptions = Interruptions(
-        on.journal, on.clock, states, on.audit.masked, on.finished_through
     )
     events = Events(on.journal, on.bus, on.clock, registry)
     status = StatusRoutes(
@@ -216,7 +210,6 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         pairing,
         capabilities,
         commands,
-        interruptions,
         states,
         events,
         rates,

@@ -31,7 +31,7 @@ from toolgate.commands.answers import (
     success,
 )
 from toolgate.commands.commands import Commands
-from toolgate.commands.reading import Asked
+from toolgate.commands.plans import RawCommand
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
@@ -184,7 +184,7 @@ class Gateway:
             raise
         assert identity is not None
         return await self.commands.post(
-            Asked(
+            RawCommand(
                 kind=kind,
                 identity=identity,
                 raw=raw,

@@ -19,7 +19,7 @@ from toolgate.access.refusals import InvalidToken
 from toolgate.access.registry import Credentials, Registry
 from toolgate.commands.answers import EXPECTED, Code, Problem, Reply, failure, problem_of
 from toolgate.commands.commands import Commands
-from toolgate.commands.reading import Asked
+from toolgate.commands.plans import RawCommand
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_ID_CHARS, UNREADABLE, given
 from toolgate.core.clock import Clock
@@ -272,7 +272,7 @@ class _Connection:
         if route is None:
             raise Problem(Code.INVALID_REQUEST, f"no method {frame.method[:80]}", status=404)
         if route.command is not None:
-            asked = Asked(
+            asked = RawCommand(
                 kind=route.command,
                 identity=identity,
                 raw=wire.encode(frame.params),
