@@ -181,8 +181,6 @@ SURFACES: Final[dict[str, tuple[str, Hear]]] = {  # the tool that is called, and
     "toolgate policy explain": ("echo", explain),
     "POST /policy/simulate": ("echo", simulate),
     "console's simulation": ("echo", console_simulate),
-}
-UNSAID: Final[dict[str, tuple[str, Hear]]] = {  # these name the approval and not what decides it
     "WebSocket agent": ("echo", partial(websocket, tool="echo")),
     "client tool of a session": (
         "desk.open",
@@ -213,12 +211,6 @@ UNSAID: Final[dict[str, tuple[str, Hear]]] = {  # these name the approval and no
 @pytest.mark.parametrize("name", SURFACES)
 async def test_a_call_that_waits_is_answered_with_the_one_text(gate: Toolgate, name: str) -> None:
     await check(gate, *SURFACES[name])
-
-
-@pytest.mark.xfail(strict=True, reason="approval_required and the 202 name only the approval")
-@pytest.mark.parametrize("name", UNSAID)
-async def test_a_session_and_a_command_that_wait_are_too(gate: Toolgate, name: str) -> None:
-    await check(gate, *UNSAID[name])
 
 
 async def check(gate: Toolgate, tool: str, hear: Hear) -> None:

@@ -541,6 +541,7 @@ class Commands:
             request_id=command.request_id,
             approval_id=waiting.approval_id or msgspec.UNSET,
             run_id=waiting.run_id or msgspec.UNSET,
+            message=waiting.message or msgspec.UNSET,
         )
         return success(data, command.trace_id, status=202)
 
@@ -620,7 +621,7 @@ def _done(work: _Work, settled: Sequence[Answer]) -> Done:
 
 
 def _waiting_for(pending: Pending) -> Waiting:
-    return Waiting(pending.approval_id, expires_at=pending.expires_at)
+    return Waiting(pending.approval_id, expires_at=pending.expires_at, message=pending.text)
 
 
 def _settled(answers: Sequence[Answer | Pending]) -> list[Answer] | None:

@@ -109,6 +109,7 @@ class Waiting:
     approval_id: str = ""
     run_id: str = ""
     expires_at: int = 0
+    message: str = ""  # for the caller that is answered now
     ran: bytes = b""  # the answer's data if the caller loses the right to the calls that wait
 
 

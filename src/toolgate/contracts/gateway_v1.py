@@ -375,6 +375,7 @@ class CommandState(CamelWire):
     request_id: str
     approval_id: str | UnsetType = UNSET
     run_id: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET  # of a 202: why a person is asked, and where it is decided
     answer: Answer | UnsetType = UNSET
 
 

@@ -268,7 +268,8 @@ class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
 
 
 class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
-    """`deadline_ts` (when the approval expires) and `reason` (why a person is asked) are ours."""
+    """`deadline_ts` (when the approval expires), `reason` and `message` (why a person is asked, and
+    where it is decided) are ours."""
 
     approval_id: str
     tool_call_id: str
@@ -276,6 +277,7 @@ class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
     args_summary: str
     deadline_ts: UnixMs = 0
     reason: str = ""
+    message: str = ""
 
 
 class Error(SessionEvent, tag="error", kw_only=True):

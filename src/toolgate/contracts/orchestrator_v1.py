@@ -297,6 +297,7 @@ class ApprovalRequired(Event, tag="approval_required", kw_only=True):
     args_summary: str
     deadline_ts: UnixMs = 0
     reason: str = ""
+    message: str = ""
 
 
 class Error(Event, tag="error", kw_only=True):

@@ -130,6 +130,7 @@ def approval_required(run: RunState, call: CallState, asked: Approval | Pending)
         "tool_name": call.tool,
         "args_summary": asked.summary,
         "reason": asked.reason,
+        "message": asked.text,
         "deadline_ts": asked.expires_at,
     }
     return Delivery(APPROVAL_REQUIRED, run.run_id, members)

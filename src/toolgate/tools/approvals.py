@@ -13,6 +13,8 @@ from typing import Final
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller, JsonValue
+from toolgate.policy.model import Effect
+from toolgate.policy.refusal_texts import refusal_text
 
 DEFAULT_TTL_MS: Final = 10 * 60 * 1000
 # `decided_by` of an approval that was closed without an answer: the policy denies the call, or its
@@ -58,6 +60,17 @@ class Approval:
     used: bool = False
     confirmation: str = ""  # `self`: the operator decided a call of their own
     rule_digest: str = ""  # of the rule that asked; empty: bound to the policy's version instead
+
+    @property
+    def text(self) -> str:
+        """The text of a call that waits for this approval (`refusal_text`)."""
+        return refusal_text(
+            tool=self.tool,
+            rule_id=self.rule_id,
+            reason=self.reason,
+            effect=Effect.ASK,
+            approval_id=self.approval_id,
+        )
 
     def at(self, now: int) -> "Approval":
         """The approval at this time: expired if nobody has decided in time."""

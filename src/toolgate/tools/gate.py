@@ -56,7 +56,7 @@ from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import Also, Denied, Pending, nothing_also
 from toolgate.tools.outputs import clean_output, readable
 from toolgate.tools.recovery import AlsoOfCall, may_run_again, nothing_of_call, recover
-from toolgate.tools.responses import DENY, ON_DENY, Response, StoredCheck, refs_of
+from toolgate.tools.responses import DENY, ON_WAIT, Response, StoredCheck, refs_of
 from toolgate.tools.routing import Routing
 from toolgate.tools.updates import with_time_of
 
@@ -655,7 +655,7 @@ class Gate:
         except RecursionError as deep:
             raise Invalid("args are nested too deeply to be shown", field="args") from deep
         pending = _pending(call, approval, known=False)
-        await self._ledger.wait(call, decision, (*checks, *operations, *also(pending)))
+        await self._ledger.wait(call, decision, approval, (*checks, *operations, *also(pending)))
         return pending
 
     async def _apply_approval(
@@ -753,7 +753,7 @@ def _pending(call: Call, approval: Approval, *, known: bool) -> Pending:
     response = Response(
         ok=False,
         policy_check=StoredCheck(DENY, reason, REQUIRED),
-        evidence_refs=refs_of(call.id, ON_DENY),
+        evidence_refs=refs_of(call.id, ON_WAIT),
         engine_ref=call.engine_ref,
         run_id=call.request.run_id,
         step_id=call.request.step_id,

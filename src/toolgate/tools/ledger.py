@@ -42,6 +42,7 @@ from toolgate.tools.responses import (
     ALLOW,
     DENY,
     ON_ALLOW,
+    ON_ANSWER,
     ON_DENY,
     Artifact,
     Response,
@@ -110,11 +111,26 @@ class Ledger:
             return entry.response
         return decode_response(await self.evidence.fetch(refs_of(call.id, [Artifact.RESPONSE])[0]))
 
-    async def wait(self, call: Call, decision: Decision, operations: Sequence[Operation]) -> None:
+    async def wait(
+        self,
+        call: Call,
+        decision: Decision,
+        approval: Approval,
+        operations: Sequence[Operation],
+    ) -> None:
         """Record that a person is asked; `operations` write the approval."""
+        asked = {
+            "approval_id": approval.approval_id,
+            "expires_at": to_iso_ms(approval.expires_at),
+            **msgspec.structs.asdict(_Verdict.of(decision)),
+        }
+        contents = {
+            **self._of_request(call),
+            Artifact.APPROVAL_REQUEST: self.evidence.canonical(asked),
+        }
         await self._commit(
             self._entry(call, CallStatus.WAITING_APPROVAL, details=_details(call, decision, None)),
-            await self._decided(call, decision, self._of_decision(call, decision)),
+            await self._decided(call, decision, contents),
             *operations,
         )
 
@@ -134,7 +150,7 @@ class Ledger:
     async def _refusing(
         self, call: Call, decision: Decision, approval: Approval | None
     ) -> tuple[Response, list[Operation]]:
-        names = (*ON_DENY, *((Artifact.APPROVAL,) if approval else ()))
+        names = (*ON_DENY, *(ON_ANSWER if approval else ()))
         response = Response(
             ok=False,
             policy_check=check_of(decision),
@@ -345,7 +361,7 @@ class Ledger:
         *,
         status: CallStatus | None = None,
     ) -> tuple[Response, list[Operation]]:
-        names = (*ON_ALLOW, *((Artifact.APPROVAL,) if approval else ()))
+        names = (*ON_ALLOW, *(ON_ANSWER if approval else ()))
         response = response_of(call, decision, output, names)
         canonical = self.evidence.canonical
         contents: dict[str, bytes] = {
@@ -391,20 +407,21 @@ class Ledger:
             )
         return response
 
-    def _of_decision(self, call: Call, decision: Decision) -> dict[str, bytes]:
-        """The artifacts of a call's first decision."""
+    def _of_request(self, call: Call) -> dict[str, bytes]:
+        """The artifacts of a call that is decided for the first time."""
         return {
             Artifact.REQUEST: call.shown,
             Artifact.ENGINE_IDENTITY: _identity(call.engine_ref, self.owner.node),
-            Artifact.POLICY_DECISION: self.evidence.canonical(_Verdict.of(decision)),
         }
 
     async def _decided_after(
         self, call: Call, decision: Decision, approval: Approval | None
     ) -> Operation:
-        """The record of a decision; after an approval its only new artifact is the approval."""
+        """The record of a final decision, with the person's answer if one was asked."""
+        verdict = self.evidence.canonical(_Verdict.of(decision))
         if approval is None:
-            return await self._decided(call, decision, self._of_decision(call, decision))
+            contents = {**self._of_request(call), Artifact.POLICY_DECISION: verdict}
+            return await self._decided(call, decision, contents)
         answer = {
             "approval_id": approval.approval_id,
             "status": approval.status.value,
@@ -416,8 +433,11 @@ class Ledger:
             "reason": decision.reason,
             "policy_version": decision.policy_version,
         }
-        content = self.evidence.canonical(answer)
-        return await self._decided(call, decision, {Artifact.APPROVAL: content})
+        contents = {
+            Artifact.APPROVAL: self.evidence.canonical(answer),
+            Artifact.POLICY_DECISION: verdict,
+        }
+        return await self._decided(call, decision, contents)
 
     async def _commit(self, *operations: Operation) -> None:
         """Commit a decision; after every DECISIONS_PER_NOTE store how far all calls have ended."""
@@ -502,7 +522,7 @@ class Ledger:
                 "decision": check.decision,
                 "ruleId": response.rule_id,
                 "riskLevel": call.level,
-                "confirmation": approval.status.value if approval else "none",
+                "confirmation": _confirmation(approval),
                 "result": "denied" if denied else OK if response.ok else "failed",
             },
             artifacts=artifacts,
@@ -624,6 +644,15 @@ def running(call: Call) -> Call:
 
 def _ended_as(output: ToolOutput) -> CallStatus:
     return CallStatus.SUCCEEDED if output.ok else CallStatus.FAILED
+
+
+def _confirmation(approval: Approval | None) -> str:
+    """`none`, the approval's status, or `self` if the operator approved their own call."""
+    if approval is None:
+        return "none"
+    if approval.status is ApprovalStatus.APPROVED and approval.confirmation:
+        return approval.confirmation
+    return approval.status.value
 
 
 def _number_in(events: Iterable[Event]) -> int:

@@ -20,13 +20,16 @@ class Artifact(StrEnum):
     REQUEST = "request"
     ENGINE_IDENTITY = "engine_identity"
     POLICY_DECISION = "policy_decision"
-    APPROVAL = "approval"
+    APPROVAL_REQUEST = "approval_request"  # of a call that a person was asked about
+    APPROVAL = "approval"  # the person's answer
     TOOL_RESULT = "tool_result"
     RESPONSE = "response"
 
 
 ON_DENY: Final = (Artifact.REQUEST, Artifact.ENGINE_IDENTITY, Artifact.POLICY_DECISION)
 ON_ALLOW: Final = (*ON_DENY, Artifact.TOOL_RESULT, Artifact.RESPONSE)
+ON_WAIT: Final = (Artifact.REQUEST, Artifact.ENGINE_IDENTITY, Artifact.APPROVAL_REQUEST)
+ON_ANSWER: Final = (Artifact.APPROVAL_REQUEST, Artifact.APPROVAL)
 
 ALLOW: Final = "allow"
 DENY: Final = "deny"

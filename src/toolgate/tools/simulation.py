@@ -1,6 +1,7 @@
 """The calls of the past, put to another policy: from the evidence, so with secrets redacted."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from toolgate.journal.journal import Journal
 from toolgate.policy.model import REQUEST_ID_CONFLICT, Effect, Policy
 from toolgate.policy.shell import ParseShell
 from toolgate.policy.simulate import Change, RecordedCall, simulate
+from toolgate.tools.responses import Artifact
 
 PAGE: Final = 200
 
@@ -60,7 +62,7 @@ class Simulation:
             return None
         try:
             asked = await self._artifact(request_id, wire.Artifact.REQUEST)
-            decided = await self._artifact(request_id, wire.Artifact.POLICY_DECISION)
+            decided = await self._decision_of(request_id)
         except (NotFound, Damaged):
             return None
         request = ToolRequest(
@@ -73,6 +75,12 @@ class Simulation:
         # Its tool may be described otherwise now, or by nobody: a server that is not connected.
         level = Level(said["riskLevel"])
         return RecordedCall(request, level, Effect(decided["decision"]), decided["rule_id"])
+
+    async def _decision_of(self, request_id: str) -> dict[str, Any]:
+        """The policy's decision of a call; `ask` also where a person has rejected it since."""
+        with contextlib.suppress(NotFound):
+            return await self._artifact(request_id, Artifact.APPROVAL_REQUEST)
+        return await self._artifact(request_id, wire.Artifact.POLICY_DECISION)
 
     async def _artifact(self, request_id: str, name: str) -> dict[str, Any]:
         ref = wire.EVIDENCE_REF.format(request_id=request_id, artifact=name)

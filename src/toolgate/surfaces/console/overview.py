@@ -115,7 +115,7 @@ class OverviewPage:
                 metadata = _decode_row(event.data).metadata
                 if metadata.get("decision") == "deny":
                     counts["denied"] += 1
-                elif metadata.get("confirmation") == "APPROVED":
+                elif metadata.get("confirmation") in ("APPROVED", "self"):
                     counts["approved"] += 1
                 else:
                     counts["allowed"] += 1

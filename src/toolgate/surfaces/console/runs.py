@@ -47,6 +47,7 @@ GROUPS: Final = {
 SHOWN: Final = (
     wire.Artifact.REQUEST,
     wire.Artifact.POLICY_DECISION,
+    Artifact.APPROVAL_REQUEST,
     Artifact.APPROVAL,
     wire.Artifact.TOOL_RESULT,
 )
@@ -196,7 +197,7 @@ class RunPages:
             "approval_id": call.approval_id,
             "output": clipped(call.output),
             "error_code": call.error_code,
-            "decision": found[wire.Artifact.POLICY_DECISION],
+            "decision": found[wire.Artifact.POLICY_DECISION] or found[Artifact.APPROVAL_REQUEST],
             "approval": found[Artifact.APPROVAL],
             "result": None if result is None else _result(result),
             "evidence": [event.seq - 1 for event in written],
