@@ -23,6 +23,7 @@ from starlette.routing import Route as HttpRoute
 from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
+from toolgate.bootstrap.upgrading import upgrade_of
 from toolgate.core.errors import Damaged, Misconfigured
 from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
@@ -156,12 +157,18 @@ async def open_core(
     settings: Settings, installation: Installation, patterns: SecretPatterns
 ) -> Core:
     clock, bus = SystemClock(), LocalBus()
-    journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
+    redactor = patterns.redactor()
+    journal = await SqliteJournal.open(
+        settings.home / "journal.db",
+        clock=clock,
+        bus=bus,
+        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
+    )
     installation.on_stop(journal.close)
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
-    return Core(clock, new_id, bus, journal, patterns, patterns.redactor(), seal, owner)
+    return Core(clock, new_id, bus, journal, patterns, redactor, seal, owner)
 
 
 async def serve(

@@ -17,7 +17,7 @@ RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
 TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
-OPERATOR: Final = "operator"  # sees everyone's runs; those that say no owner (0.1.0) are its own
+OPERATOR: Final = "operator"  # sees everyone's runs
 OPERATORS_CALLER: Final = Caller(device=OPERATOR, user=OPERATOR, role=OPERATOR, level=Level.WRITE)
 
 

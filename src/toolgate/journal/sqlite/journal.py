@@ -1,8 +1,8 @@
 """The journal in one SQLite file, for one process.
 
 The event loop only hands over: commits go to the writer's thread, which puts everything that
-waits into one transaction (`journal_sqlite_writer`); reads go to a few threads with connections
-of their own. What the file looks like is in `journal_sqlite_schema`.
+waits into one transaction (`writer.py`); reads go to a few threads with connections of their own.
+The tables are in `schema.py`.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from toolgate.journal.sqlite.schema import (
     open_file,
     open_for_reading,
 )
+from toolgate.journal.sqlite.upgrade import Upgrade
 from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
 
 log = logging.getLogger(__name__)
@@ -85,16 +86,24 @@ class SqliteJournal:
 
     @classmethod
     async def open(
-        cls, path: Path, *, clock: Clock, bus: Bus, limits: Limits = _DEFAULT_LIMITS
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        bus: Bus,
+        limits: Limits = _DEFAULT_LIMITS,
+        upgrade: Upgrade | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
+
+        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
         Damaged where the file cannot be trusted, Unavailable where the disk refuses.
         """
         lock = await asyncio.to_thread(HomeLock.take, path.parent)
         try:
-            opened = await asyncio.to_thread(open_file, path)
+            opened = await asyncio.to_thread(open_file, path, now=clock.now_ms(), upgrade=upgrade)
         except BaseException:
             lock.release()
             raise

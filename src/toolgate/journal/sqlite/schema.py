@@ -7,13 +7,13 @@ import contextlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolgate.core.errors import Damaged, Misconfigured, Unavailable
 from toolgate.journal.sqlite.clean_shutdown_marker import Witness, witness_path
+from toolgate.journal.sqlite.upgrade import Upgrade, upgrade_file
 
 APPLICATION_ID: Final = 0x54474A4C  # "TGJL", in the file's header
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -44,7 +44,7 @@ LAST: Final = (
     " FROM (SELECT id, first FROM segments WHERE stream = ? ORDER BY first DESC LIMIT 1) newest"
 )
 
-Migration = Callable[[sqlite3.Connection], None]
+VERSION: Final = 2  # of the file; 0.1.0 wrote 1, with the same tables and other rows
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
@@ -78,9 +78,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Final[Sequence[Migration]] = (_make_tables,)  # the n-th makes version n
-
-
 @dataclass(frozen=True, slots=True)
 class OpenFile:
     connection: sqlite3.Connection  # the writer's
@@ -90,17 +87,26 @@ class OpenFile:
     last_segment: int
 
 
-def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> OpenFile:
-    """Open the journal's file for writing, making it where there is none."""
+def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFile:
+    """Open the journal's file for writing, making it where there is none.
+
+    `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
+    """
     try:
-        _inspect(path, newest=len(migrations))
+        _inspect(path)
         connection = _connect(path)
     except sqlite3.Error as refused:
         raise from_sqlite(refused, path) from refused
     except OSError as refused:
         raise _from_system(refused, path) from refused
     try:
-        migrate(connection, migrations)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            make(connection)
+        elif version < VERSION:
+            if upgrade is None:
+                raise Misconfigured(f"{path} is of 0.1.0: start Toolgate on it to upgrade it")
+            upgrade_file(connection, path, upgrade, version=VERSION, now=now)
         last_position = max(
             int(read_meta(connection, "position") or 0),
             _number(connection, "SELECT max(position) FROM events"),
@@ -145,17 +151,13 @@ def mark_clean(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the file to the newest version, in one transaction: wholly or not at all."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == len(migrations):
-        return
+def make(connection: sqlite3.Connection) -> None:
+    """Make the tables, in one transaction: wholly or not at all."""
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        for migration in migrations[version:]:
-            migration(connection)
+        _make_tables(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={len(migrations)}")
+        connection.execute(f"PRAGMA user_version={VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has ended it already
@@ -200,7 +202,7 @@ def _damaged(path: Path, what: str) -> Damaged:
     )
 
 
-def _inspect(path: Path, *, newest: int) -> None:
+def _inspect(path: Path) -> None:
     """Look without touching: raises Damaged or Misconfigured where the file cannot be used."""
     log = path.with_name(path.name + "-wal")
     if not path.exists():
@@ -222,10 +224,10 @@ def _inspect(path: Path, *, newest: int) -> None:
             raise Misconfigured(
                 f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"
             )
-        if version > newest:
+        if version > VERSION:
             raise Misconfigured(
                 f"{path} was written by a newer Toolgate (version {version} of the file; this"
-                f" one knows {newest}): install that Toolgate again, or set TOOLGATE_HOME to"
+                f" one knows {VERSION}): install that Toolgate again, or set TOOLGATE_HOME to"
                 " another directory"
             )
         clean = read_meta(connection, "clean") == "1"
