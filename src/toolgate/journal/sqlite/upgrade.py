@@ -201,7 +201,7 @@ class _Progress:
 
     def of_rows(self, done: int) -> None:
         if done % PAGE == 0:
-            self._tell("rows", done)
+            self._tell("changes", done)
 
     def _tell(self, name: str, number: int) -> None:
         if time.monotonic() - self._told >= TOLD_EVERY_S:
