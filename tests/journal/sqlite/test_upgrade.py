@@ -191,7 +191,8 @@ async def test_a_full_disk_is_named_and_nothing_is_changed(small_disk: Path) -> 
                 connection.execute("SELECT * FROM rows ORDER BY 1, 2").fetchall() == before["rows"]
             )
     assert copied == {False, True}, "the copy has no room, then the change has none"
-    assert all(f"no room to upgrade {path}, which was not changed" in one for one in refusals)
+    assert any(one.startswith(f"no room to upgrade {path}, which was not") for one in refusals)
+    assert all(one.startswith("no room to ") and "\n" not in one for one in refusals)
     filler.unlink()
     assert content(path)["version"] == [(schema.VERSION,)]
     assert content(kept_path(path)) == before
