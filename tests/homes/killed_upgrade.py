@@ -47,11 +47,11 @@ def kill_at(step: int) -> None:
     connect = sqlite3.connect
 
     def traced(*args: Any, **more: Any) -> sqlite3.Connection:
-        connection = connect(*args, **more)
+        connection: sqlite3.Connection = connect(*args, **more)
         connection.set_trace_callback(at_step)
         return connection
 
-    sqlite3.connect = first(traced)  # type: ignore[assignment]
+    sqlite3.connect = first(traced)
     for name in ("fsync", "rename", "open"):
         setattr(os, name, first(getattr(os, name)))
 

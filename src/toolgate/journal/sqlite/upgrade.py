@@ -158,13 +158,15 @@ def _change(
 def _apply(connection: sqlite3.Connection, change: Change, *, now: int) -> str:
     """Make one change; return the collection or stream that it is in."""
     match change:
-        case Row(collection=name):
+        case Row():
             connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", change)
-        case Delete(collection=name, key=key):
-            connection.execute("DELETE FROM rows WHERE collection = ? AND key = ?", (name, key))
-        case Append(stream=name):
+        case Delete():
+            where = (change.collection, change.key)
+            connection.execute("DELETE FROM rows WHERE collection = ? AND key = ?", where)
+        case Append():
             _append(connection, change, now=now)
-    return name
+            return change.stream
+    return change.collection
 
 
 def _append(connection: sqlite3.Connection, change: Append, *, now: int) -> None:
