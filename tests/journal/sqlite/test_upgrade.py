@@ -129,10 +129,27 @@ async def test_what_is_in_the_log_only_is_copied_too(path: Path) -> None:
 
 async def test_a_copy_that_is_there_is_not_written_over(path: Path) -> None:
     await filled(path)
+    before = content(path)
     kept_path(path).write_bytes(b"mine")
     upgraded(path)
     assert kept_path(path).read_bytes() == b"mine"
-    assert content(path)["version"] == [(schema.VERSION,)]
+    (beside,) = path.parent.glob("journal.0.1.0-*")
+    assert content(beside) == before
+
+
+async def test_the_copy_of_an_upgrade_that_was_interrupted_is_not_made_again(path: Path) -> None:
+    await filled(path)
+
+    def fails(_: OldFile) -> Iterator[Change]:
+        raise Damaged("a row cannot be read")
+        yield
+
+    with pytest.raises(Damaged):
+        upgraded(path, fails)
+    made = kept_path(path).stat()
+    upgraded(path)
+    assert kept_path(path).stat() == made
+    assert not list(path.parent.glob("journal.0.1.0-*"))
 
 
 async def test_an_upgrade_that_fails_changes_nothing(path: Path) -> None:

@@ -109,10 +109,15 @@ def kept_path(journal: Path) -> Path:
 
 
 def keep_copy(connection: sqlite3.Connection, path: Path, progress: "_Progress") -> Path:
-    """Copy the file, with what is in its log only; a copy that is there is not written over."""
-    kept = kept_path(path)
+    """Copy the file, with what is in its log only, and return the copy's path.
+
+    A copy that is there is not written over. It is this file's if an upgrade was interrupted; else
+    0.1.0 has been at work since, and the new copy has the last position in its name.
+    """
+    kept, position = kept_path(path), _last_position(connection)
+    if kept.exists() and _position_in(kept) != position:
+        kept = kept.with_name(f"{kept.name}-{position}")
     if kept.exists():
-        log.warning("journal_copy_kept file=%s it was there before", kept.name)
         return kept
     part = path.with_name(f".{kept.name}.part")
     _remove(part)
@@ -127,6 +132,22 @@ def keep_copy(connection: sqlite3.Connection, path: Path, progress: "_Progress")
         raise
     sync_directory(path.parent)
     return kept
+
+
+def _position_in(copy: Path) -> int | None:
+    """The last position in a copy; None if it is no journal."""
+    uri = f"{copy.absolute().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        try:
+            return _last_position(connection)
+        except sqlite3.DatabaseError:
+            return None
+
+
+def _last_position(connection: sqlite3.Connection) -> int:
+    written = "SELECT coalesce(max(position), 0) FROM events"
+    noted = "SELECT coalesce(max(CAST(value AS INTEGER)), 0) FROM meta WHERE name = 'position'"
+    return int(connection.execute(f"SELECT max(({written}), ({noted}))").fetchone()[0])
 
 
 def _change(
@@ -174,9 +195,7 @@ def _append(connection: sqlite3.Connection, change: Append, *, now: int) -> None
     stream, events, _ = change
     last = "SELECT max(seq) FROM segments JOIN events ON segment = id WHERE stream = ?"
     (seq,) = connection.execute(last, (stream,)).fetchone()
-    written = "SELECT coalesce(max(position), 0) FROM events"
-    noted = "SELECT coalesce(max(CAST(value AS INTEGER)), 0) FROM meta WHERE name = 'position'"
-    (position,) = connection.execute(f"SELECT max(({written}), ({noted}))").fetchone()
+    position = _last_position(connection)
     segment = connection.execute(
         "INSERT INTO segments (stream, first) VALUES (?, ?)", (stream, seq + 1)
     ).lastrowid
