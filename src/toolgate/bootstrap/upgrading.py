@@ -12,7 +12,8 @@ from toolgate.policy.file import find_policy
 from toolgate.policy.model import InvalidPolicy, Policy
 from toolgate.policy.shell_parser import TreeSitterShellParser
 from toolgate.settings import Settings
-from toolgate.upgrades.from_0_1_0 import Home, changes
+from toolgate.upgrade_0_1_0.changes import changes
+from toolgate.upgrade_0_1_0.reading import Home
 
 
 def upgrade_of(settings: Settings, *, now: int, redact: Callable[[str], str]) -> Upgrade:

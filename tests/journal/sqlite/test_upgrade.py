@@ -142,7 +142,6 @@ async def test_the_copy_of_an_upgrade_that_was_interrupted_is_not_made_again(pat
 
     def fails(_: OldFile) -> Iterator[Change]:
         raise Damaged("a row cannot be read")
-        yield
 
     with pytest.raises(Damaged):
         upgraded(path, fails)
