@@ -311,6 +311,29 @@ def test_a_damaged_row_is_named_and_nothing_is_changed(
         assert collection in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("stream", "kind", "data"),
+    [
+        ("run/%", "turn_ended", b'{"text": 3}'),
+        ("gateway", "tool", b'{"metadata": {"command": "tool"}}'),
+        ("evidence", "decision", b'{"fields": [], "artifacts": {"requests/a/request.json": ""}}'),
+    ],
+)
+def test_a_damaged_event_is_named_and_nothing_is_changed(
+    homes: Path, stream: str, kind: str, data: bytes
+) -> None:
+    path = homes / "up" / "journal.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE events SET data = ? WHERE type = ? AND segment IN"
+            " (SELECT id FROM segments WHERE stream LIKE ?)",
+            (data, kind, stream),
+        )
+    refused = refusal(homes / "up")
+    assert isinstance(refused, Damaged)
+    assert f"of {stream.rstrip('%')}" in str(refused)
+
+
 def test_a_lost_seal_key_is_asked_for_before_anything_is_changed(
     homes: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,6 @@ from toolgate.core.enums import ApprovalStatus
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.journal.sqlite.upgrade import Change, OldFile
 from toolgate.policy.model import Effect
-from toolgate.runs.records import fact_of, run_stream
 from toolgate.runs.state import TurnEnded
 from toolgate.secrets.seal import Seal
 from toolgate.tools.approvals import binding_of
@@ -17,10 +16,11 @@ from toolgate.upgrade_0_1_0.reading import (
     Home,
     artifacts_of,
     decode_open,
+    facts_of,
     json_of,
     members_of,
+    naming,
     read,
-    record_in,
     unsealed,
 )
 
@@ -91,7 +91,9 @@ def approvals(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
             continue
         new = read(file, row, members_of)
         due = row.due
-        if rebound := _rebound(file, home, seal, old):
+        with naming(file, row):
+            rebound = _rebound(file, home, seal, old)
+        if rebound is not None:
             new["rule_digest"], new["binding"] = rebound
         elif waits:
             due = new["expires_at"] = old.asked_at  # the start that follows records that it expired
@@ -142,26 +144,26 @@ def _places(file: OldFile, seal: Seal | None) -> list[str]:
 
 def _arguments(file: OldFile, seal: Seal | None, old: OldApproval) -> Iterator[dict[str, Any]]:
     """The arguments of the call that waits, from its run, its command or, redacted, its evidence."""
-    for event in file.events(run_stream(old.run_id)):
-        fact = fact_of(event)
+    for fact in facts_of(file, old.run_id):
         if isinstance(fact, TurnEnded):
             yield from (call.args for call in fact.calls if call.call_id == old.request_id)
     command_id, _, number = old.request_id.rpartition(".")
     row = file.row(OPEN_COMMANDS, command_id)
     if row is not None and seal is not None and number.isdecimal():
         command = unsealed(file, row, seal, decode_open)
-        yield from _of_body(command.raw, int(number))
+        with naming(file, row):
+            args = _of_body(command.raw, int(number))
+        yield from args
     for event in file.events_about(old.request_id, stream=EVIDENCE):
         if event.type == "decision":
-            asked = artifacts_of(record_in(file, event), event).get("request")
+            asked = artifacts_of(file, event).get("request")
             yield from [] if asked is None else [asked["args"]]
 
 
-def _of_body(raw: bytes, number: int) -> Iterator[dict[str, Any]]:
-    """The arguments of one call of a command's body, if they stand in it as they are."""
+def _of_body(raw: bytes, number: int) -> list[dict[str, Any]]:
+    """The arguments of one call of a command's body, if they are in it as they are."""
     payload = members_of(raw).get("payload", {})
     several = payload.get("toolCalls") or []
     one = several[number] if number < len(several) else payload
     args = one.get("arguments", one.get("args"))
-    if isinstance(args, dict):
-        yield args
+    return [args] if isinstance(args, dict) else []

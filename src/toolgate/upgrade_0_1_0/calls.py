@@ -6,13 +6,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from toolgate.core.enums import CallStatus
-from toolgate.core.errors import Conflict
 from toolgate.evidence.evidence import STREAM as EVIDENCE
 from toolgate.journal.journal import Delete, Row
 from toolgate.journal.sqlite.upgrade import Change, OldFile
-from toolgate.runs.records import fact_of, run_stream
 from toolgate.runs.state import RunState, reduce
-from toolgate.upgrade_0_1_0.reading import artifacts_of, damaged, json_of, read, record_in
+from toolgate.upgrade_0_1_0.reading import artifacts_of, facts_of, fields_of, json_of, naming, read
 
 CALLS: Final = "executions"
 CALLS_OF_RUNS: Final = "calls"
@@ -54,7 +52,9 @@ _decode_owner: Final = msgspec.json.Decoder(OldOwner).decode
 def calls(file: OldFile) -> Iterator[Change]:
     for row in file.rows(CALLS):
         if "/" not in row.key:  # the row of a refused id holds nothing
-            yield _call(file, row)
+            with naming(file, row):
+                new = _call(file, row)
+            yield new
     for collection in (CALLS_OF_RUNS, APPROVALS_OF_RUNS):
         for row in file.rows(collection):
             yield Delete(row.collection, row.key)
@@ -107,7 +107,7 @@ def _ended_by_records(file: OldFile, call_id: str) -> dict[str, Any]:
     """The state and the run of a call that ran, by its evidence; it failed if that is unknown."""
     new: dict[str, Any] = {"state": CallStatus.FAILED}
     for event in file.events_about(call_id, stream=EVIDENCE):
-        fields = record_in(file, event)["fields"]
+        fields = fields_of(file, event)
         if event.type == "decision":
             new["run_id"] = fields.get("run_id", "")
         elif event.type in {"result", "outcome"}:
@@ -121,8 +121,7 @@ def _asked_by_records(file: OldFile, call_id: str) -> dict[str, Any]:
     for event in file.events_about(call_id, stream=EVIDENCE):
         if event.type != "decision":
             continue
-        record = record_in(file, event)
-        fields, artifacts = record["fields"], artifacts_of(record, event)
+        fields, artifacts = fields_of(file, event), artifacts_of(file, event)
         asked, decided = artifacts.get("request"), artifacts.get("policy_decision")
         if asked is None or decided is None:  # too large to be in the journal
             return {"run_id": fields["run_id"]}
@@ -146,7 +145,8 @@ def runs(file: OldFile) -> Iterator[Change]:
             yield Row(DEADLINES, owner.run_id, 1, row.value, row.due)
             yield row._replace(version=row.version + 1, due=None)
         line = file.row(RUNS, owner.run_id)
-        moves = _moves(file, owner.run_id)
+        with naming(file, row):
+            moves = _moves(file, owner.run_id)
         if line is not None and line.version != moves:
             yield line._replace(version=moves) if moves else Delete(RUNS, owner.run_id)
 
@@ -155,11 +155,7 @@ def _moves(file: OldFile, run_id: str) -> int:
     """How often the status of a run changed after its start."""
     state: RunState | None = None
     moves = 0
-    for event in file.events(run_stream(run_id)):
-        before = state
-        try:
-            state = reduce(before, fact_of(event))
-        except (msgspec.MsgspecError, KeyError, Conflict) as wrong:
-            raise damaged(file, f"event {event.seq} of {event.stream}", wrong) from wrong
+    for fact in facts_of(file, run_id):
+        before, state = state, reduce(state, fact)
         moves += before is not None and before.status != state.status
     return moves

@@ -15,10 +15,10 @@ from toolgate.secrets.seal import Seal
 from toolgate.upgrade_0_1_0.reading import (
     Home,
     OldOpenCommand,
-    damaged,
     decode_open,
     json_of,
     members_of,
+    naming,
     unsealed,
 )
 
@@ -184,14 +184,12 @@ def _interrupted(
     """The starts of commands that have no end, in the gateway's events, and do not wait."""
     starts: dict[tuple[str, ...], list[tuple[Event, dict[str, Any]]]] = {}
     for event in file.events(GATEWAY):
-        try:
+        with naming(file, event):
             data = members_of(event.data)
             about = data["metadata"]
             if "command" not in about:
                 continue
             key = (data["source"], about["requestId"], about["traceId"])
-        except (msgspec.MsgspecError, LookupError, TypeError) as wrong:
-            raise damaged(file, f"event {event.seq} of {event.stream}", wrong) from wrong
         if "durationMs" in data:
             starts.pop(key, None)
         elif data["status"] == "started":
