@@ -30,7 +30,7 @@ class Stored:
 
 
 def key_of(owner: str, template_id: str, idempotency_key: str) -> str:
-    """A row key of fixed length: the parts are callers' texts of any length and letters."""
+    """A row key of fixed length; the parts are texts of callers, of any length."""
     text = f"{owner}\0{template_id}\0{idempotency_key}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -57,7 +57,7 @@ def claim(run: TaskRun, *, expected: int) -> Put:
 
 
 async def forget(journal: Journal, run: TaskRun) -> list[Operation]:
-    """The run goes, and its key with it, unless a later run has taken that."""
+    """Operations that delete a run, and its key unless a later run has taken it."""
     operations: list[Operation] = [Delete(RUNS, run.run_id)]
     if run.idempotency_key:
         key = key_of(run.owner, run.template_id, run.idempotency_key)

@@ -1,6 +1,6 @@
-"""The journal's file: its tables, their versions, and whether it can be trusted.
+"""The journal's file: its tables, its version, and the checks before it is used.
 
-A file that is newer than this program, damaged, or somebody else's is refused and left as it is.
+A file that is newer than this program, damaged or not a journal is refused and left as it is.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
 CHECKPOINT_PAGES: Final = 1000
 LOG_BYTES: Final = CHECKPOINT_PAGES * (4096 + 24)
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
-STATEMENTS: Final = 512  # that the writer's connection keeps: one for each number of rows to write
+STATEMENTS: Final = 512  # kept by the writer's connection: one for each number of rows to write
 
 # The ends of a stream: the oldest kept and the newest. Its last segment stays when all events are
 # forgotten, and then starts with the number to come.
@@ -37,7 +37,7 @@ HEAD: Final = (
     " FROM (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first LIMIT 1) oldest,"
     " (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first DESC LIMIT 1) newest"
 )
-# The newest number of a stream, its last segment, and that one's first number: for appending.
+# For appending: the newest number of a stream, its last segment, and that segment's first number.
 LAST: Final = (
     "SELECT coalesce((SELECT max(seq) FROM events WHERE segment = newest.id), newest.first - 1),"
     " newest.id, newest.first"
@@ -48,8 +48,8 @@ VERSION: Final = 2  # of the file; 0.1.0 wrote 1, with the same tables and other
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    # A stream is cut into segments, whose ids rise as they are made. What is written to now has
-    # late ids, so that its index entries lie on a few pages instead of one page for each stream.
+    # A stream is cut into segments, whose ids rise as they are made. New events have
+    # late ids, so that their index entries are on a few pages instead of one page for each stream.
     connection.execute(
         "CREATE TABLE segments (id INTEGER PRIMARY KEY, stream TEXT NOT NULL,"
         " first INTEGER NOT NULL, UNIQUE (stream, first)) STRICT"
@@ -59,7 +59,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         " seq INTEGER NOT NULL, type TEXT NOT NULL, at INTEGER NOT NULL, subject TEXT NOT NULL,"
         " data BLOB NOT NULL, UNIQUE (segment, seq)) STRICT"
     )
-    # For the same reason the subject comes first: names that are made sort by time.
+    # The subject comes first for the same reason: ids that are made sort by time.
     connection.execute(
         "CREATE INDEX events_by_subject ON events (subject, seq) WHERE subject <> ''"
     )
@@ -145,14 +145,14 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def mark_clean(connection: sqlite3.Connection) -> None:
-    """The last write: nothing that was promised is only in memory any more."""
+    """Write that everything is on disk; the last write."""
     connection.execute("PRAGMA synchronous=FULL")
     write_meta(connection, "clean", "1")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def make(connection: sqlite3.Connection) -> None:
-    """Make the tables, in one transaction: wholly or not at all."""
+    """Make the tables in one transaction."""
     connection.execute("BEGIN EXCLUSIVE")
     try:
         _make_tables(connection)
@@ -175,7 +175,7 @@ def write_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
-    """What an error of SQLite's means to a caller."""
+    """The error that a caller gets for one of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return _damaged(path, str(error))
@@ -203,7 +203,7 @@ def _damaged(path: Path, what: str) -> Damaged:
 
 
 def _inspect(path: Path) -> None:
-    """Look without touching: raises Damaged or Misconfigured where the file cannot be used."""
+    """Check the file without a write; raise Damaged or Misconfigured if it cannot be used."""
     log = path.with_name(path.name + "-wal")
     if not path.exists():
         if log.exists() and log.stat().st_size > 0:
@@ -220,7 +220,7 @@ def _inspect(path: Path) -> None:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
                 if witness_path(path).exists():  # which is made after the tables are on disk
                     raise _damaged(path, f"it is empty, and {log.name} is not what it was")
-                return  # we died while making it
+                return  # the process that made it was killed
             raise Misconfigured(
                 f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"
             )
@@ -251,7 +251,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _lengthen_log(path: Path) -> None:
-    """Zeros after the log's last frame: to SQLite that is where it ends, as after a checkpoint."""
+    """Fill the log with zeros after its last frame, where it ends for SQLite, as after a checkpoint."""
     file = path.with_name(path.name + "-wal")
     if not file.exists():  # SQLite does without one where the disk cannot share memory
         return
@@ -270,7 +270,7 @@ def _lengthen_log(path: Path) -> None:
 
 
 def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) -> str:
-    """The epoch's name: a new one where the file may lack something that was delivered.
+    """The name of the epoch; a new one if the file may lack something that was delivered.
 
     That is so where the machine stopped while commits without a sync were about, and where the
     file was put back from a copy: it is behind its witness, or another inode.
