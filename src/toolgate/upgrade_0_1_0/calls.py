@@ -18,6 +18,7 @@ APPROVALS_OF_RUNS: Final = "run_approvals"
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
 DEADLINES: Final = "agent_deadlines"
+NO_DIGEST: Final = ""  # of the rule that decided: 0.1.0 did not keep it
 
 
 class OldStarted(msgspec.Struct):
@@ -89,6 +90,7 @@ def _call(file: OldFile, row: Row) -> Row:
     if old.started is not None and old.state != "ended":
         details = msgspec.structs.asdict(old.started)
         del details["run_id"]
+        details["decision"] = [*old.started.decision, NO_DIGEST]
         new["details"] = details
     return row._replace(version=row.version + 1, value=json_of(new), due=due)
 
@@ -132,7 +134,7 @@ def _asked_by_records(file: OldFile, call_id: str) -> dict[str, Any]:
             "caller": asked["caller"],
             "engine_ref": fields["engine"],
             "level": fields["level"],
-            "decision": [decided[name] for name in names],
+            "decision": [*(decided[name] for name in names), NO_DIGEST],
         }
         return {"run_id": fields["run_id"], "details": details}
     return {}

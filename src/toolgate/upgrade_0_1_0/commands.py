@@ -87,7 +87,8 @@ def commands(file: OldFile, home: Home, seal: Seal | None) -> Iterator[Change]:
         for row in rows[KEYS]:
             key = unsealed(file, row, seal, _decode_key)
             who, _, name = row.key.partition("\n")
-            yield new.key(row.key, key)
+            uses = _row_key(who, key.request_id, key.command_id)
+            yield Row(KEYS, row.key, 1, uses.encode(), None)
             if key.command_id not in are_open:
                 ended.add((who, key.request_id))
                 yield new.ended_with_key(who, name, key)
@@ -114,11 +115,6 @@ class _NewCommands:
         members = {**msgspec.structs.asdict(old), "owner": "local", "scope": None}
         return self._row(OPEN_COMMANDS, old.who, old.request_id, old.command_id, members, due)
 
-    def key(self, slot: str, old: OldKey) -> Row:
-        names = ("command_id", "request_id", "request_hash")
-        value = pack({name: getattr(old, name) for name in names})
-        return Row(KEYS, slot, 1, self.seal.close(value), None)
-
     def ended_with_key(self, who: str, name: str, old: OldKey) -> Row:
         """A command that has its answer; or that was interrupted, and is not run again."""
         status, body, ended_at = old.status, old.body, old.expires_at - KEY_KEPT_MS
@@ -132,6 +128,7 @@ class _NewCommands:
             "key": name,
             "at": old.at,
             "ended_at": ended_at,
+            "is_unnamed": old.request_id == old.command_id,
         }
         due = ended_at + KEY_KEPT_MS
         return self._row(COMMANDS, who, old.request_id, old.command_id, members, due)
@@ -174,8 +171,12 @@ class _NewCommands:
         members: Mapping[str, object],
         due: int | None,
     ) -> Row:
-        key = f"{who}\n{request_id}\n{command_id}"
+        key = _row_key(who, request_id, command_id)
         return Row(collection, key, 1, self.seal.close(pack(members)), due)
+
+
+def _row_key(who: str, request_id: str, command_id: str) -> str:
+    return f"{who}\n{request_id}\n{command_id}"
 
 
 def _interrupted(
