@@ -73,7 +73,7 @@ def _call(file: OldFile, row: Row) -> Row:
         case "started":
             new["state"] = CallStatus.RUNNING
         case "interrupted":
-            new["state"] = "INTERRUPTED"
+            new["state"] = CallStatus.INTERRUPTED
         case "released":
             new["state"] = CallStatus.DISPATCHED
             of_run = file.row(CALLS_OF_RUNS, row.key)
