@@ -21,10 +21,12 @@ from toolgate.bootstrap.sealing import KEY_FILE, LOST
 from toolgate.bootstrap.upgrading import upgrade_of
 from toolgate.cli.main import main
 from toolgate.core.errors import Damaged, Misconfigured, ToolgateError
+from toolgate.evidence.signer import Commitments
 from toolgate.journal.sqlite import schema
 from toolgate.journal.sqlite.upgrade import kept_path
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.tools.approval_records import decode as decode_approval
+from toolgate.tools.approvals import Approval, binding_of
 
 HERE: Final = Path(__file__).parent
 HOMES: Final = ("up", "ingress", "orchestrator")
@@ -68,6 +70,11 @@ class Content:
 
     def json(self, collection: str) -> dict[str, Any]:
         return {key: msgspec.json.decode(value) for key, value in self.of(collection).items()}
+
+
+def approvals_of(home: Path) -> dict[str, Approval]:
+    rows = Content(home / "journal.db").of("approvals")
+    return {key: decode_approval(value).at(NOW) for key, value in sorted(rows.items())}
 
 
 def upgrade(home: Path, **settings: str) -> str:
@@ -211,19 +218,62 @@ def test_an_approval_whose_rule_is_gone_expires_at_the_next_look(homes: Path) ->
     assert after.of("open_approvals").keys() == before.of("open_approvals").keys()
 
 
-def test_an_approval_whose_arguments_are_not_known_any_more_expires(homes: Path) -> None:
+def test_only_an_approval_whose_arguments_are_not_known_any_more_expires(homes: Path) -> None:
+    """Where the evidence has them redacted, a run and a command still have them."""
     path = homes / "up" / "journal.db"
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(  # as redaction would have left them
+        connection.execute(
             "UPDATE events SET data = CAST(replace(CAST(data AS TEXT), ?, ?) AS BLOB)"
-            " WHERE subject = 'call-waiting'",
+            " WHERE type = 'decision'",
             ('"args":{"a":1,"b":2}', '"args":{"a":"[secret]"}'),
         )
     upgrade(homes / "up")
-    approvals = {key: decode_approval(row) for key, row in Content(path).of("approvals").items()}
-    assert approvals["apr_call-waiting"].at(NOW).status == "EXPIRED"
-    waiting = [one for one in approvals.values() if one.at(NOW).status == "PENDING"]
-    assert len(waiting) == 3
+    waiting = [key for key, one in approvals_of(homes / "up").items() if one.status == "PENDING"]
+    assert [key.partition("_")[2].partition("_")[0] for key in waiting] == ["cmd", "tc"]
+
+
+def test_an_approval_stays_bound_to_its_place(homes: Path) -> None:
+    home = homes / "up"
+    target = AesGcmSeal.in_file(home / KEY_FILE).open(
+        Content(home / "journal.db").of("execution_targets")["runner"]
+    )
+    place = f"runner docker-runner {msgspec.json.decode(target)['endpoint']}"
+    commit = Commitments.in_home(home)
+    old = approvals_of(home)["apr_call-waiting"]
+
+    def bound(rule: str) -> str:
+        return commit(binding_of(old.tool, {"a": 1, "b": 2}, target=place, rule=rule).encode())
+
+    with contextlib.closing(sqlite3.connect(home / "journal.db")) as connection, connection:
+        connection.execute(
+            "UPDATE rows SET value = CAST(replace(CAST(value AS TEXT), ?, ?) AS BLOB)"
+            " WHERE key = 'apr_call-waiting'",
+            (old.binding, bound(old.policy_version)),
+        )
+    upgrade(home)
+    new = approvals_of(home)["apr_call-waiting"]
+    assert new.status == "PENDING"
+    assert new.binding == bound(new.rule_digest)
+
+
+@pytest.mark.parametrize("is_same_policy", [True, False])
+def test_an_answer_that_was_given_counts_under_the_same_policy_only(
+    homes: Path, is_same_policy: bool
+) -> None:
+    home = homes / "up"
+    with contextlib.closing(sqlite3.connect(home / "journal.db")) as connection, connection:
+        connection.execute(
+            "UPDATE rows SET value = CAST(replace(CAST(value AS TEXT), ?, ?) AS BLOB)"
+            " WHERE key = 'apr_call-waiting' AND collection = 'approvals'",
+            ('"PENDING"', '"APPROVED"'),
+        )
+    if not is_same_policy:
+        policy = home / "policy.yaml"
+        policy.write_text(policy.read_text().replace("A person decides", "Somebody decides"))
+    upgrade(home)
+    approval = approvals_of(home)["apr_call-waiting"]
+    assert approval.status == "APPROVED"
+    assert bool(approval.rule_digest) == is_same_policy
 
 
 def test_keys_keep_their_answers_and_commands_that_wait_keep_waiting(homes: Path) -> None:
@@ -267,6 +317,30 @@ def test_a_command_that_left_no_row_has_one_end(homes: Path) -> None:
     for waiting in ("waiting", "run"):
         statuses = [e["status"] for e, _ in events if e["metadata"].get("requestId") == waiting]
         assert statuses == ["started", "pending"]
+
+
+def test_a_write_that_was_interrupted_is_not_run_again_under_its_key(homes: Path) -> None:
+    path = homes / "up" / "journal.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(  # as of a command that ran when 0.1.0 was killed
+            "DELETE FROM rows WHERE collection = 'open_commands' AND key IN"
+            " (SELECT substr(subject, 1, length(subject) - 2) FROM events"
+            " WHERE subject LIKE 'cmd_%' AND type = 'decision')"
+        )
+    upgrade(homes / "up")
+    after = Content(path)
+    seal = AesGcmSeal.in_file(homes / "up" / KEY_FILE)
+    used_by = after.of("idempotency")["phone\nkey-waiting"].decode()
+    ended = msgspec.msgpack.decode(seal.open(after.of("commands")[used_by]))
+    assert (ended["status"], ended["key"]) == (500, "key-waiting")
+    assert b"may_have_executed" in ended["body"]
+    assert after.rows["commands", used_by][2] == NOW + 600_000
+    ends = [
+        msgspec.json.decode(event[-1])["metadata"]["requestId"]
+        for event in after.events
+        if event[1] == "gateway" and b'"durationMs"' in event[-1]
+    ]
+    assert ends.count("waiting") == 1
 
 
 def test_task_runs_and_their_keys_are_the_operators(homes: Path) -> None:
