@@ -13,6 +13,9 @@ from toolgate.runs.state import TurnEnded
 from toolgate.secrets.seal import Seal
 from toolgate.tools.approvals import binding_of
 from toolgate.upgrade_0_1_0.reading import (
+    OPEN_COMMANDS,
+    SERVERS,
+    TARGETS,
     Home,
     artifacts_of,
     decode_open,
@@ -26,9 +29,6 @@ from toolgate.upgrade_0_1_0.reading import (
 
 APPROVALS: Final = "approvals"
 OPEN_APPROVALS: Final = "open_approvals"
-OPEN_COMMANDS: Final = "open_commands"
-TARGETS: Final = "execution_targets"
-SERVERS: Final = "capabilities"
 LOCAL_TARGET: Final = "target_local_default local-host "  # as 0.1.0 spelt a place
 
 

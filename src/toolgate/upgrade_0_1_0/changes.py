@@ -18,11 +18,19 @@ from toolgate.tasks.state import OPERATOR, OPERATORS_CALLER
 from toolgate.upgrade_0_1_0.approvals import approvals
 from toolgate.upgrade_0_1_0.calls import calls, runs
 from toolgate.upgrade_0_1_0.commands import commands
-from toolgate.upgrade_0_1_0.reading import Home, json_of, members_of, read
+from toolgate.upgrade_0_1_0.reading import (
+    OPEN_COMMANDS,
+    SERVERS,
+    TARGETS,
+    Home,
+    json_of,
+    members_of,
+    read,
+)
 
 TASKS: Final = "task_runs"
 TASK_KEYS: Final = "task_keys"
-SEALED: Final = ("execution_targets", "agents", "capabilities", "open_commands")  # need the key
+SEALED: Final = (TARGETS, "agents", SERVERS, OPEN_COMMANDS)  # need the key
 
 
 class OldTask(msgspec.Struct):

@@ -13,6 +13,7 @@ from toolgate.journal.journal import Append, Delete, Event, NewEvent, Row
 from toolgate.journal.sqlite.upgrade import Change, OldFile
 from toolgate.secrets.seal import Seal
 from toolgate.upgrade_0_1_0.reading import (
+    OPEN_COMMANDS,
     Home,
     OldOpenCommand,
     decode_open,
@@ -24,7 +25,6 @@ from toolgate.upgrade_0_1_0.reading import (
 
 log = logging.getLogger(__name__)
 
-OPEN_COMMANDS: Final = "open_commands"
 COMMANDS: Final = "commands"
 KEYS: Final = "idempotency"
 UNTOLD: Final = "untold_ends"

@@ -29,6 +29,10 @@ UNREADABLE: Final = (
     Conflict,
 )
 
+OPEN_COMMANDS: Final = "open_commands"
+TARGETS: Final = "execution_targets"
+SERVERS: Final = "capabilities"
+
 json_of: Final = msgspec.json.Encoder().encode
 members_of: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
