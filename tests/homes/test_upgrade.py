@@ -438,18 +438,18 @@ def test_a_policy_that_does_not_load_is_refused(homes: Path) -> None:
     assert isinstance(refusal(homes / "up"), Misconfigured)
 
 
-@pytest.mark.soak("kills", rounds=1, short=9)
+@pytest.mark.soak("kills", rounds=200, short=20)
 def test_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(
     homes: Path, tmp_path: Path, rounds: int
 ) -> None:
-    """`rounds` is the distance between the steps of two kills."""
+    """The upgrade of this home has some 200 steps."""
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     before = Content(homes / "up" / "journal.db")
     subprocess.run(["cp", "-a", homes / "up", whole], check=True)
     upgrade(whole)
     reference = Content(whole / "journal.db")
     subprocess.run(
-        [sys.executable, KILLED, homes / "up", killed, "1", str(rounds)],
+        [sys.executable, KILLED, homes / "up", killed, "1", str(200 // rounds)],
         check=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -469,4 +469,4 @@ def test_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(
         assert not [each for each in home.iterdir() if "part" in each.name]
     assert versions == sorted(versions)
     assert {1, schema.VERSION} <= set(versions)
-    assert len(versions) > 100 // rounds
+    assert len(versions) >= rounds // 2
