@@ -26,7 +26,7 @@ from toolgate.core.system_clock import SystemClock
 from toolgate.journal.journal import Append, NewEvent, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
-from toolgate.journal.sqlite.schema import migrate
+from toolgate.journal.sqlite.schema import make
 from toolgate.journal.sqlite.writer import Limits
 
 DATA: Final = b'{"text":"' + b"x" * 180 + b'"}'
@@ -46,7 +46,7 @@ class BareSqlite:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
-        migrate(self._connection)
+        make(self._connection)
         self._position = 0
 
     def commit(self) -> None:

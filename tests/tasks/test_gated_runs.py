@@ -27,7 +27,7 @@ from toolgate.core.tools import Caller, JsonValue, ToolRequest
 from toolgate.journal.journal import Put
 from toolgate.tasks import records, runtime
 from toolgate.tasks.engine import BrowserEngine
-from toolgate.tasks.state import MAX_ATTEMPTS, OPERATOR, TaskFailed, TaskRun
+from toolgate.tasks.state import MAX_ATTEMPTS, OPERATOR, OPERATORS_CALLER, TaskFailed, TaskRun
 from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.template import TaskOutcome
 from toolgate.tasks.toolset import Asker, Call, error_answer
@@ -445,7 +445,7 @@ async def test_a_caller_sees_and_cancels_own_runs_only_and_the_operator_all(
         assert (await tools.call("cancel_task_run", one, BOSS))["success"]
 
 
-async def test_an_open_run_of_an_older_version_is_the_operators_and_decided_now(
+async def test_an_open_run_of_the_operator_that_no_gate_has_seen_is_decided_at_the_start(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
@@ -462,10 +462,10 @@ async def test_an_open_run_of_an_older_version_is_the_operators_and_decided_now(
         inputs={"name": "a"},
         created_at=clock.now_ms(),
         updated_at=clock.now_ms(),
+        owner=OPERATOR,
+        caller=OPERATORS_CALLER,
     )
-    members = msgspec.to_builtins(old)
-    del members["owner"], members["caller"]
-    row = msgspec.json.encode(members)
+    row = msgspec.json.encode(old)  # as the upgrade of a home of 0.1.0 writes it
     await journal.commit(Put(records.RUNS, old.run_id, row, expected=0))
     gate = FakeGate(denied={"browser.instant"})
     async with a_toolset(tmp_path, instant(), journal=journal, clock=clock, gate=gate) as tools:

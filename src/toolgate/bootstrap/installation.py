@@ -1,4 +1,4 @@
-"""What every role stands on: logs, home, journal, listeners, tokens, and the order of stopping."""
+"""The parts that every role has: logs, home, journal, listeners, tokens, and the order of stopping."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,7 @@ from starlette.routing import Route as HttpRoute
 from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
+from toolgate.bootstrap.upgrading import upgrade_of
 from toolgate.core.errors import Damaged, Misconfigured
 from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
@@ -46,7 +47,7 @@ TOKEN_BYTES: Final = 32
 
 @dataclass(slots=True)
 class Installation:
-    """What is running, where it listens, and how it is stopped."""
+    """A running Toolgate: its URLs, and the functions that stop it."""
 
     urls: dict[str, str] = field(default_factory=dict)
     console_link: str = field(default="", repr=False)  # signs the operator in, once
@@ -69,12 +70,12 @@ class Installation:
         self.on_stop(stopped)
 
     def close_at_the_end(self, sockets: Iterable[socket.socket]) -> None:
-        """Whoever listens on one closes it; but a start that fails may not have come so far."""
+        """Close the sockets that no listener closes, because the start failed before."""
         for bound in sockets:
             self.on_stop_soon(bound.close)
 
     def listens(self, listener: asgi.Listener) -> None:
-        """They stop at once, where the first would: what each may take must not add up."""
+        """Stop this listener together with the others, so that their time-outs do not add up."""
         if not self._listeners:
             self.on_stop(self._stop_listeners)
         self._listeners.append(listener)
@@ -86,7 +87,7 @@ class Installation:
                 log.error("stop_failed", exc_info=failed)
 
     def keep_running(self, work: Awaitable[None]) -> None:
-        """A task that lives as long as the installation."""
+        """Run a task until the installation stops."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(_say_why_it_ended)
 
@@ -98,7 +99,7 @@ class Installation:
         self.on_stop(end)
 
     async def stop(self) -> None:
-        """In the reverse of the order of starting; each part gets its chance."""
+        """Stop all parts in the reverse order of their start, also after one fails."""
         for stop in reversed(self._stops):
             try:
                 await stop()
@@ -117,7 +118,7 @@ NODE: Final = "local"  # the one node; the same after a restart
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What every role stands on."""
+    """The objects that every role has."""
 
     clock: SystemClock
     new_id: RandomIds
@@ -129,13 +130,13 @@ class Core:
     owner: Owner
 
     def learn(self, secret: str) -> None:
-        """Keep a secret from being written down; one that is too short cannot be told from text."""
+        """Redact this secret from now on; one that is too short cannot be told from text."""
         if len(secret) >= SHORTEST:
             self.patterns.learn(secret)
 
 
 def configure_logs(settings: Settings) -> SecretPatterns:
-    """Log lines on stderr, without the secrets that are known; whoever learns more teaches these."""
+    """Start the log on stderr, without known secrets; return the patterns, for more of them."""
     patterns = SecretPatterns(one for one in settings.secrets() if len(one) >= SHORTEST)
     logs.configure(
         level=settings.log_level,
@@ -146,7 +147,7 @@ def configure_logs(settings: Settings) -> SecretPatterns:
 
 
 def tell(settings: Settings, text: str) -> None:
-    """Say something to the person at the terminal that must not be in a log: a token, a link."""
+    """Print a token or a link at the terminal; it must not be in a log."""
     as_json = settings.log_format == "json"
     sys.stderr.write((json.dumps({"notice": text}) if as_json else text) + "\n")
     sys.stderr.flush()
@@ -156,12 +157,18 @@ async def open_core(
     settings: Settings, installation: Installation, patterns: SecretPatterns
 ) -> Core:
     clock, bus = SystemClock(), LocalBus()
-    journal = await SqliteJournal.open(settings.home / "journal.db", clock=clock, bus=bus)
+    redactor = patterns.redactor()
+    journal = await SqliteJournal.open(
+        settings.home / "journal.db",
+        clock=clock,
+        bus=bus,
+        upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
+    )
     installation.on_stop(journal.close)
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
-    return Core(clock, new_id, bus, journal, patterns, patterns.redactor(), seal, owner)
+    return Core(clock, new_id, bus, journal, patterns, redactor, seal, owner)
 
 
 async def serve(
@@ -182,7 +189,7 @@ async def serve(
 
 
 def bind(host: str, **listeners: tuple[int, str]) -> dict[str, socket.socket]:
-    """All of them or none: a port that is taken is noticed before anything is opened."""
+    """Bind all ports or none, before anything is opened."""
     bound: dict[str, socket.socket] = {}
     try:
         for name, (port, setting) in listeners.items():
@@ -232,7 +239,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Without a key anyone may talk to us: only on loopback, and not silently."""
+    """Refuse to listen beyond loopback without API_KEY; warn on loopback."""
     if settings.api_key:
         return
     if not settings.on_loopback:
@@ -243,7 +250,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def check_roles_token(settings: Settings) -> None:
-    """Roles that run apart know each other by it: none of them can make it for the other."""
+    """Refuse to listen beyond loopback without INTERNAL_TOKEN, which roles that run apart share."""
     if not settings.on_loopback and not settings.internal_token:
         raise Misconfigured(
             f"INTERNAL_TOKEN is not set and HOST is {settings.host}: whoever reaches this role could"
@@ -252,14 +259,14 @@ def check_roles_token(settings: Settings) -> None:
 
 
 def internal_token(settings: Settings, patterns: SecretPatterns) -> str:
-    """Of the internal ports, where all roles are here: none is needed on loopback, if none is set."""
+    """The token of the internal ports of one process; empty on loopback if none is set."""
     if settings.on_loopback:
         return settings.internal_token.reveal()
     return token(settings, "internal", patterns)
 
 
 def check_stores(settings: Settings) -> None:
-    """What names a database must not find its data somewhere else."""
+    """Refuse settings that name a store that this version does not use."""
     if settings.database_url:
         raise Misconfigured(
             "DATABASE_URL is set, but this version keeps everything in TOOLGATE_HOME, in SQLite;"

@@ -4,6 +4,7 @@ A lost key is not replaced unless the owner says so: the rows that it sealed are
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,24 +30,35 @@ _FORGOTTEN: Final = (
 
 
 async def open_seal(home: Path, journal: Journal) -> AesGcmSeal:
-    """Raises Damaged where what is sealed cannot be opened, and says how to go on."""
+    """Open or make the key. Raises Damaged if what is sealed cannot be opened."""
+    sealed = [row.value for name in _MISSED for row in await journal.scan(name, limit=1)]
+    seal = await asyncio.to_thread(find_seal, home, sealed)
+    if seal is not None:
+        return seal
+    await _forget_sealed(journal)
+    made = await asyncio.to_thread(AesGcmSeal.in_file, home / KEY_FILE)
+    if await asyncio.to_thread((home / LOST).exists):
+        await asyncio.to_thread((home / LOST).replace, home / OLD)
+    return made
+
+
+def find_seal(home: Path, sealed: Sequence[bytes]) -> AesGcmSeal | None:
+    """The seal that opens these values; None if there is no key, and none is needed or one was given up.
+
+    Raises Damaged if they cannot be opened, and says how to go on.
+    """
     path, lost = home / KEY_FILE, home / LOST
-    sealed = [row for name in _MISSED for row in await journal.scan(name, limit=1)]
-    if not await asyncio.to_thread(path.exists):
-        if sealed and not await asyncio.to_thread(lost.exists):
+    if not path.exists():
+        if sealed and not lost.exists():
             raise Damaged(
                 f"{path} is gone, and the journal holds what was sealed with it: restore the file"
                 f" from a copy; where there is none, make an empty file {lost}: {_FORGOTTEN}"
             )
-        await _forget_sealed(journal)
-        seal = await asyncio.to_thread(AesGcmSeal.in_file, path)
-        if await asyncio.to_thread(lost.exists):
-            await asyncio.to_thread(lost.replace, home / OLD)
-        return seal
-    seal = await asyncio.to_thread(AesGcmSeal.in_file, path)
-    for row in sealed:
+        return None
+    seal = AesGcmSeal.in_file(path)
+    for value in sealed:
         try:
-            seal.open(row.value)
+            seal.open(value)
         except Damaged as wrong:
             raise Damaged(
                 f"{path} is not the key of what the journal holds: restore the file, or the journal,"

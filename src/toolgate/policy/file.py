@@ -120,6 +120,20 @@ def load_policy(text: str, *, name: str = ACTIVE_POLICY, parse_shell: ParseShell
     return policy
 
 
+def find_policy(
+    path: Path | None, *, keep_at: Path | None, parse_shell: ParseShell
+) -> tuple[Path | None, str, Policy]:
+    """The policy of an installation, with its file and text.
+
+    It is in `path`, else in `keep_at`, else it is the one that ships with Toolgate. Raises OSError,
+    UnicodeDecodeError, InvalidPolicy.
+    """
+    kept = keep_at is not None and keep_at.exists()
+    found = keep_at if path is None and kept else path
+    text = default_policy_text() if found is None else _read(found).decode("utf-8")
+    return found, text, load_policy(text, parse_shell=parse_shell)
+
+
 def default_policy_text() -> str:
     """The policy that ships with Toolgate."""
     return resources.files("toolgate.policy").joinpath("default_policy.yaml").read_text("utf-8")
@@ -179,13 +193,9 @@ class PolicyFile:
         Raises OSError, UnicodeDecodeError, InvalidPolicy, Unavailable.
         """
 
-        def load() -> tuple[Path | None, str, Policy]:
-            kept = keep_at is not None and keep_at.exists()
-            found = keep_at if path is None and kept else path
-            text = default_policy_text() if found is None else _read(found).decode("utf-8")
-            return found, text, load_policy(text, parse_shell=parse_shell)
-
-        found, text, policy = await asyncio.to_thread(load)
+        found, text, policy = await asyncio.to_thread(
+            find_policy, path, keep_at=keep_at, parse_shell=parse_shell
+        )
         return cls(
             found,
             text=text,

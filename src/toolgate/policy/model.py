@@ -99,7 +99,7 @@ class Decision(NamedTuple):
     policy_version: str
     policy_ref: str
     detail: str = ""  # the part of the call that decided, or why no rule allowed it
-    rule_digest: str = ""  # of the rule that decided; empty in journals of 0.1.0
+    rule_digest: str = ""  # of the rule that decided
 
 
 def digest_of(meaning: object) -> str:

@@ -7,13 +7,13 @@ explains it, and only over the version it was read at: of two ends that race, on
 
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put
-from toolgate.tasks.state import OPERATOR, OPERATORS_CALLER, TaskEvent, TaskRun
+from toolgate.tasks.state import TaskEvent, TaskRun
 
 RUNS: Final = "task_runs"
 KEYS: Final = "task_keys"
@@ -30,10 +30,8 @@ class Stored:
 
 
 def key_of(owner: str, template_id: str, idempotency_key: str) -> str:
-    """A row key of fixed length: the parts are callers' texts of any length and letters."""
-    text = f"{template_id}\0{idempotency_key}"
-    if owner != OPERATOR:  # whose keys were everyone's in 0.1.0
-        text = f"{owner}\0{text}"
+    """A row key of fixed length; the parts are texts of callers, of any length."""
+    text = f"{owner}\0{template_id}\0{idempotency_key}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -59,7 +57,7 @@ def claim(run: TaskRun, *, expected: int) -> Put:
 
 
 async def forget(journal: Journal, run: TaskRun) -> list[Operation]:
-    """The run goes, and its key with it, unless a later run has taken that."""
+    """Operations that delete a run, and its key unless a later run has taken it."""
     operations: list[Operation] = [Delete(RUNS, run.run_id)]
     if run.idempotency_key:
         key = key_of(run.owner, run.template_id, run.idempotency_key)
@@ -74,10 +72,7 @@ async def load(journal: Journal) -> AsyncIterator[Stored]:
     after = ""
     while rows := await journal.scan(RUNS, after=after):
         for row in rows:
-            run = _decode(row.value)
-            if not run.owner:  # of 0.1.0: the gate has not decided it
-                run = replace(run, owner=OPERATOR, caller=OPERATORS_CALLER)
-            yield Stored(run, row.version)
+            yield Stored(_decode(row.value), row.version)
         after = rows[-1].key
 
 

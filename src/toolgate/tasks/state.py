@@ -1,7 +1,7 @@
-"""A browser task run: its states, its codes, and what may follow what.
+"""A browser task run: its states, its codes and its transitions.
 
-Pure: commands and times come in, events and new states go out. How a page is read is the
-templates' business; how a run is kept is the runtime's.
+Pure: commands and times come in, events and new states go out. Templates read pages; the runtime
+keeps runs.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ RUN_TTL_MS: Final = 30 * 60_000  # seed 004 §4.1.1
 ARTIFACT_TTL_MS: Final = 24 * 3_600_000  # seed 004 §4.5
 TIMEOUT_DEFAULT_MS: Final = 300_000
 AUTO_SYNC_URLS: Final = 10
-OPERATOR: Final = "operator"  # sees everyone's runs; those that say no owner (0.1.0) are its own
+OPERATOR: Final = "operator"  # sees everyone's runs
 OPERATORS_CALLER: Final = Caller(device=OPERATOR, user=OPERATOR, role=OPERATOR, level=Level.WRITE)
 
 
@@ -78,7 +78,7 @@ NEXT_ACTIONS: Final[Mapping[TaskCode, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """Why a run, or one item of it, failed. It holds no secret: the runtime sees to that."""
+    """The reason why a run, or one item of it, failed. The runtime removes secrets from it."""
 
     code: TaskCode
     message: str
@@ -172,7 +172,7 @@ class TaskRun:
         return self.status in TERMINAL
 
     def elapsed_ms(self, now: int) -> int:
-        """Live while it runs; 0 while it waits."""
+        """The time since it began to run; 0 while it waits."""
         if self.started_at is None:
             return 0
         return max(0, (now if self.ended_at is None else self.ended_at) - self.started_at)
@@ -189,7 +189,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """Its process died; its template may be run again."""
+    """The run is queued again after its process died; its template is repeatable."""
 
     at: int
 
@@ -239,13 +239,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """The process that ran it is gone."""
+    """End or requeue a run whose process died."""
 
     repeatable: bool
 
 
 TaskCommand = Start | Finish | Fail | Cancel | Interrupt
-MAX_ATTEMPTS: Final = 3  # a run that takes its process down with it is not tried for ever
+MAX_ATTEMPTS: Final = 3  # a run that kills its process is not tried for ever
 
 
 def decide(run: TaskRun, command: TaskCommand, *, now: int) -> TaskEvent:

@@ -1,8 +1,6 @@
 """A full disk: refused, nothing acknowledged lost, and it goes on once there is room."""
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,26 +12,6 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.rows import version_of
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.testing.clock import FakeClock
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MB, of which two files, `filler1` and `filler2`, take one each."""
-    disk = tmp_path / "small"
-    disk.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)],
-        capture_output=True,
-        check=False,
-    )
-    if mount.returncode != 0:
-        pytest.skip(f"NOT TESTED, a full disk needs root to mount one: {mount.stderr.decode()}")
-    try:
-        for filler in ("filler1", "filler2"):
-            (disk / filler).write_bytes(bytes(1024 * 1024))
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 async def fill(journal: SqliteJournal, last: int) -> tuple[int, Unavailable]:

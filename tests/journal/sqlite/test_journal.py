@@ -641,42 +641,20 @@ class TestRefusals:
         await journal.close()
 
 
-class TestMigrations:
-    async def test_an_older_file_is_brought_up_and_keeps_what_it_holds(self, path: Path) -> None:
-        epoch = await filled(path)
+async def test_a_new_file_says_whose_and_which_version_it_is(path: Path) -> None:
+    await filled(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone()[0] == 0x54474A4C
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == schema.VERSION
 
-        def add_a_table(connection: sqlite3.Connection) -> None:
-            connection.execute("CREATE TABLE notes (text TEXT) STRICT")
 
-        newer = (*schema.MIGRATIONS, add_a_table)
-        for _ in range(2):
-            file = schema.open_file(path, migrations=newer)
-            with closing(file.connection) as connection:
-                assert connection.execute("PRAGMA user_version").fetchone()[0] == len(newer)
-                assert connection.execute("SELECT count(*) FROM notes").fetchone()[0] == 0
-                assert connection.execute("SELECT count(*) FROM events").fetchone()[0] == 200
-            file.witness.close()
-            assert file.vouches_since == epoch
-        assert isinstance(await refusal(path), Misconfigured)
-
-    async def test_a_migration_that_fails_leaves_the_file_as_it_was(self, path: Path) -> None:
-        await filled(path)
-
-        def add_half_a_table(connection: sqlite3.Connection) -> None:
-            connection.execute("CREATE TABLE notes (text TEXT) STRICT")
-            connection.execute("SELECT no_such_column FROM notes")
-
-        with pytest.raises(Unavailable):
-            schema.open_file(path, migrations=(*schema.MIGRATIONS, add_half_a_table))
-        async with opened(path) as journal:
-            assert len(await journal.read("a")) == 200
-        with closing(sqlite3.connect(path)) as connection:
-            tables = connection.execute("SELECT name FROM sqlite_schema").fetchall()
-        assert ("notes",) not in tables
-
-    async def test_a_new_file_says_whose_and_which_version_it_is(self, path: Path) -> None:
-        await filled(path)
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA application_id").fetchone()[0] == 0x54474A4C
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-        assert version == len(schema.MIGRATIONS)
+@pytest.mark.parametrize("version", [1, schema.VERSION + 1])
+async def test_a_file_of_another_version_is_refused_and_left_as_it_is(
+    path: Path, version: int
+) -> None:
+    await filled(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={version}")
+    before = path.read_bytes()
+    assert isinstance(await refusal(path), Misconfigured)
+    assert path.read_bytes() == before

@@ -1,8 +1,8 @@
 """The journal in one SQLite file, for one process.
 
 The event loop only hands over: commits go to the writer's thread, which puts everything that
-waits into one transaction (`journal_sqlite_writer`); reads go to a few threads with connections
-of their own. What the file looks like is in `journal_sqlite_schema`.
+waits into one transaction (`writer.py`); reads go to a few threads with connections of their own.
+The tables are in `schema.py`.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from toolgate.journal.sqlite.schema import (
     open_file,
     open_for_reading,
 )
+from toolgate.journal.sqlite.upgrade import Upgrade
 from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ _BY_SEGMENT: Final = (
 _NO_END: Final = 2**62  # above every number of a stream
 _ROWS: Final = "SELECT collection, key, version, value, due FROM rows"
 
-# Of the loop, before the next batch goes: a caller that is woken ends its task, whose waiter begins
-# the next, which commits. Without them half of the callers would miss each batch.
+# Turns of the loop before the next batch: a caller that is woken ends its task, whose waiter begins the
+# next one, which commits. Without them half of the callers would miss each batch.
 TURNS: Final = 3
 SETTLED_AT_ONCE: Final = 64  # commits; a thousand would keep the loop for tens of milliseconds
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 class SqliteJournal:
-    """Made by `open`; `close` drains it."""
+    """The journal; make it with `open`. `close` commits what waits."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class SqliteJournal:
         self._loop = asyncio.get_running_loop()
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
-        self._arrived: list[Commit] = []  # since the writer was last handed something
+        self._arrived: list[Commit] = []  # since the last batch for the writer
         self._writing = False
         self._alone = True  # whether the last batch was a single commit
         self._drained: asyncio.Future[None] | None = None
@@ -85,23 +86,31 @@ class SqliteJournal:
 
     @classmethod
     async def open(
-        cls, path: Path, *, clock: Clock, bus: Bus, limits: Limits = _DEFAULT_LIMITS
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        bus: Bus,
+        limits: Limits = _DEFAULT_LIMITS,
+        upgrade: Upgrade | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
+
+        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
         Damaged where the file cannot be trusted, Unavailable where the disk refuses.
         """
         lock = await asyncio.to_thread(HomeLock.take, path.parent)
         try:
-            opened = await asyncio.to_thread(open_file, path)
+            opened = await asyncio.to_thread(open_file, path, now=clock.now_ms(), upgrade=upgrade)
         except BaseException:
             lock.release()
             raise
         return cls(path, opened, lock, clock=clock, bus=bus, limits=limits)
 
     async def close(self) -> None:
-        """Commit what waits, move it all into the file, and let go of the home."""
+        """Commit what waits, checkpoint the log, and release the home."""
         if self._closing:
             return
         self._closing = True
@@ -205,8 +214,8 @@ class SqliteJournal:
             await commit.done
 
     async def prune(self, prefix: str, *, before: int, keep: int) -> int:
-        """Forget, in the streams whose name starts so, what happened before a time and all but
-        the newest `keep`; return how many events that was."""
+        """Delete the events of streams with this prefix that are older than `before`, and all but the
+        newest `keep`; return their number."""
         forgotten = 0
         name = prefix
         while streams := await self._query(
@@ -228,7 +237,7 @@ class SqliteJournal:
                 " WHERE stream = ? AND first > ? AND seq > ? ORDER BY first, seq LIMIT ?",
                 (stream, through - self._limits.segment, through, self._limits.forgotten_at_once),
             )
-            # Up to the first that is young: one after it may only have met a clock that was wrong.
+            # Up to the first young one; an older one after it may have the time of a wrong clock.
             old = [seq for seq, _ in takewhile(lambda event: event[1] < before, page)]
             through = old[-1] if old else through
             if len(old) < self._limits.forgotten_at_once:
@@ -244,10 +253,10 @@ class SqliteJournal:
             raise Unavailable(f"{len(self._arrived)} commits wait for the journal: try later")
         self._arrived.append(commit)
         if not self._writing and self._alone:
-            self._hand_over()  # otherwise it is already on its way: see `_settle`
+            self._hand_over()  # otherwise `_settle` does it
 
     def _hand_over(self, turns: int = 0) -> None:
-        """Give the writer, if it has nothing to do, everything that waits: after so many turns."""
+        """Give everything that waits to the writer if it is idle, after so many turns of the loop."""
         if self._writing:
             return
         if turns:
@@ -265,20 +274,20 @@ class SqliteJournal:
                 self._drained.set_result(None)
 
     def _settle_soon(self, batch: list[Commit]) -> None:
-        """Called by the writer's thread when a batch is on disk, or refused."""
+        """Settle a batch that is on disk or refused; called by the writer's thread."""
         try:
             self._loop.call_soon_threadsafe(self._settle, batch)
         except RuntimeError:  # the loop was closed without closing the journal: nobody waits
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        """Tell the callers, some in each turn of the loop: others have something to do as well."""
+        """Resolve the futures of the callers, a part in each turn of the loop."""
         batch, later = batch[:SETTLED_AT_ONCE], batch[SETTLED_AT_ONCE:]
         events = [event for commit in batch for event in commit.events]
         if events:
             self._last_position = events[-1].position
             try:
-                # Before the callers go on, so that nobody hears of a later event first.
+                # Before the callers go on, so that no subscriber receives a later event first.
                 self._bus.publish(events)
             except Exception:
                 log.exception("publish_failed position=%d", events[0].position)
@@ -294,8 +303,8 @@ class SqliteJournal:
             return
         self._writing = False
         if self._arrived or self._closing or not self._alone:
-            # After the callers who were just woken, so that what they commit next goes into one
-            # batch with all that came meanwhile.
+            # After the callers that were just woken, so that their next commits go into one batch
+            # with those that came meanwhile.
             self._alone = False
             self._loop.call_soon(self._hand_over, TURNS)
 

@@ -1,19 +1,19 @@
-"""The journal's file: its tables, their versions, and whether it can be trusted.
+"""The journal's file: its tables, its version, and the checks before it is used.
 
-A file that is newer than this program, damaged, or somebody else's is refused and left as it is.
+A file that is newer than this program, damaged or not a journal is refused and left as it is.
 """
 
 import contextlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolgate.core.errors import Damaged, Misconfigured, Unavailable
 from toolgate.journal.sqlite.clean_shutdown_marker import Witness, witness_path
+from toolgate.journal.sqlite.upgrade import Upgrade, upgrade_file
 
 APPLICATION_ID: Final = 0x54474A4C  # "TGJL", in the file's header
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -26,7 +26,7 @@ ALWAYS_CHECKED_BYTES: Final = 32 * 1024 * 1024
 CHECKPOINT_PAGES: Final = 1000
 LOG_BYTES: Final = CHECKPOINT_PAGES * (4096 + 24)
 LOG_KEPT_BYTES: Final = 16 * 1024 * 1024
-STATEMENTS: Final = 512  # that the writer's connection keeps: one for each number of rows to write
+STATEMENTS: Final = 512  # kept by the writer's connection: one for each number of rows to write
 
 # The ends of a stream: the oldest kept and the newest. Its last segment stays when all events are
 # forgotten, and then starts with the number to come.
@@ -37,19 +37,19 @@ HEAD: Final = (
     " FROM (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first LIMIT 1) oldest,"
     " (SELECT id, first FROM segments WHERE stream = :stream ORDER BY first DESC LIMIT 1) newest"
 )
-# The newest number of a stream, its last segment, and that one's first number: for appending.
+# For appending: the newest number of a stream, its last segment, and that segment's first number.
 LAST: Final = (
     "SELECT coalesce((SELECT max(seq) FROM events WHERE segment = newest.id), newest.first - 1),"
     " newest.id, newest.first"
     " FROM (SELECT id, first FROM segments WHERE stream = ? ORDER BY first DESC LIMIT 1) newest"
 )
 
-Migration = Callable[[sqlite3.Connection], None]
+VERSION: Final = 2  # of the file; 0.1.0 wrote 1, with the same tables and other rows
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    # A stream is cut into segments, whose ids rise as they are made. What is written to now has
-    # late ids, so that its index entries lie on a few pages instead of one page for each stream.
+    # A stream is cut into segments, whose ids rise as they are made. New events have
+    # late ids, so that their index entries are on a few pages instead of one page for each stream.
     connection.execute(
         "CREATE TABLE segments (id INTEGER PRIMARY KEY, stream TEXT NOT NULL,"
         " first INTEGER NOT NULL, UNIQUE (stream, first)) STRICT"
@@ -59,7 +59,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         " seq INTEGER NOT NULL, type TEXT NOT NULL, at INTEGER NOT NULL, subject TEXT NOT NULL,"
         " data BLOB NOT NULL, UNIQUE (segment, seq)) STRICT"
     )
-    # For the same reason the subject comes first: names that are made sort by time.
+    # The subject comes first for the same reason: ids that are made sort by time.
     connection.execute(
         "CREATE INDEX events_by_subject ON events (subject, seq) WHERE subject <> ''"
     )
@@ -78,9 +78,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Final[Sequence[Migration]] = (_make_tables,)  # the n-th makes version n
-
-
 @dataclass(frozen=True, slots=True)
 class OpenFile:
     connection: sqlite3.Connection  # the writer's
@@ -90,17 +87,26 @@ class OpenFile:
     last_segment: int
 
 
-def open_file(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> OpenFile:
-    """Open the journal's file for writing, making it where there is none."""
+def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFile:
+    """Open the journal's file for writing, making it where there is none.
+
+    `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
+    """
     try:
-        _inspect(path, newest=len(migrations))
+        _inspect(path)
         connection = _connect(path)
     except sqlite3.Error as refused:
         raise from_sqlite(refused, path) from refused
     except OSError as refused:
         raise _from_system(refused, path) from refused
     try:
-        migrate(connection, migrations)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            make(connection)
+        elif version < VERSION:
+            if upgrade is None:
+                raise Misconfigured(f"{path} is of 0.1.0: start Toolgate on it to upgrade it")
+            upgrade_file(connection, path, upgrade, version=VERSION, now=now)
         last_position = max(
             int(read_meta(connection, "position") or 0),
             _number(connection, "SELECT max(position) FROM events"),
@@ -139,23 +145,19 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def mark_clean(connection: sqlite3.Connection) -> None:
-    """The last write: nothing that was promised is only in memory any more."""
+    """Write that everything is on disk; the last write."""
     connection.execute("PRAGMA synchronous=FULL")
     write_meta(connection, "clean", "1")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the file to the newest version, in one transaction: wholly or not at all."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == len(migrations):
-        return
+def make(connection: sqlite3.Connection) -> None:
+    """Make the tables in one transaction."""
     connection.execute("BEGIN EXCLUSIVE")
     try:
-        for migration in migrations[version:]:
-            migration(connection)
+        _make_tables(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={len(migrations)}")
+        connection.execute(f"PRAGMA user_version={VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has ended it already
@@ -173,7 +175,7 @@ def write_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def from_sqlite(error: sqlite3.Error, path: Path) -> Unavailable:
-    """What an error of SQLite's means to a caller."""
+    """The error that a caller gets for one of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return _damaged(path, str(error))
@@ -200,8 +202,8 @@ def _damaged(path: Path, what: str) -> Damaged:
     )
 
 
-def _inspect(path: Path, *, newest: int) -> None:
-    """Look without touching: raises Damaged or Misconfigured where the file cannot be used."""
+def _inspect(path: Path) -> None:
+    """Check the file without a write; raise Damaged or Misconfigured if it cannot be used."""
     log = path.with_name(path.name + "-wal")
     if not path.exists():
         if log.exists() and log.stat().st_size > 0:
@@ -218,14 +220,14 @@ def _inspect(path: Path, *, newest: int) -> None:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
                 if witness_path(path).exists():  # which is made after the tables are on disk
                     raise _damaged(path, f"it is empty, and {log.name} is not what it was")
-                return  # we died while making it
+                return  # the process that made it was killed
             raise Misconfigured(
                 f"{path} is not a journal of Toolgate's: set TOOLGATE_HOME to another directory"
             )
-        if version > newest:
+        if version > VERSION:
             raise Misconfigured(
                 f"{path} was written by a newer Toolgate (version {version} of the file; this"
-                f" one knows {newest}): install that Toolgate again, or set TOOLGATE_HOME to"
+                f" one knows {VERSION}): install that Toolgate again, or set TOOLGATE_HOME to"
                 " another directory"
             )
         clean = read_meta(connection, "clean") == "1"
@@ -249,7 +251,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _lengthen_log(path: Path) -> None:
-    """Zeros after the log's last frame: to SQLite that is where it ends, as after a checkpoint."""
+    """Fill the log with zeros after its last frame, where it ends for SQLite, as after a checkpoint."""
     file = path.with_name(path.name + "-wal")
     if not file.exists():  # SQLite does without one where the disk cannot share memory
         return
@@ -268,7 +270,7 @@ def _lengthen_log(path: Path) -> None:
 
 
 def _account_for(connection: sqlite3.Connection, path: Path, *, behind: bool) -> str:
-    """The epoch's name: a new one where the file may lack something that was delivered.
+    """The name of the epoch; a new one if the file may lack something that was delivered.
 
     That is so where the machine stopped while commits without a sync were about, and where the
     file was put back from a copy: it is behind its witness, or another inode.
