@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
 from toolgate.bootstrap.installation import Core, kept_token, tell, token
@@ -37,7 +36,7 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
         journal,
         clock,
         core.seal,
-        AuditTrail(AuditLog(journal, redactor=core.redactor)),
+        AuditLog(journal, redactor=core.redactor),
         (*SYSTEM_CAPABILITIES, *OWN_CAPABILITIES, *servers),
         core.learn,
         lambda capability_id, health: (health_event(capability_id, health),),

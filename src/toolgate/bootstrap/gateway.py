@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.ratelimit import Rate
 from toolgate.access.signatures import verify_ed25519
 from toolgate.bootstrap.admission import Admission
@@ -52,17 +51,16 @@ async def open_gateway(
 ) -> tuple[Assembled, Mapping[str, OnDue]]:
     """The gateway with its memory loaded, and its deadlines."""
     journal, clock = core.journal, core.clock
-    trail = AuditTrail(execution.audit)
     level_of, limits = execution.level_of, execution.limits
     assert limits is not None, "the gate was built without these limits"
     entries = _schedules(settings, runs, execution.gate, core.bus)
     scheduler = Scheduler(journal, clock, schedule_event, entries, dispatcher.wake_at)
     operator: Sequence[Route] = (
-        *TargetRoutes(execution.targets, trail, core.patterns.learn).routes(),
+        *TargetRoutes(execution.targets, execution.audit, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal).routes(),
         *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
-        *PolicyRoutes(execution.policy, execution.simulation, trail).routes(),
+        *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
     )
     door = assemble(
         Foundations(

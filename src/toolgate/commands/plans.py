@@ -52,24 +52,19 @@ class Command(msgspec.Struct):
     at: int
     started: float
     is_clean: bool = False  # its names were searched for secrets, and hold none
+    who: str = ""
+    row_key: str = ""
+    slot: str = ""  # the key of the row of its idempotency key
 
-    @property
-    def who(self) -> str:
-        return self.identity.name
+    def __post_init__(self) -> None:
+        self.who = self.identity.name
+        self.row_key = row_key(self.who, self.request_id, self.command_id)
+        self.slot = slot_of(self.who, self.key)
 
     @property
     def is_named(self) -> bool:
         """Whether the caller chose the request id."""
         return self.request_id != self.command_id
-
-    @property
-    def slot(self) -> str:
-        """The key of the row of its idempotency key."""
-        return slot_of(self.who, self.key)
-
-    @property
-    def row_key(self) -> str:
-        return row_key(self.who, self.request_id, self.command_id)
 
     @property
     def declared(self) -> Level | None:

@@ -6,7 +6,7 @@ A row of RUN_ACTIONS is found by its run, any other by its action: most rows are
 search for all of them finds soon enough among the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -136,8 +136,28 @@ class AuditLog:
         self._journal = journal
         self._redactor = redactor
 
-    def masked(self, text: str) -> str:
-        return self._redactor.text(text)
+    @property
+    def redact(self) -> Callable[[str], str]:
+        return self._redactor.text
+
+    def note(
+        self,
+        action: str,
+        *,
+        actor: str,
+        resource: tuple[str, str] = ("", ""),
+        metadata: Mapping[str, JsonValue] | None = None,
+        redacted: bool = False,
+    ) -> Sequence[Operation]:
+        """The operations that write a row about a resource (type, id); see `prepare`."""
+        entry = AuditEntry(
+            action=action,
+            actor=actor,
+            resource_type=resource[0],
+            resource_id=resource[1],
+            metadata=metadata or {},
+        )
+        return self.prepare(entry, redacted=redacted)
 
     def prepare(self, entry: AuditEntry, *, redacted: bool = False) -> list[Operation]:
         """The operations that write the row, redacted, unless the caller has done so already."""

@@ -123,10 +123,7 @@ class Approvals:
         """
         row = await self._row(approval_id_of(request.request_id))
         approval = decode(row.value)
-        rule = decision.rule_digest
-        if not approval.rule_digest:  # made by 0.1.0, which bound it to the whole policy
-            rule = decision.policy_version
-        binding = self._binding(request, rule, place)
+        binding = self._binding(request, decision.rule_digest, place)
         used = approval.use(binding, now=self._clock.now_ms())
         return Put(COLLECTION, used.approval_id, encode(used), expected=row.version)
 

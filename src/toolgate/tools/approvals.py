@@ -59,7 +59,7 @@ class Approval:
     note: str = ""
     used: bool = False
     confirmation: str = ""  # `self`: the operator decided a call of their own
-    rule_digest: str = ""  # of the rule that asked; empty: bound to the policy's version instead
+    rule_digest: str = ""  # of the rule that asked
 
     @property
     def text(self) -> str:

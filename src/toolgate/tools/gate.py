@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 from unicodedata import category
 
+import msgspec
+
 from toolgate.access.ratelimit import Spent
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
@@ -54,7 +56,6 @@ from toolgate.tools.engine import Engine, Update, no_update
 from toolgate.tools.ledger import Ledger, running, unapproved
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.outcomes import Also, Denied, Pending, nothing_also
-from toolgate.tools.outputs import clean_output, readable
 from toolgate.tools.recovery import AlsoOfCall, may_run_again, nothing_of_call, recover
 from toolgate.tools.responses import DENY, ON_WAIT, Response, StoredCheck, refs_of
 from toolgate.tools.routing import Routing
@@ -76,6 +77,9 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 ELSEWHERE_S: Final = 0.05
 ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
 STALE_S: Final = 0.01  # until memory has the row that a commit has found changed
+
+MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
+MAX_DATA_BYTES: Final = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -278,7 +282,7 @@ class Gate:
         status: CallStatus | None = None,
         also: Sequence[Operation] = (),
     ) -> None:
-        clean = clean_output(output, self._redactor)
+        clean = _clean_output(output, self._redactor)
         ending = await self._ledger.close(call_id, clean, status=status)
         await self.commit((*ending, *also))
 
@@ -302,7 +306,7 @@ class Gate:
             operations += closing
             operations += await self._ledger.close_waiting(approval, reason=note)
         for call_id, output in dispatched.items():
-            clean = clean_output(output, self._redactor)
+            clean = _clean_output(output, self._redactor)
             operations += await self._ledger.close(call_id, clean)
         await self.commit((*operations, *also))
 
@@ -552,7 +556,7 @@ class Gate:
         request = complete(request)
         content = described(request)
         names = "\0".join(names_in(request))
-        if not names.isprintable() and readable(names) != names:
+        if not names.isprintable() and _readable(names) != names:
             raise Invalid(
                 "ids and names must be valid UTF-8 text without control characters", field="ctx"
             )
@@ -690,7 +694,7 @@ class Gate:
             latest = piece
             if stream is None:
                 stream = self._redactor.stream()
-            if clean := stream.feed(readable(piece)):
+            if clean := stream.feed(_readable(piece)):
                 update(with_time_of(clean, piece))
 
         def expire() -> None:
@@ -721,7 +725,7 @@ class Gate:
             output = failed("The engine failed", outcome=Outcome.MAY_HAVE_EXECUTED)
         finally:
             alarm.cancel()
-        return clean_output(output, self._redactor)
+        return _clean_output(output, self._redactor)
 
 
 class _Elsewhere(Exception):
@@ -785,7 +789,7 @@ def _denied(call: Call, response: Response, *, known: bool) -> Denied:
 
 
 def _as_text(args: Mapping[str, JsonValue]) -> str:
-    return readable(json.dumps(dict(args), ensure_ascii=False))
+    return _readable(json.dumps(dict(args), ensure_ascii=False))
 
 
 def _summary(text: str) -> str:
@@ -794,3 +798,55 @@ def _summary(text: str) -> str:
         text = "".join(json.dumps(c)[1:-1] if category(c) in _UNSEEN else c for c in text)
     left = len(text) - MAX_SUMMARY
     return text if left <= 0 else f"{text[:MAX_SUMMARY]}… [cut: {left} more characters]"
+
+
+def _clean_output(output: ToolOutput, redactor: Redactor) -> ToolOutput:
+    """The output without secrets and within its limits."""
+    out, err, isolation = _readable(output.stdout), _readable(output.stderr), output.isolation
+    texts = f"{out}\0{err}\0{isolation}"
+    if redactor.text(texts) != texts:
+        out, err, isolation = map(redactor.text, (out, err, isolation))
+    if output.truncated:
+        out, err = redactor.cut(out), redactor.cut(err)
+    stdout, stdout_cut = _capped(out)
+    stderr, stderr_cut = _capped(err)
+    data, data_cut = _bounded(output.data, redactor, cut=output.truncated)
+    unchanged = stdout is output.stdout and stderr is output.stderr
+    if unchanged and data is None and isolation == output.isolation:
+        return output
+    return output._replace(
+        stdout=stdout,
+        stderr=stderr,
+        data=data,
+        isolation=isolation,
+        truncated=output.truncated or stdout_cut or stderr_cut or data_cut,
+    )
+
+
+def _readable(text: str) -> str:
+    """The text with halves of characters replaced: an engine may have decoded bytes to them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _capped(text: str) -> tuple[str, bool]:
+    if len(text) <= MAX_TEXT:
+        return text, False
+    return f"{text[:MAX_TEXT]}\n[cut: {MAX_TEXT} of {len(text)} characters]\n", True
+
+
+def _bounded(data: JsonValue, redactor: Redactor, *, cut: bool) -> tuple[JsonValue, bool]:
+    """Structured data without secrets; a note in its place where there is too much of it."""
+    if data is None:
+        return None, False
+    clean = redactor.value(data)
+    try:
+        if cut:
+            clean = redactor.cut_value(clean)
+        fits = len(msgspec.json.encode(clean)) <= MAX_DATA_BYTES
+    except (TypeError, ValueError, RecursionError):
+        return {"unreadable": True}, True
+    return (clean, False) if fits else ({"truncated": True}, True)

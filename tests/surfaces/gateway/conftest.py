@@ -13,7 +13,6 @@ import pytest
 from tests.support.audit import SilentEvidence
 from tests.support.seal import PlainSeal
 from tests.support.upstreams import FakeUpstreams
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.ratelimit import Rate
 from toolgate.access.registry import Registry
@@ -204,7 +203,7 @@ async def open_door(
         journal,
         clock,
         seal,
-        AuditTrail(audit),
+        audit,
         SYSTEM_CAPABILITIES,
         tell=lambda capability_id, health: (health_event(capability_id, health),),
     )

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.policies import open_policy
 from tests.support.seal import PlainSeal
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.devices import OPERATOR
 from toolgate.access.registry import Registry
 from toolgate.contracts import gateway_v1 as wire
@@ -30,7 +29,7 @@ from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.registry import Targets
 
-RoutesOf = Callable[[MemoryJournal, AuditTrail], Sequence[Route]]
+RoutesOf = Callable[[MemoryJournal, AuditLog], Sequence[Route]]
 
 
 class GivesUp(MemoryJournal):
@@ -51,7 +50,7 @@ class Office:
     def __init__(self, routes_of: RoutesOf) -> None:
         self.journal = GivesUp(clock=FakeClock(), bus=LocalBus())
         self.audit = AuditLog(self.journal, redactor=Redactor(lambda _text: []))
-        self.serve(routes_of(self.journal, AuditTrail(self.audit)))
+        self.serve(routes_of(self.journal, self.audit))
 
     def serve(self, routes: Sequence[Route]) -> None:
         self.handle = {route.method: route.handle for route in routes}
@@ -65,16 +64,16 @@ class Office:
         return [row.action for row in reversed(rows)]
 
 
-def of_tokens(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+def of_tokens(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
     return TokenRoutes(Registry(journal, FakeClock(), operator_token="op"), trail).routes()
 
 
-def of_capabilities(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+def of_capabilities(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
     capabilities = Capabilities(journal, FakeClock(), PlainSeal(), trail)
     return CapabilityRoutes(capabilities, FakeClock()).routes()
 
 
-def of_targets(journal: MemoryJournal, trail: AuditTrail) -> Sequence[Route]:
+def of_targets(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
     targets = Targets(journal, clock=FakeClock(), seal=PlainSeal())
     return TargetRoutes(targets, trail, lambda _secret: None).routes()
 
@@ -123,7 +122,7 @@ async def test_a_policy_is_not_changed_where_it_cannot_be_written_who_did(tmp_pa
     path.write_text(POLICY)
     office = Office(lambda _journal, _trail: ())
     policy = await open_policy(path, journal=office.journal)
-    office.serve(PolicyRoutes(policy, cast(Simulation, None), AuditTrail(office.audit)).routes())
+    office.serve(PolicyRoutes(policy, cast(Simulation, None), office.audit).routes())
     wanted = wire.PolicyPut(text=POLICY.replace("kv.get", "kv.list"))
     office.journal.left = 0
     with pytest.raises(Unavailable):

@@ -280,6 +280,8 @@ async def test_a_signing_command_waits_for_a_person_and_then_answers(door: Door)
     first = await device.post("/command/tool", body, key="k-pay")
     assert first.status == 202
     approval_id = first.data["approvalId"]
+    message = first.data.pop("message")
+    assert f"Waiting for approval {approval_id}: " in message
     assert first.data == {"status": "pending", "requestId": "r-pay", "approvalId": approval_id}
     still = await device.get("/command/r-pay")
     assert still.data["status"] == "pending"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolgate.access.audit import Records as Evidence
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.access.pairing import PAIRINGS, Pairing
 from toolgate.access.rate_limits import RATES, RateLimits
 from toolgate.access.ratelimit import Rate
@@ -142,11 +141,10 @@ class Assembled:
 
 
 def assemble(on: Foundations, options: Options) -> Assembled:
-    trail = AuditTrail(on.audit)
     revocations = Revocations(on.journal, on.clock, on.runs, on.wake_at)
     registry, capabilities, rates = on.registry, on.limits.capabilities, on.limits.rates
     registry.subscribe(revocations.end_runs)
-    pairing = Pairing(on.journal, on.clock, registry, trail, on.evidence, options.auto_approve)
+    pairing = Pairing(on.journal, on.clock, registry, on.audit, on.evidence, options.auto_approve)
     rows = Rows(on.seal, on.owner)
     keys = Keys(on.journal, on.clock, rows)
     states = States(on.journal, on.bus, on.clock, rows)
@@ -158,7 +156,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         limits=rates,
         keys=keys,
         capability_limits=on.limits,
-        records=Records(trail, on.evidence, on.clock, on.audit.masked),
+        records=Records(on.audit, on.evidence, on.clock, on.audit.redact),
         rows=rows,
         states=states,
         planners={
@@ -189,7 +187,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
             *status.routes(),
             *events.routes(),
             *PairingRoutes(pairing).routes(),
-            *TokenRoutes(registry, trail).routes(),
+            *TokenRoutes(registry, on.audit).routes(),
             *CommandRoutes(states, registry).routes(),
             *CapabilityRoutes(capabilities, on.clock).routes(),
             *on.more_routes,
@@ -197,7 +195,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         doors=Doors(registry, pairing, options.hosts),
         commands=commands,
         events=events,
-        trail=trail,
+        trail=on.audit,
         journal=on.journal,
         clock=on.clock,
         version=options.version,
