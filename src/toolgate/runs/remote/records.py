@@ -6,8 +6,8 @@ for a device; `due` is their deadline) and `remote_approvals`.
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -15,12 +15,14 @@ import msgspec
 
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Conflict, NotFound
+from toolgate.core.errors import Conflict, NotFound, ToolgateError
+from toolgate.core.tools import JsonValue
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
 from toolgate.journal.rows import ATTEMPTS, version_of
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
+from toolgate.runs.originals import ARGS, CALL_ARGS, REDACTED_ARGS, Originals
 from toolgate.runs.retention import Sweep
 
 RUNS: Final = "remote_runs"
@@ -65,6 +67,8 @@ class RemoteRuns:
     journal: Journal
     clock: Clock
     dispatcher: Dispatcher
+    originals: Originals
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _sweeps: dict[str, Sweep] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -167,16 +171,47 @@ class RemoteRuns:
         durable: bool,
     ) -> None:
         rows = [row for one in told for row in await self._waiting(run_id, run, one)]
-        await self.journal.commit(
-            records.delivery_append(run.session_id, told),
-            Put(RUNS, run_id, encode(run), expected=expected),
-            *operations,
-            *rows,
-            durable=durable,
-        )
+        told, sealed = await self._without_secrets(run_id, told)
+        self.originals.follow(sealed)  # before the commit: the bus makes frames of its events
+        ended = self.originals.of_run(run_id) if run.ended else ()
+        deleted = [Delete(CALL_ARGS, call_id) for call_id in ended]
+        try:
+            await self.journal.commit(
+                records.delivery_append(run.session_id, told),
+                Put(RUNS, run_id, encode(run), expected=expected),
+                *operations,
+                *rows,
+                *sealed,
+                *deleted,
+                durable=durable,
+            )
+        except ToolgateError:
+            await self.originals.reload(sealed)
+            raise
+        self.originals.follow(deleted)
         for row in rows:
             if row.due is not None:
                 self.dispatcher.wake_at(row.due)
+
+    async def _without_secrets(
+        self, run_id: str, told: Sequence[Delivery]
+    ) -> tuple[Sequence[Delivery], list[Put]]:
+        """The events as they are stored, and the sealed rows of arguments that redaction changed."""
+        if all(one.type != deliveries.TOOL_REQUEST for one in told):
+            return told, []
+        stored, sealed = list(told), list[Put]()
+        for number, one in enumerate(told):
+            if one.type != deliveries.TOOL_REQUEST:
+                continue
+            members = dict(one.members)
+            args = members[ARGS]
+            members[ARGS] = self.redact_fields(members.pop(REDACTED_ARGS, args))
+            stored[number] = replace(one, members=members)
+            if members[ARGS] != args:
+                call_id = str(members["tool_call_id"])
+                expected = await version_of(self.journal, CALL_ARGS, call_id)
+                sealed.append(self.originals.put(call_id, run_id, args, expected=expected))
+        return stored, sealed
 
     async def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
         collection, key = _asks_for(told)
@@ -221,7 +256,11 @@ class RemoteRuns:
         if found.settled:
             raise Conflict(f"{row.key} has ended already")
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
-        await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
+        operations: list[Operation] = [Put(row.collection, row.key, settled, expected=row.version)]
+        if row.collection == CALLS:
+            operations.append(Delete(CALL_ARGS, row.key))
+        await self.journal.commit(*operations)
+        self.originals.follow(operations)
 
     async def postpone(self, row: Row, *, due: int | None) -> None:
         """Change the deadline of a row that is still open."""

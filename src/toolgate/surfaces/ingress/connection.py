@@ -394,7 +394,7 @@ class Connection(WSListener):
                 self.close(CloseCode.INTERNAL_ERROR, "the session cannot be read now")
                 return
             for delivery in told:
-                self._write(snapshot_frame(delivery, now=now))
+                self._write(snapshot_frame(parts.hub.originals.restore(delivery), now=now))
         if self._channel is None or self._closing:
             return  # it has left meanwhile
         new = not opening.resumed and not opening.snapshot  # there is nothing to catch up with
@@ -467,7 +467,8 @@ class Connection(WSListener):
             if await self._was_forgotten(stream, events):
                 self._too_slow()
                 return
-            frames = joined(events) if lagging else single(events)
+            shown = self._parts.hub.originals.restored(events)
+            frames = joined(shown) if lagging else single(shown)
             for number, data in frames:
                 await self._writable.wait()
                 self._cursor = number

@@ -17,6 +17,7 @@ from toolgate.core.clock import Clock
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event
 from toolgate.runs.deliveries import TOOL_REQUEST
+from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.frames import frame
 from toolgate.surfaces.ingress.sessions import stream_of
 
@@ -98,7 +99,10 @@ class Channel:
 
 
 class Hub:
-    def __init__(self, bus: Bus, clock: Clock, *, resume_window_ms: int) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, originals: Originals, *, resume_window_ms: int
+    ) -> None:
+        self.originals = originals
         self._clock = clock
         self._window = resume_window_ms / 1000
         self._channels: dict[str, Channel] = {}
@@ -182,7 +186,7 @@ class Hub:
 
     def _heard(self, events: Sequence[Event]) -> None:
         channels = self._channels
-        for event in events:
+        for event in self.originals.restored(events):
             channel = channels.get(event.stream)
             if channel is not None:
                 self.delivered += len(channel.connections)

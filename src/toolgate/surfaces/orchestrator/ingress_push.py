@@ -23,6 +23,7 @@ from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
 from toolgate.journal.rows import version_of
 from toolgate.runs import records
 from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
+from toolgate.runs.originals import Originals
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class IngressPush:
     journal: Journal
     bus: Bus
     clock: Clock
+    originals: Originals
     on_offline: Offline
     window_ms: int
     token: str = ""
@@ -195,12 +197,8 @@ class IngressPush:
 
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
         """Until it is taken; a client that stays away beyond its window does not get it."""
-        told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
-        # By which what is sent again is known; after a power cut a place may be taken anew.
-        told["event_id"] = f"ev_{event.position}_{event.at}"
-        body = msgspec.json.encode({"session_id": session_id, "event": told})
         began = self.clock.now_ms()
-        while (status := await self._send(body)) not in UNREADABLE:
+        while (status := await self._send(self._body(session_id, event))) not in UNREADABLE:
             if status == TAKEN:
                 patience.client = patience.ingress = None
                 return
@@ -215,7 +213,16 @@ class IngressPush:
         log.info("push_given_up session_id=%s type=%s", session_id, event.type)
         if event.type == TOOL_REQUEST:
             with contextlib.suppress(ToolgateError):  # someone else was first
-                await self.on_offline(event.subject, str(told["tool_call_id"]))
+                call_id = records.decode_members(event.data)["tool_call_id"]
+                await self.on_offline(event.subject, call_id)
+
+    def _body(self, session_id: str, event: Event) -> bytes:
+        """The request for an event; made for each attempt, because a call may end meanwhile."""
+        (shown,) = self.originals.restored([event], keep_redacted=True)
+        told = {"type": shown.type, "ts": shown.at, **records.decode_members(shown.data)}
+        # Identifies an event that is sent again; a power cut may give its position to another one.
+        told["event_id"] = f"ev_{shown.position}_{shown.at}"
+        return msgspec.json.encode({"session_id": session_id, "event": told})
 
     async def _send(self, body: bytes) -> int:
         """The status of its answer; 0 where there is none."""
