@@ -24,7 +24,7 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
-from toolgate.runs.originals import Originals
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.remote import records as rows
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
@@ -119,6 +119,48 @@ async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
     journal.may.set()
     await asyncio.wait_for(late, 5)
     assert await told(journal) == ["delta", "tool_request"]
+
+
+@pytest.mark.parametrize("by", ["push of our orchestrator", "own redaction"])
+@pytest.mark.parametrize("end", ["result", "run"])
+async def test_a_tool_request_is_stored_redacted_and_its_original_sealed_until_the_end(
+    by: str, end: str
+) -> None:
+    orchestrator, journal = an_orchestrator()
+    members: dict[str, Any] = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk"}
+    members["args"] = {"key": "SECRET"}
+    if by == "own redaction":
+        orchestrator.runs.redact_fields = lambda _: {"key": "***"}
+    else:
+        members["redacted_args"] = {"key": "***"}
+    shown: list[bytes] = []
+    originals = orchestrator.runs.originals
+    journal.bus.subscribe(None, lambda events: shown.extend(e.data for e in originals.restored(events)))
+    request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    await orchestrator.receive("s", deliveries.delta("run_1", "a"))
+    journal.holds = True  # it is pushed again before the first commit
+    late = asyncio.create_task(orchestrator.receive("s", request))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.receive("s", request)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    stored = (await journal.read("session/s"))[-1]
+    assert b'"args":{"key":"***"}' in stored.data
+    assert b"SECRET" not in stored.data
+    assert b"redacted_args" not in stored.data
+    assert [b'"args":{"key":"SECRET"}' in one for one in shown] == [False, True]
+    assert [row.key for row in await journal.scan(CALL_ARGS)] == ["tc_1"]
+    if end == "run":
+        await orchestrator.receive("s", DONE)
+    else:
+        await close_call(orchestrator, "tc_1")
+    assert await journal.scan(CALL_ARGS) == []
+    assert originals.restored([stored]) == [stored]
+
+
+async def close_call(orchestrator: HttpOrchestrator, call_id: str) -> None:
+    row, found = await orchestrator.runs.waiting(rows.CALLS, call_id, session_id="s", run_id="")
+    await orchestrator.runs.close(row, found)
 
 
 async def test_a_snapshot_asks_for_what_waits_however_much_was_said_since() -> None:
@@ -427,7 +469,7 @@ async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_
     clock = FakeClock()
     orchestrator.runs.clock = clock
     for run_id in ("run_1", "run_2"):
-        call = {
+        call: dict[str, Any] = {
             "run_id": run_id,
             "tool_call_id": f"tc of {run_id}",
             "tool_name": "desk",
@@ -557,7 +599,6 @@ async def test_a_device_has_its_time_though_the_orchestrators_clock_is_another(
         "run_id": "run_1",
         "tool_call_id": "tc_1",
         "tool_name": "desk",
-        "args": {},
         "args": {},
         "deadline_ts": there_now + 60_000,
     }

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,11 +15,11 @@ from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Unavailable
 from toolgate.journal.dispatcher import Dispatcher
-from toolgate.journal.journal import Append, Event, Operation, Put
+from toolgate.journal.journal import Append, Delete, Event, Operation, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
-from toolgate.runs.originals import Originals
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
 from toolgate.runs.state import End, RunStarted, decide, reduce
@@ -114,6 +115,44 @@ async def test_a_run_is_pushed_on_though_the_disk_refuses_to_keep_how_far_it_cam
         await push.stop()
     assert heard == ["run_started", "delta", "done"]
     assert not journal.refusals
+
+
+async def test_a_tool_request_is_pushed_with_the_original_arguments_until_its_call_ends() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    originals = Originals(journal, PlainSeal())
+    pushed: list[dict[str, Any]] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"])
+        if pushed[-1]["type"] != deliveries.TOOL_REQUEST:
+            return web.json_response({"ok": True})
+        if "redacted_args" in pushed[-1]:  # refused until the call has ended
+            originals.follow([Delete(CALL_ARGS, "tc_1")])
+            return web.Response(status=503)
+        return web.json_response({"ok": True})
+
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "args": {"key": "***"}}
+    started, done = a_run()
+    asked = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    originals.follow([originals.put("tc_1", "run_1", {"key": "SECRET"})])
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, originals, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", [started]))
+        await push("run_1", "s")
+        await push.start()
+        await journal.commit(records.delivery_append("s", [asked]))
+        async with asyncio.timeout(10):
+            while len(pushed) < 3:
+                await asyncio.sleep(0.001)
+        await journal.commit(records.delivery_append("s", [done]))
+        await is_over(journal)
+        await push.stop()
+    assert [one["type"] for one in pushed] == ["run_started", *2 * ["tool_request"], "done"]
+    assert [(one["args"], one.get("redacted_args")) for one in pushed[1:3]] == [
+        ({"key": "SECRET"}, {"key": "***"}),
+        ({"key": "***"}, None),
+    ]
 
 
 async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart() -> None:
