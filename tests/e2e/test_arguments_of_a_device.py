@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.e2e.harness import Client, Program, hang_up
@@ -19,11 +20,14 @@ from tests.e2e.test_no_secret_is_kept import (
     rows_of,
 )
 from tests.e2e.ways import APART, TOGETHER
+from toolgate.contracts.orchestrator_v1 import INVOKE_PATH
 from toolgate.runs.originals import CALL_ARGS
 
 CLIENT_KEY = "what clients of this test say"
 OPERATOR_TOKEN = API_KEY  # known to the process that runs agents, and unknown to an ingress apart
 ARGS = {"note": f"use {KEY} or {OPERATOR_TOKEN}", "page": "7"}
+INTERNAL_TOKEN = "between us"
+PUSHED = "pushed"  # apart, and the run's events come by push
 TOOLS = {"tools": ["desk.look", "payments.transfer"]}
 POLICY = """\
 version: 1
@@ -37,6 +41,7 @@ rules:
 
 @dataclass
 class Running:
+    way: str
     programs: dict[str, Program]
     model: Model
     client: Client
@@ -48,6 +53,24 @@ class Running:
     async def connect(self, **hello: Any) -> Client:
         (url,) = (one.urls["ingress_ws"] for one in self.programs.values() if takes_clients(one))
         return await Client.connect(url, api_key=CLIENT_KEY, client_meta=TOOLS, **hello)
+
+    async def invoke(self) -> None:
+        if self.way != PUSHED:
+            await self.client.invoke("go on", agent="assistant")
+            return
+        asked = {
+            "session_id": self.client.session_id,
+            "agent_id": "assistant",
+            "message": {"role": "user", "content": "go on"},
+            "context": {"user_id": "u1"},
+        }
+        url = f"{self.programs['orchestrator'].urls['orchestrator']}{INVOKE_PATH}"
+        headers = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(url, json=asked) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
 
     async def again(self, **hello: Any) -> dict[str, Any]:
         """The tool request that the session's next device receives."""
@@ -80,7 +103,7 @@ async def running(way: str, home: Path, *, tool: str) -> AsyncIterator[Running]:
             "POLICY_FILE": str(policy),
             "TOOLGATE_MODEL": f"{model.url}/v1#m",
         }
-        shared = {"INTERNAL_TOKEN": "between us", "LOG_LEVEL": "debug"}
+        shared = {"INTERNAL_TOKEN": INTERNAL_TOKEN, "LOG_LEVEL": "debug"}
         clients = {"API_KEY": CLIENT_KEY}
         if way == TOGETHER:
             programs = {"up": Program(home / "up", {**shared, **clients, **agents})}
@@ -97,9 +120,17 @@ async def running(way: str, home: Path, *, tool: str) -> AsyncIterator[Running]:
             await program.start()
             if url := program.urls.get("orchestrator"):
                 program.settings["ORCHESTRATOR_PORT"] = url.rpartition(":")[2]
-                if way == APART:
+                if way != TOGETHER:
                     programs["ingress"].settings["ORCHESTRATOR_URL"] = url
-        run = Running(programs, model, client=None)  # type: ignore[arg-type]
+        if way == PUSHED:
+            orchestrator, internal = programs["orchestrator"], programs["ingress"].urls
+            await orchestrator.kill()
+            orchestrator.settings["INGRESS_URL"] = internal["ingress_internal"]
+            programs["ingress"].settings["HTTP_PORT"] = internal["ingress_internal"].rpartition(
+                ":"
+            )[2]
+            await orchestrator.start()
+        run = Running(way, programs, model, client=None)  # type: ignore[arg-type]
         run.client = await run.connect()
         yield run
 
@@ -110,13 +141,13 @@ async def stopped(program: Program) -> None:
 
 
 @pytest.mark.parametrize("tool", ["desk.look", "payments.transfer"])
-@pytest.mark.parametrize("way", [TOGETHER, APART])
+@pytest.mark.parametrize("way", [TOGETHER, APART, PUSHED])
 async def test_a_device_receives_the_arguments_as_the_agent_gave_them_until_the_call_ends(
     tmp_path: Path, way: str, tool: str
 ) -> None:
     async with running(way, tmp_path, tool=tool) as run:
         client = run.client
-        await client.invoke("go on", agent="assistant")
+        await run.invoke()
         heard = await client.hear_until("tool_request", "approval_required", "error", "done")
         if tool == "payments.transfer":
             asked = heard[-1]
@@ -162,7 +193,7 @@ async def test_the_sealed_arguments_go_with_a_run_that_is_cancelled(
 ) -> None:
     async with running(way, tmp_path, tool="desk.look") as run:
         client = run.client
-        await client.invoke("go on", agent="assistant")
+        await run.invoke()
         request = (await client.hear_until("tool_request", "error", "done"))[-1]
         assert request["args"] == ARGS
         await client.say("cancel_run", run_id=request["run_id"])

@@ -397,6 +397,9 @@ async def test_the_sealed_arguments_of_a_devices_call_go_with_its_end(end: str) 
     requests = [m for kind, m in await house.told(run_id) if kind == deliveries.TOOL_REQUEST]
     assert [request["args"] for request in requests] == [{"key": "***", "page": 1}]
     assert await in_the_journal(house, b"SECRET") == [CALL_ARGS]
+    originals, events = house.runs.originals, await house.journal.read("session/s")
+    shown = originals.restored(events)[-1]
+    assert json.loads(shown.data)["args"] == {"key": "SECRET", "page": 1}
     match end:
         case "result":
             await house.runs.end_call(run_id, call.call_id, ok=True, result="x", error=None)
@@ -408,6 +411,7 @@ async def test_the_sealed_arguments_of_a_devices_call_go_with_its_end(end: str) 
             await house.runs.cancel(run_id, session_id="s", reason="enough")
     await house.until(run_id, RunStatus.DONE, RunStatus.CANCELLED)
     assert await in_the_journal(house, b"SECRET") == []
+    assert originals.restored(events) is events, "the redacted arguments again"
     await house.dispatcher.drain(seconds=0)
 
 

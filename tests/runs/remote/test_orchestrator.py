@@ -135,7 +135,9 @@ async def test_a_tool_request_is_stored_redacted_and_its_original_sealed_until_t
         members["redacted_args"] = {"key": "***"}
     shown: list[bytes] = []
     originals = orchestrator.runs.originals
-    journal.bus.subscribe(None, lambda events: shown.extend(e.data for e in originals.restored(events)))
+    journal.bus.subscribe(
+        None, lambda events: shown.extend(e.data for e in originals.restored(events))
+    )
     request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
     await orchestrator.receive("s", deliveries.delta("run_1", "a"))
     journal.holds = True  # it is pushed again before the first commit
