@@ -1,8 +1,8 @@
-"""What a lone ingress keeps of runs that another process works on.
+"""Rows and events of an ingress that runs apart, about runs that another process works on.
 
-The session's stream, as everywhere; and rows: `remote_runs` (whose run it is, how far its stream was
-read), `remote_open` (those that have not ended, by session), `remote_calls` (which tool calls wait
-for a device; `due` is their deadline) and `remote_approvals`.
+The session's stream, and rows: `remote_runs` (a run's session, and how far its stream was read),
+`remote_open` (the runs that have not ended, by session), `remote_calls` (tool calls that wait for a
+device; `due` is their deadline), `remote_approvals`, and `call_args` (see `runs/originals.py`).
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class RemoteRuns:
         return run
 
     async def asked(self, session_id: str, request_id: str) -> str:
-        """The run that this request started; empty where it is new."""
+        """The run that this request started; empty for a new request."""
         if not request_id:
             return ""
         key = records.request_key(session_id, request_id)
@@ -97,7 +97,7 @@ class RemoteRuns:
     async def begin(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
     ) -> RunRow:
-        """Store that a run has started, in the commit that tells its session.
+        """Store a run in one commit with its first events.
 
         Over any version of the run's row unless `expected` is given: its events may have come first.
         """
@@ -127,9 +127,9 @@ class RemoteRuns:
     async def tell(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
     ) -> RunRow:
-        """Give events of a run to its session; nothing follows its end, whoever told of that.
+        """Store events of a run in its session's stream; nothing is stored after its end.
 
-        A tool or an approval is asked for once, where both its stream and a push do.
+        A tool request or approval that comes by stream and by push is stored once.
         """
         told = await self._news(run_id, told)
         ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
@@ -157,7 +157,7 @@ class RemoteRuns:
         return run
 
     async def tell_session(self, session_id: str, told: Delivery) -> None:
-        """An event that is of no run."""
+        """Store an event that belongs to no run."""
         await self.journal.commit(records.delivery_append(session_id, [told]))
 
     async def _commit(
@@ -223,7 +223,7 @@ class RemoteRuns:
         return [Put(collection, key, waiting, expected, due)]
 
     def _due(self, told: Delivery) -> int | None:
-        """A call's deadline by our own clock, which its orchestrator's need not agree with."""
+        """A call's deadline by our own clock; the orchestrator's clock may differ."""
         deadline: int | None = told.members.get("deadline_ts") or None
         ahead = self.clock.now_ms() - told.said_at
         if deadline is None or abs(ahead) > MOST_AHEAD_MS:
@@ -241,7 +241,7 @@ class RemoteRuns:
     async def waiting(
         self, collection: str, key: str, *, session_id: str, run_id: str
     ) -> tuple[Row, WaitingRow]:
-        """What waits for this session's client under this id; another's is NotFound."""
+        """The row of a call or approval of this session; NotFound for another session's."""
         kind = "tool call" if collection == CALLS else "approval"
         row = await self.journal.get(collection, key)
         if row is None:
@@ -287,7 +287,7 @@ class RemoteRuns:
         return found
 
     async def forget(self, before: int) -> int:
-        """The runs that ended before then, and what they once waited for; how many rows."""
+        """Delete the runs that ended before a time, with their calls and approvals; the number of rows."""
         forgotten = 0
         for row in await self._sweeps[RUNS].page():
             run = _decode_run(row.value)
@@ -315,7 +315,7 @@ class RemoteRuns:
         return True
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
-        """Where the session's open runs stand, as far as this ingress was told."""
+        """The state of the session's open runs, as far as their events have arrived."""
         told: list[Delivery] = []
         for run_id, _ in await self.open_runs(session_id):
             events = await self._states_and_asks(session_id, run_id)
@@ -332,7 +332,7 @@ class RemoteRuns:
         return told
 
     async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
-        """Of what the session was told of a run, newest first; most of it is what was said."""
+        """The states and requests of a run in the session's stream, newest first."""
         stream = records.session_stream(session_id)
         found: list[Event] = []
         before: int | None = None
@@ -343,16 +343,16 @@ class RemoteRuns:
 
 
 def was_told(run: RunRow, event_id: str) -> bool:
-    """Whether a push is of the event that came last; a stream is not read twice."""
+    """True if a push repeats the event that came last."""
     return run.pushed and bool(event_id) and run.last_id == event_id
 
 
 def _open_key(session_id: str, run_id: str) -> str:
-    """Another orchestrator's ids may hold a slash."""
+    """The key of an open run; another orchestrator's ids may contain a slash."""
     return records.session_key(session_id, quote(run_id, safe=""))
 
 
 def _asks_for(told: Delivery) -> tuple[str, str]:
-    """The row of what waits for the client, by collection and key; none for most events."""
+    """The collection and key of the row for a request to the client; empty for other events."""
     collection, member = ASKS.get(told.type, ("", ""))
     return collection, str(told.members[member]) if collection else ""

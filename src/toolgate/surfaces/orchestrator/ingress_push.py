@@ -1,7 +1,7 @@
-"""Tell an ingress that runs apart what happens in a run: event by event, in order, until its end.
+"""Push the events of a run to an ingress that runs apart, in order, until the run's end.
 
-For an ingress that did not ask for a stream. How far it was told is a row, so that a restart of
-the orchestrator goes on from there.
+For an ingress that did not ask for a stream. The progress is a row, so that a restarted orchestrator
+continues from there.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class PushRow(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Patience:
-    """Until when who is away is waited for: once for all that comes meanwhile."""
+    """Deadlines for an absent client and an absent ingress, shared by all events that wait."""
 
     client: int | None = None
     ingress: int | None = None
@@ -87,7 +87,7 @@ class IngressPush:
             await self._http.close()
 
     async def __call__(self, run_id: str, session_id: str) -> None:
-        """Push a run from its start; once this returns, the next process would too."""
+        """Push a run from its start; after this returns, a restarted process continues it."""
         if run_id in self._tasks:
             return
         row = msgspec.json.encode(PushRow(session_id, 0))
@@ -110,7 +110,7 @@ class IngressPush:
         del self._tasks[run_id], self._versions[run_id]
 
     async def _push(self, run_id: str, session_id: str, after: int) -> None:
-        """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
+        """Push a run to its end, also over failures of the journal: nothing else reports the run."""
         patience = _Patience()
         while True:
             try:
@@ -129,7 +129,7 @@ class IngressPush:
     async def _told(
         self, run_id: str, session_id: str, after: int, patience: _Patience
     ) -> AsyncGenerator[int, None]:
-        """The number of each event, once it is told."""
+        """Push the events, and yield the number of each."""
         stream = records.session_stream(session_id)
         if not after:
             first = await self.journal.read(stream, subject=run_id, limit=1)
@@ -157,7 +157,7 @@ class IngressPush:
     async def _end_was_forgotten(
         self, run_id: str, session_id: str, after: int, patience: _Patience
     ) -> bool:
-        """Whether the session's stream tells of its end no more; then the run itself does."""
+        """Push the end from the run itself if retention has deleted it in the session's stream."""
         stream = records.session_stream(session_id)
         if (
             (await self.journal.head(stream)).first <= after + 1
@@ -196,7 +196,7 @@ class IngressPush:
         return True
 
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
-        """Until it is taken; a client that stays away beyond its window does not get it."""
+        """Send an event until it is accepted, or until its client or ingress was away too long."""
         began = self.clock.now_ms()
         while (status := await self._send(self._body(session_id, event))) not in UNREADABLE:
             if status == TAKEN:
@@ -225,7 +225,7 @@ class IngressPush:
         return msgspec.json.encode({"session_id": session_id, "event": told})
 
     async def _send(self, body: bytes) -> int:
-        """The status of its answer; 0 where there is none."""
+        """The status of the answer; 0 if there is none."""
         assert self._http is not None
         headers = {"Content-Type": "application/json"}
         try:
