@@ -24,6 +24,8 @@ from toolgate.http import asgi
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.runs import deliveries, records
+from toolgate.runs.originals import Originals
+from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.surfaces.ingress.connection import Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -78,7 +80,8 @@ class Lag:
 async def toolgate(home: Path) -> tuple[int, Fanout, Callable[[int, int], Awaitable[None]]]:
     clock, bus = SystemClock(), LocalBus()
     journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus)
-    hub = Hub(bus, clock, resume_window_ms=3_600_000)
+    originals = Originals(journal, AesGcmSeal(bytes(32)))
+    hub = Hub(bus, clock, originals, resume_window_ms=3_600_000)
     ingress = Ingress(
         options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=10_000),
         hub=hub,

@@ -30,11 +30,12 @@ PATIENCE = 20.0  # seconds; a bound, not an expectation
 
 @dataclass
 class Program:
-    """`toolgate up` with a home of its own and any free ports: forked, or the installed program."""
+    """`toolgate up`, or one role, with a home of its own and any free ports: forked, or as installed."""
 
     home: Path
     settings: dict[str, str] = field(default_factory=dict)
     installed: bool = False
+    role: str = "up"
     urls: dict[str, str] = field(default_factory=dict)
     process: Forked | asyncio.subprocess.Process | None = None
     log: Path = Path(os.devnull)
@@ -45,11 +46,11 @@ class Program:
         with self.log.open("ab") as log:
             if self.installed:
                 self.process = await asyncio.create_subprocess_exec(
-                    PROGRAM, "up", env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    PROGRAM, self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
                 )
             else:
                 self.process = await fork(
-                    "up", env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
+                    self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
                 )
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 3 * PATIENCE)

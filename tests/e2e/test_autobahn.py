@@ -18,9 +18,11 @@ import pytest
 from picows import WSMsgType, WSUpgradeRequest
 
 from tests.support.ids import CountingIds
+from tests.support.seal import PlainSeal
 from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
 from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.server import Ingress
@@ -60,7 +62,7 @@ async def echo() -> AsyncIterator[str]:
         options=Options(
             api_key="", max_message_bytes=LARGEST, write_wait_ms=LONG_MS, hello_wait_ms=LONG_MS
         ),
-        hub=Hub(bus, clock, resume_window_ms=0),
+        hub=Hub(bus, clock, Originals(journal, PlainSeal()), resume_window_ms=0),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,
         orchestrator=NoRuns(),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.harness import Client, running
-from toolgate.runs.records import CALL_ARGS
+from toolgate.runs.originals import CALL_ARGS
 
 KEY = "sk-proj-a8Kd02mXq71LzR5vWc93TnYb64HsJu"
 GITHUB = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"

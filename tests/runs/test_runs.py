@@ -40,6 +40,7 @@ from toolgate.runs.agents.script import ScriptAgent
 from toolgate.runs.client_tools import SESSION_TOOLS, SessionTools
 from toolgate.runs.conversations import HISTORY_CHARACTERS, Conversations
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.retention import Retention
 from toolgate.runs.runs import CODE_LIMIT, OUTPUT_LIMIT, Limits, Runs
 from toolgate.runs.state import RunStarted
@@ -119,7 +120,7 @@ class House:
             new_id=self.new_id,
             agents=Agents(self.journal, self.builtin, self._reach, PlainSeal()),
             session_tools=tools,
-            seal=PlainSeal(),
+            originals=Originals(self.journal, PlainSeal()),
             limits=Limits(tool_ms=60_000, agent_ms=300_000),
         )
         self.watch = self.runs.watch_approvals(self.bus)
@@ -361,7 +362,7 @@ async def in_the_journal(house: House, secret: bytes) -> list[str]:
     """The collections and streams that hold it; the seal of these tests seals nothing."""
     events = await house.journal.read_all()
     found = {event.stream.partition("/")[0] for event in events if secret in event.data}
-    for collection in (records.CALL_ARGS, records.RUNS, EXECUTIONS):
+    for collection in (CALL_ARGS, records.RUNS, EXECUTIONS):
         rows = await house.journal.scan(collection)
         found |= {row.collection for row in rows if secret in row.value}
     return sorted(found)
@@ -376,7 +377,7 @@ async def test_an_agents_arguments_are_stored_and_shown_without_secrets_and_run_
     await house.at_rest()
     call = (await house.runs.state(run_id)).calls[0]
     assert (call.args, call.sealed) == ({"key": "***", "page": 1}, True)
-    assert await in_the_journal(house, b"SECRET") == [records.CALL_ARGS]
+    assert await in_the_journal(house, b"SECRET") == [CALL_ARGS]
     await house.gate.decide_approval(call.approval_id, approve=True, decided_by="p", reason="")
     await house.until(run_id, RunStatus.DONE)
     assert [request.args for request in house.gate.ran] == [{"key": "SECRET", "page": 1}]
@@ -395,7 +396,10 @@ async def test_the_sealed_arguments_of_a_devices_call_go_with_its_end(end: str) 
     call = (await house.runs.state(run_id)).calls[0]
     requests = [m for kind, m in await house.told(run_id) if kind == deliveries.TOOL_REQUEST]
     assert [request["args"] for request in requests] == [{"key": "***", "page": 1}]
-    assert await in_the_journal(house, b"SECRET") == [records.CALL_ARGS]
+    assert await in_the_journal(house, b"SECRET") == [CALL_ARGS]
+    originals, events = house.runs.originals, await house.journal.read("session/s")
+    shown = originals.restored(events)[-1]
+    assert json.loads(shown.data)["args"] == {"key": "SECRET", "page": 1}
     match end:
         case "result":
             await house.runs.end_call(run_id, call.call_id, ok=True, result="x", error=None)
@@ -407,6 +411,7 @@ async def test_the_sealed_arguments_of_a_devices_call_go_with_its_end(end: str) 
             await house.runs.cancel(run_id, session_id="s", reason="enough")
     await house.until(run_id, RunStatus.DONE, RunStatus.CANCELLED)
     assert await in_the_journal(house, b"SECRET") == []
+    assert originals.restored(events) is events, "the redacted arguments again"
     await house.dispatcher.drain(seconds=0)
 
 
@@ -435,7 +440,7 @@ async def test_a_call_whose_sealed_arguments_are_lost_fails_and_its_approval_is_
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     await house.at_rest()
     call = (await house.runs.state(run_id)).calls[0]
-    await house.journal.commit(Delete(records.CALL_ARGS, call.call_id))
+    await house.journal.commit(Delete(CALL_ARGS, call.call_id))
     house.dispatcher.dispatch(run_id)  # as a restart with another key does
     await house.until(run_id, RunStatus.DONE)
     ended = (await house.runs.state(run_id)).turns[0].calls[0]

@@ -32,6 +32,7 @@ from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Row
 from toolgate.runs import records
 from toolgate.runs.orchestrator import Orchestrator
+from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
 from toolgate.runs.remote.records import RemoteRuns
@@ -102,7 +103,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     execution = await open_execution(settings, installation, core, admission)
     dispatcher = Dispatcher(core.journal, core.clock)
     runs, start_runs = await open_runs(settings, installation, core, execution, dispatcher)
-    hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
+    hub = Hub(core.bus, core.clock, runs.originals, resume_window_ms=settings.resume_window_ms)
     metrics = Metrics(
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
@@ -167,9 +168,11 @@ async def _start_ingress_alone(
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     dispatcher = Dispatcher(core.journal, core.clock)
+    originals = Originals(core.journal, core.seal)
+    await originals.load()
     orchestrator = HttpOrchestrator(
         settings.orchestrator_url,
-        RemoteRuns(core.journal, core.clock, dispatcher),
+        RemoteRuns(core.journal, core.clock, dispatcher, originals, core.redactor.fields),
         core.new_id,
         settings.internal_token.reveal(),
         answer_s=settings.orchestrator_timeout_ms / 1000,
@@ -188,7 +191,7 @@ async def _start_ingress_alone(
     installation.on_stop(lambda: dispatcher.drain(seconds=DRAIN_S))
     await orchestrator.start()
     installation.on_stop(orchestrator.stop)
-    hub = Hub(core.bus, core.clock, resume_window_ms=settings.resume_window_ms)
+    hub = Hub(core.bus, core.clock, originals, resume_window_ms=settings.resume_window_ms)
     metrics = Metrics(
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
@@ -234,6 +237,7 @@ async def _start_orchestrator_alone(
             core.journal,
             core.bus,
             core.clock,
+            runs.originals,
             runs.client_offline,
             settings.resume_window_ms,
             settings.internal_token.reveal(),

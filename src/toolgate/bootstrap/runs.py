@@ -17,6 +17,7 @@ from toolgate.runs.agents.registry import Agents
 from toolgate.runs.agents.script import ScriptAgent
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
+from toolgate.runs.originals import Originals
 from toolgate.runs.retention import Forget, Retention
 from toolgate.runs.runs import Limits, Runs
 from toolgate.settings import Settings
@@ -48,6 +49,8 @@ async def open_runs(
     """The runs, and a function that begins their work, given the other deadlines."""
     agents = await load_agents(settings, installation, core)
     session_tools = SessionTools(core.journal)
+    originals = Originals(core.journal, core.seal)
+    await originals.load()
     runs = Runs(
         journal=core.journal,
         dispatcher=dispatcher,
@@ -56,7 +59,7 @@ async def open_runs(
         new_id=core.new_id,
         agents=agents,
         session_tools=session_tools,
-        seal=core.seal,
+        originals=originals,
         redact=core.redactor.text,
         redact_fields=core.redactor.fields,
         limits=Limits(

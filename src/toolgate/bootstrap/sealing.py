@@ -12,7 +12,7 @@ from toolgate.commands.records import ENDED, KEYS, OPEN
 from toolgate.core.errors import Damaged
 from toolgate.journal.journal import Delete, Journal
 from toolgate.runs.agents.registry import AGENTS
-from toolgate.runs.records import CALL_ARGS
+from toolgate.runs.originals import CALL_ARGS
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.tools.capability_registry import CAPABILITIES
 from toolgate.tools.targets.registry import COLLECTION as TARGETS

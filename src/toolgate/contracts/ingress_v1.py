@@ -265,6 +265,8 @@ class ToolRequest(SessionEvent, tag="tool_request", kw_only=True):
     tool_name: str
     args: Json
     deadline_ts: UnixMs = 0
+    # Ours, between our orchestrator and our ingress: the arguments to store, if they hold a secret.
+    redacted_args: Json | UnsetType = UNSET
 
 
 class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):

@@ -288,6 +288,7 @@ class ToolRequest(Event, tag="tool_request", kw_only=True):
     tool_name: str
     args: Json
     deadline_ts: UnixMs = 0
+    redacted_args: Json | UnsetType = UNSET  # ours: the arguments to store, if they hold a secret
 
 
 class ApprovalRequired(Event, tag="approval_required", kw_only=True):

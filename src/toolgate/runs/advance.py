@@ -192,7 +192,7 @@ class Advance:
             await writer.close()
         if len(end.calls) > MAX_CALLS:
             raise AgentFailed("too_many_calls", f"more than {MAX_CALLS} tool calls in one turn")
-        planned = [self.runs.plan(call.tool, call.args) for call in end.calls]
+        planned = [self.runs.plan(state.run_id, call.tool, call.args) for call in end.calls]
         command = EndTurn(
             writer.text,
             tuple(call for call, _ in planned),

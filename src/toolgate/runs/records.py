@@ -4,9 +4,8 @@
 them; both change in one commit. Rows that are read without a replay: `open_runs` (runs that a restart
 must continue, by session and request), `agent_deadlines` (due when the agent's time is over; there only
 while it runs), `requests` (requests of ended runs), `runs` (one line per run), `session_runs` (a session's
-runs, by age), `ended_runs` (by the time of their end, for retention), `call_args` (sealed: the arguments
-of an open call as the agent gave them, if the facts have them without a secret). A start writes only
-the first of them, because a client waits for it.
+runs, by age), `ended_runs` (by the time of their end, for retention). A start writes only the first of them,
+because a client waits for it.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,6 @@ from toolgate.runs.state import (
 RUNS: Final = "runs"
 OPEN_RUNS: Final = "open_runs"
 REQUESTS: Final = "requests"
-CALL_ARGS: Final = "call_args"
 AGENT_DEADLINES: Final = "agent_deadlines"
 SESSION_RUNS: Final = "session_runs"
 ENDED_RUNS: Final = "ended_runs"

@@ -35,6 +35,7 @@ from toolgate.runs.agents.registry import Agents
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.state import (
     CallState,
     Command,
@@ -46,7 +47,6 @@ from toolgate.runs.state import (
     decide,
     reduce,
 )
-from toolgate.secrets.seal import Seal
 from toolgate.tools import outcomes
 from toolgate.tools.approvals import Approval
 from toolgate.tools.outcomes import ToolGate
@@ -92,7 +92,7 @@ class Runs:
     new_id: NewId
     agents: Agents
     session_tools: SessionTools
-    seal: Seal
+    originals: Originals
     # Text and members from persons, devices, agents and other systems are stored without secrets.
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
@@ -256,6 +256,7 @@ class Runs:
         for operation in change.operations:
             if isinstance(operation, Put) and operation.due is not None:
                 self.dispatcher.wake_at(operation.due)
+        self.originals.follow(change.operations)
         self._note(change.after)
 
     def _deadline(self, before: RunState, after: RunState) -> list[Operation]:
@@ -269,22 +270,19 @@ class Runs:
         due = self.clock.now_ms() + self.limits.agent_ms
         return [Put(records.AGENT_DEADLINES, after.run_id, owner, expected=0, due=due)]
 
-    def plan(self, tool: str, args: dict[str, Any]) -> tuple[PlannedCall, list[Operation]]:
+    def plan(
+        self, run_id: str, tool: str, args: dict[str, Any]
+    ) -> tuple[PlannedCall, list[Operation]]:
         """A call as the run's facts keep it, and the row of its arguments if they hold a secret."""
         call_id, clean = self.new_id("tc"), self.redact_fields(args)
         if clean == args:
             return PlannedCall(call_id, self.redact(tool), args), []
-        row = Put(records.CALL_ARGS, call_id, self.seal.close(records.encode(args)), expected=0)
+        row = self.originals.put(call_id, run_id, args)
         return PlannedCall(call_id, self.redact(tool), clean, sealed=True), [row]
 
     async def args_of(self, call: CallState) -> dict[str, Any]:
         """The arguments of an open call as the agent gave them; NotFound if their row is gone."""
-        if not call.sealed:
-            return call.args
-        row = await self.journal.get(records.CALL_ARGS, call.call_id)
-        if row is None:
-            raise NotFound("arguments of the tool call", call.call_id)
-        return records.decode_members(self.seal.open(row.value))
+        return await self.originals.read(call.call_id) if call.sealed else call.args
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
@@ -528,11 +526,14 @@ def _end_rows(state: RunState) -> list[Operation]:
 
 
 def _ended_args(before: RunState, after: RunState) -> list[Operation]:
-    """The deletion of sealed arguments whose call has ended, or whose run has."""
+    """The deletion of sealed arguments whose call has ended, or whose run has.
+
+    A run's end deletes those of ended calls again: the commit of a cancelled caller is not followed.
+    """
     return [
-        Delete(records.CALL_ARGS, call.call_id)
-        for call in before.open_calls
-        if call.sealed and (after.ended or after.call(call.call_id).ended)
+        Delete(CALL_ARGS, call.call_id)
+        for call in before.calls
+        if call.sealed and (after.ended or (not call.ended and after.call(call.call_id).ended))
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.ids import CountingIds
+from tests.support.seal import PlainSeal
 from toolgate.contracts import ingress_v1 as ingress_wire
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.enums import Level
@@ -23,6 +24,7 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.remote import records as rows
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
@@ -62,7 +64,7 @@ class Held(MemoryJournal):
 
 def an_orchestrator() -> tuple[HttpOrchestrator, Held]:
     journal, clock = Held(), FakeClock()
-    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock), Originals(journal, PlainSeal()))
     return HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds()), journal
 
 
@@ -119,6 +121,50 @@ async def test_a_tool_that_two_ask_for_at_once_is_asked_for_once() -> None:
     assert await told(journal) == ["delta", "tool_request"]
 
 
+@pytest.mark.parametrize("by", ["push of our orchestrator", "own redaction"])
+@pytest.mark.parametrize("end", ["result", "run"])
+async def test_a_tool_request_is_stored_redacted_and_its_original_sealed_until_the_end(
+    by: str, end: str
+) -> None:
+    orchestrator, journal = an_orchestrator()
+    members: dict[str, Any] = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk"}
+    members["args"] = {"key": "SECRET"}
+    if by == "own redaction":
+        orchestrator.runs.redact_fields = lambda _: {"key": "***"}
+    else:
+        members["redacted_args"] = {"key": "***"}
+    shown: list[bytes] = []
+    originals = orchestrator.runs.originals
+    journal.bus.subscribe(
+        None, lambda events: shown.extend(e.data for e in originals.restored(events))
+    )
+    request = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    await orchestrator.receive("s", deliveries.delta("run_1", "a"))
+    journal.holds = True  # it is pushed again before the first commit
+    late = asyncio.create_task(orchestrator.receive("s", request))
+    await asyncio.wait_for(journal.asked.wait(), 5)
+    await orchestrator.receive("s", request)
+    journal.may.set()
+    await asyncio.wait_for(late, 5)
+    stored = (await journal.read("session/s"))[-1]
+    assert b'"args":{"key":"***"}' in stored.data
+    assert b"SECRET" not in stored.data
+    assert b"redacted_args" not in stored.data
+    assert [b'"args":{"key":"SECRET"}' in one for one in shown] == [False, True]
+    assert [row.key for row in await journal.scan(CALL_ARGS)] == ["tc_1"]
+    if end == "run":
+        await orchestrator.receive("s", DONE)
+    else:
+        await close_call(orchestrator, "tc_1")
+    assert await journal.scan(CALL_ARGS) == []
+    assert originals.restored([stored]) == [stored]
+
+
+async def close_call(orchestrator: HttpOrchestrator, call_id: str) -> None:
+    row, found = await orchestrator.runs.waiting(rows.CALLS, call_id, session_id="s", run_id="")
+    await orchestrator.runs.close(row, found)
+
+
 async def test_a_snapshot_asks_for_what_waits_however_much_was_said_since() -> None:
     orchestrator, _ = an_orchestrator()
     members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "args": {}}
@@ -169,7 +215,13 @@ async def test_a_result_that_was_not_handed_over_before_a_kill_may_be_given_agai
             await asyncio.Event().wait()
         return web.json_response({"status": "SUCCEEDED"})
 
-    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 9}
+    members = {
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "tool_name": "desk",
+        "args": {},
+        "deadline_ts": 9,
+    }
     result: dict[str, Any] = {"session_id": "s", "run_id": "run_1", "ok": True, "error": None}
     before, journal = an_orchestrator()
     async with answering(answer) as there, asyncio.timeout(10):
@@ -277,7 +329,13 @@ async def test_an_event_of_no_run_is_told_to_each_session_each_time() -> None:
 
 async def test_a_deadline_that_comes_late_does_not_open_a_settled_call_again() -> None:
     orchestrator, journal = an_orchestrator()
-    members = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 1}
+    members = {
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "tool_name": "desk",
+        "args": {},
+        "deadline_ts": 1,
+    }
     await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", members))
     row, waiting = await orchestrator.runs.waiting(rows.CALLS, "tc_1", session_id="s", run_id="")
     assert row.due == 1
@@ -413,7 +471,12 @@ async def test_a_run_that_ended_is_forgotten_with_all_it_waited_for_and_an_open_
     clock = FakeClock()
     orchestrator.runs.clock = clock
     for run_id in ("run_1", "run_2"):
-        call = {"run_id": run_id, "tool_call_id": f"tc of {run_id}", "tool_name": "desk"}
+        call: dict[str, Any] = {
+            "run_id": run_id,
+            "tool_call_id": f"tc of {run_id}",
+            "tool_name": "desk",
+            "args": {},
+        }
         await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, run_id, call))
         approval = {"run_id": run_id, "approval_id": f"ap of {run_id}"}
         await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, run_id, approval))
@@ -439,7 +502,7 @@ async def test_ids_of_another_orchestrator_may_hold_any_sign() -> None:
         return web.json_response({"ok": True})
 
     odd = "1/2?x=%41#y z"
-    call = {"run_id": odd, "tool_call_id": odd, "tool_name": "desk"}
+    call = {"run_id": odd, "tool_call_id": odd, "tool_name": "desk", "args": {}}
     approval = {"run_id": odd, "approval_id": odd, "tool_call_id": odd}
     orchestrator, _ = an_orchestrator()
     async with answering(answer) as there, asyncio.timeout(10):
@@ -498,7 +561,13 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
 
-    call = {"run_id": "run_1", "tool_call_id": "tc_1", "tool_name": "desk", "deadline_ts": 9}
+    call = {
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "tool_name": "desk",
+        "args": {},
+        "deadline_ts": 9,
+    }
     approval = {"run_id": "run_1", "approval_id": "ap_1", "tool_call_id": "tc_1"}
     of_run: dict[str, Any] = {"session_id": "s", "run_id": "run_1"}
     orchestrator, journal = an_orchestrator()
@@ -723,7 +792,7 @@ async def test_a_run_whose_stream_broke_ends_once_there_is_room_to_write_that_do
     monkeypatch.setattr("toolgate.runs.remote.orchestrator.RESUME_PAUSE_S", 0.001)
     over = asyncio.Event()
     journal, clock = Full(), FakeClock()
-    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock), Originals(journal, PlainSeal()))
     started = b'{"type": "run_started", "run_id": "run_1"}'
     async with answering(stream_of(started, then=over)) as there, asyncio.timeout(10):
         orchestrator = HttpOrchestrator(there.url, runs, CountingIds())
@@ -749,7 +818,7 @@ class Broken(Held):
 @pytest.mark.requirement("001/invoke/one-end")
 async def test_a_run_whose_stream_cannot_be_read_for_a_fault_of_ours_has_an_end_too() -> None:
     journal, clock, over = Broken(), FakeClock(), asyncio.Event()
-    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock), Originals(journal, PlainSeal()))
     started = b'{"type": "run_started", "run_id": "run_1"}'
     said = b'{"type": "delta", "run_id": "run_1", "text": "hi"}'
     async with answering(stream_of(started, said, then=over)) as there, asyncio.timeout(10):
@@ -767,7 +836,7 @@ async def test_a_run_whose_stream_cannot_be_read_for_a_fault_of_ours_has_an_end_
 async def test_a_run_whose_events_came_before_its_answer_begins_over_their_row() -> None:
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())
-    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock), Originals(journal, PlainSeal()))
     pushed = await runs.begin("run_1", rows.RunRow("s", pushed=True), [], expected=0)
     assert pushed.version == 1
     begun = await runs.begin("run_1", rows.RunRow("s", request_id="r"), [])

@@ -70,7 +70,7 @@ async def test_what_an_executor_asks_for_in_the_name_of_a_run_that_there_is_can_
         new_id=nobody,
         agents=nobody,
         session_tools=nobody,
-        seal=nobody,
+        originals=nobody,
     )
     parts.gate = SimpleNamespace(decide_approval=parts.approvals.decide)
     request = ToolRequest("req_elsewhere", "kv.set", {}, run_id="run_1")

@@ -35,6 +35,7 @@ from toolgate.runs.agents.registry import Agents
 from toolgate.runs.agents.script import ScriptAgent
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.conversations import Conversations
+from toolgate.runs.originals import Originals
 from toolgate.runs.runs import Runs
 from toolgate.secrets.aesgcm_seal import AesGcmSeal
 from toolgate.secrets.redaction import Redactor
@@ -195,7 +196,7 @@ async def open_door(
         new_id=RandomIds(clock),
         agents=agents,
         session_tools=tools,
-        seal=seal,
+        originals=Originals(journal, seal),
     )
     audit = AuditLog(journal, redactor=redactor or Redactor(lambda _text: []))
     gate.registry = Registry(journal, clock, operator_token=OPERATOR, gateway_token=gateway_token)

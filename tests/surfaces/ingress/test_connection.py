@@ -10,6 +10,7 @@ import pytest
 from picows import WSMsgType
 
 from tests.support.ids import CountingIds
+from tests.support.seal import PlainSeal
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
@@ -18,6 +19,7 @@ from toolgate.journal.journal import Append, Event, NewEvent
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import Delivery
 from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
 from toolgate.surfaces.ingress.sessions import Sessions, stream_of
@@ -100,7 +102,9 @@ class Door:
 
     def __post_init__(self) -> None:
         self.journal: Any = MemoryJournal(clock=self.clock, bus=self.bus)
-        self.hub = Hub(self.bus, self.clock, resume_window_ms=60_000)
+        self.hub = Hub(
+            self.bus, self.clock, Originals(self.journal, PlainSeal()), resume_window_ms=60_000
+        )
         self.sessions = Sessions(self.journal, self.clock, CountingIds())
         self.orchestrator: Any = self.slow
 

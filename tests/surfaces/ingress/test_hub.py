@@ -5,11 +5,14 @@ import json
 
 import pytest
 
+from tests.support.seal import PlainSeal
 from toolgate.journal.journal import Event
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import DELTA, TOOL_REQUEST
+from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.testing.clock import FakeClock
+from toolgate.testing.journal import MemoryJournal
 
 
 class Ear:
@@ -44,7 +47,12 @@ def event(seq: int, *, session: str = "s", kind: str = DELTA) -> Event:
 
 def a_hub(window_ms: int = 0) -> tuple[Hub, LocalBus]:
     bus = LocalBus()
-    return Hub(bus, FakeClock(), resume_window_ms=window_ms), bus
+    return Hub(
+        bus,
+        FakeClock(),
+        Originals(MemoryJournal(clock=FakeClock(), bus=bus), PlainSeal()),
+        resume_window_ms=window_ms,
+    ), bus
 
 
 @pytest.mark.requirement("001/devices/every-event-to-all", "001/devices/sessions-apart")

@@ -9,12 +9,14 @@ import aiohttp
 import pytest
 
 from tests.support.ids import CountingIds
+from tests.support.seal import PlainSeal
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.errors import Conflict, NotFound, Unavailable
 from toolgate.http import asgi
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Append, NewEvent
 from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
 from toolgate.surfaces.ingress.connection import Options
@@ -49,7 +51,7 @@ def an_ingress(orchestrator: Any, *, resume_window_ms: int = 60_000) -> Ingress:
     journal = MemoryJournal(clock=clock, bus=bus)
     return Ingress(
         options=Options(api_key="", max_message_bytes=65_536, write_wait_ms=1000),
-        hub=Hub(bus, clock, resume_window_ms=resume_window_ms),
+        hub=Hub(bus, clock, Originals(journal, PlainSeal()), resume_window_ms=resume_window_ms),
         sessions=Sessions(journal, clock, CountingIds()),
         journal=journal,
         orchestrator=orchestrator,
@@ -265,7 +267,7 @@ async def test_an_event_for_the_run_of_an_absent_client_is_answered_with_its_ses
 async def test_a_run_that_ends_while_nobody_is_connected_has_ended_for_who_comes_back() -> None:
     ingress = an_ingress(None)
     journal, clock = ingress.journal, ingress.clock
-    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock))
+    runs = RemoteRuns(journal, clock, Dispatcher(journal, clock), Originals(journal, PlainSeal()))
     ingress.orchestrator = HttpOrchestrator("http://127.0.0.1:9", runs, CountingIds())
     ear = Ear()
     ingress.hub.join("s", "u", ear)

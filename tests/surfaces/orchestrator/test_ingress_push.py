@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 
 from tests.support.ids import CountingIds
+from tests.support.seal import PlainSeal
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Unavailable
 from toolgate.journal.dispatcher import Dispatcher
-from toolgate.journal.journal import Append, Event, Operation, Put
+from toolgate.journal.journal import Append, Delete, Event, Operation, Put
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
+from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
 from toolgate.runs.state import End, RunStarted, decide, reduce
@@ -67,7 +70,9 @@ async def test_a_client_that_is_gone_is_waited_for_once_and_not_with_each_event(
         return web.json_response({"ok": False}, status=409)
 
     async with ingress(away) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await journal.commit(records.delivery_append("s", a_run("a", "b")))
         await push.start()
         await push("run_1", "s")
@@ -99,7 +104,9 @@ async def test_a_run_is_pushed_on_though_the_disk_refuses_to_keep_how_far_it_cam
         return web.json_response({"ok": True})
 
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await journal.commit(records.delivery_append("s", a_run("a")))
         await push.start()
         await push("run_1", "s")
@@ -108,6 +115,44 @@ async def test_a_run_is_pushed_on_though_the_disk_refuses_to_keep_how_far_it_cam
         await push.stop()
     assert heard == ["run_started", "delta", "done"]
     assert not journal.refusals
+
+
+async def test_a_tool_request_is_pushed_with_the_original_arguments_until_its_call_ends() -> None:
+    clock, bus = FakeClock(), LocalBus()
+    journal = MemoryJournal(clock=clock, bus=bus)
+    originals = Originals(journal, PlainSeal())
+    pushed: list[dict[str, Any]] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        pushed.append((await request.json())["event"])
+        if pushed[-1]["type"] != deliveries.TOOL_REQUEST:
+            return web.json_response({"ok": True})
+        if "redacted_args" in pushed[-1]:  # refused until the call has ended
+            originals.follow([Delete(CALL_ARGS, "tc_1")])
+            return web.Response(status=503)
+        return web.json_response({"ok": True})
+
+    members = {"run_id": "run_1", "tool_call_id": "tc_1", "args": {"key": "***"}}
+    started, done = a_run()
+    asked = Delivery(deliveries.TOOL_REQUEST, "run_1", members)
+    originals.follow([originals.put("tc_1", "run_1", {"key": "SECRET"})])
+    async with ingress(take) as url:
+        push = IngressPush(url, journal, bus, clock, originals, nobody, window_ms=1000)
+        await journal.commit(records.delivery_append("s", [started]))
+        await push("run_1", "s")
+        await push.start()
+        await journal.commit(records.delivery_append("s", [asked]))
+        async with asyncio.timeout(10):
+            while len(pushed) < 3:
+                await asyncio.sleep(0.001)
+        await journal.commit(records.delivery_append("s", [done]))
+        await is_over(journal)
+        await push.stop()
+    assert [one["type"] for one in pushed] == ["run_started", *2 * ["tool_request"], "done"]
+    assert [(one["args"], one.get("redacted_args")) for one in pushed[1:3]] == [
+        ({"key": "SECRET"}, {"key": "***"}),
+        ({"key": "***"}, None),
+    ]
 
 
 async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart() -> None:
@@ -132,7 +177,9 @@ async def test_a_run_of_which_nothing_was_pushed_yet_is_pushed_after_a_restart()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     def a_push() -> IngressPush:
-        return IngressPush(url, journal, bus, clock, nobody, window_ms=60_000)
+        return IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=60_000
+        )
 
     told = [
         Delivery(deliveries.RUN_STARTED, "run_1", {"run_id": "run_1"}),
@@ -175,7 +222,9 @@ async def pushed_through(
         return web.json_response({}, status=status)
 
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=window_ms)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=window_ms
+        )
         await journal.commit(records.delivery_append("s", a_run("a")))
         await push.start()
         await push("run_1", "s")
@@ -238,7 +287,9 @@ async def test_a_run_is_pushed_on_though_the_journal_could_not_be_read_for_a_whi
         return web.json_response({"ok": True})
 
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await journal.commit(records.delivery_append("s", a_run("a")))
         await push.start()
         await push("run_1", "s")
@@ -260,7 +311,9 @@ async def test_a_run_that_has_ended_is_told_again_but_asks_for_nothing_any_more(
     started, *rest = a_run("paid")
     asked = Delivery(deliveries.TOOL_REQUEST, "run_1", call)
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await push("run_1", "s")
         await journal.commit(records.delivery_append("s", [started, asked]))
@@ -315,7 +368,9 @@ async def test_a_run_whose_end_the_session_has_forgotten_is_not_waited_for_for_e
     if not is_kept:  # nor is the run itself, after a month
         await forget(journal, records.run_stream("run_1"))
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await is_over(journal)
         await push.stop()
@@ -341,7 +396,9 @@ async def test_a_run_whose_end_is_forgotten_while_its_ingress_is_away_is_ended_t
         return web.json_response({"ok": True})
 
     async with ingress(take) as url:
-        push = IngressPush(url, journal, deaf, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, deaf, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await journal.commit(records.delivery_append("s", a_run()[:1]))
         await push("run_1", "s")
@@ -366,7 +423,7 @@ class Volatile(MemoryJournal):
 async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_as_new() -> None:
     clock, bus = FakeClock(), LocalBus()
     journal, there = Volatile(clock=clock, bus=bus), MemoryJournal(clock=clock, bus=LocalBus())
-    remote = RemoteRuns(there, clock, Dispatcher(there, clock))
+    remote = RemoteRuns(there, clock, Dispatcher(there, clock), Originals(there, PlainSeal()))
     ingress_side = HttpOrchestrator("http://127.0.0.1:9", remote, CountingIds())
 
     async def take(request: web.Request) -> web.StreamResponse:
@@ -383,7 +440,9 @@ async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_a
     _, first, _ = a_run("Hel")
     _, *anew = a_run("Good day")
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await journal.commit(records.delivery_append("s", [started]))
         await push("run_1", "s")
@@ -395,7 +454,9 @@ async def test_what_takes_the_place_of_something_that_a_power_cut_took_is_told_a
         journal.cut()
         clock.advance(60_000)
         await journal.commit(records.delivery_append("s", anew))
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await is_over(journal)
         await push.stop()
@@ -412,7 +473,9 @@ async def test_a_run_is_pushed_though_an_earlier_push_left_its_row() -> None:
         return web.json_response({"ok": True})
 
     async with ingress(take) as url:
-        push = IngressPush(url, journal, bus, clock, nobody, window_ms=1000)
+        push = IngressPush(
+            url, journal, bus, clock, Originals(journal, PlainSeal()), nobody, window_ms=1000
+        )
         await push.start()
         await journal.commit(Put(PUSHES, "run_1", b"{}", expected=0))
         await journal.commit(records.delivery_append("s", a_run("a")))

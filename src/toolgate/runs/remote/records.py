@@ -1,13 +1,13 @@
-"""What a lone ingress keeps of runs that another process works on.
+"""Rows and events of an ingress that runs apart, about runs that another process works on.
 
-The session's stream, as everywhere; and rows: `remote_runs` (whose run it is, how far its stream was
-read), `remote_open` (those that have not ended, by session), `remote_calls` (which tool calls wait
-for a device; `due` is their deadline) and `remote_approvals`.
+The session's stream, and rows: `remote_runs` (a run's session, and how far its stream was read),
+`remote_open` (the runs that have not ended, by session), `remote_calls` (tool calls that wait for a
+device; `due` is their deadline), `remote_approvals`, and `call_args` (see `runs/originals.py`).
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -15,12 +15,14 @@ import msgspec
 
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Conflict, NotFound
+from toolgate.core.errors import Conflict, NotFound, ToolgateError
+from toolgate.core.tools import JsonValue
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Event, Journal, Operation, Put, Row
 from toolgate.journal.rows import ATTEMPTS, version_of
 from toolgate.runs import deliveries, records
 from toolgate.runs.deliveries import Delivery
+from toolgate.runs.originals import ARGS, CALL_ARGS, REDACTED_ARGS, Originals
 from toolgate.runs.retention import Sweep
 
 RUNS: Final = "remote_runs"
@@ -65,6 +67,8 @@ class RemoteRuns:
     journal: Journal
     clock: Clock
     dispatcher: Dispatcher
+    originals: Originals
+    redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     _sweeps: dict[str, Sweep] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +87,7 @@ class RemoteRuns:
         return run
 
     async def asked(self, session_id: str, request_id: str) -> str:
-        """The run that this request started; empty where it is new."""
+        """The run that this request started; empty for a new request."""
         if not request_id:
             return ""
         key = records.request_key(session_id, request_id)
@@ -93,7 +97,7 @@ class RemoteRuns:
     async def begin(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, expected: int | None = None
     ) -> RunRow:
-        """Store that a run has started, in the commit that tells its session.
+        """Store a run in one commit with its first events.
 
         Over any version of the run's row unless `expected` is given: its events may have come first.
         """
@@ -123,9 +127,9 @@ class RemoteRuns:
     async def tell(
         self, run_id: str, run: RunRow, told: Sequence[Delivery], *, last_id: str = ""
     ) -> RunRow:
-        """Give events of a run to its session; nothing follows its end, whoever told of that.
+        """Store events of a run in its session's stream; nothing is stored after its end.
 
-        A tool or an approval is asked for once, where both its stream and a push do.
+        A tool request or approval that comes by stream and by push is stored once.
         """
         told = await self._news(run_id, told)
         ends = [number for number, one in enumerate(told) if one.type in deliveries.ENDS]
@@ -153,7 +157,7 @@ class RemoteRuns:
         return run
 
     async def tell_session(self, session_id: str, told: Delivery) -> None:
-        """An event that is of no run."""
+        """Store an event that belongs to no run."""
         await self.journal.commit(records.delivery_append(session_id, [told]))
 
     async def _commit(
@@ -167,16 +171,47 @@ class RemoteRuns:
         durable: bool,
     ) -> None:
         rows = [row for one in told for row in await self._waiting(run_id, run, one)]
-        await self.journal.commit(
-            records.delivery_append(run.session_id, told),
-            Put(RUNS, run_id, encode(run), expected=expected),
-            *operations,
-            *rows,
-            durable=durable,
-        )
+        told, sealed = await self._without_secrets(run_id, told)
+        self.originals.follow(sealed)  # before the commit: the bus makes frames of its events
+        ended = self.originals.of_run(run_id) if run.ended else ()
+        deleted = [Delete(CALL_ARGS, call_id) for call_id in ended]
+        try:
+            await self.journal.commit(
+                records.delivery_append(run.session_id, told),
+                Put(RUNS, run_id, encode(run), expected=expected),
+                *operations,
+                *rows,
+                *sealed,
+                *deleted,
+                durable=durable,
+            )
+        except ToolgateError:
+            await self.originals.reload(sealed)
+            raise
+        self.originals.follow(deleted)
         for row in rows:
             if row.due is not None:
                 self.dispatcher.wake_at(row.due)
+
+    async def _without_secrets(
+        self, run_id: str, told: Sequence[Delivery]
+    ) -> tuple[Sequence[Delivery], list[Put]]:
+        """The events as they are stored, and the sealed rows of arguments that redaction changed."""
+        if all(one.type != deliveries.TOOL_REQUEST for one in told):
+            return told, []
+        stored, sealed = list(told), list[Put]()
+        for number, one in enumerate(told):
+            if one.type != deliveries.TOOL_REQUEST:
+                continue
+            members = dict(one.members)
+            args = members[ARGS]
+            members[ARGS] = self.redact_fields(members.pop(REDACTED_ARGS, args))
+            stored[number] = replace(one, members=members)
+            if members[ARGS] != args:
+                call_id = str(members["tool_call_id"])
+                expected = await version_of(self.journal, CALL_ARGS, call_id)
+                sealed.append(self.originals.put(call_id, run_id, args, expected=expected))
+        return stored, sealed
 
     async def _waiting(self, run_id: str, run: RunRow, told: Delivery) -> list[Put]:
         collection, key = _asks_for(told)
@@ -188,7 +223,7 @@ class RemoteRuns:
         return [Put(collection, key, waiting, expected, due)]
 
     def _due(self, told: Delivery) -> int | None:
-        """A call's deadline by our own clock, which its orchestrator's need not agree with."""
+        """A call's deadline by our own clock; the orchestrator's clock may differ."""
         deadline: int | None = told.members.get("deadline_ts") or None
         ahead = self.clock.now_ms() - told.said_at
         if deadline is None or abs(ahead) > MOST_AHEAD_MS:
@@ -206,7 +241,7 @@ class RemoteRuns:
     async def waiting(
         self, collection: str, key: str, *, session_id: str, run_id: str
     ) -> tuple[Row, WaitingRow]:
-        """What waits for this session's client under this id; another's is NotFound."""
+        """The row of a call or approval of this session; NotFound for another session's."""
         kind = "tool call" if collection == CALLS else "approval"
         row = await self.journal.get(collection, key)
         if row is None:
@@ -221,7 +256,11 @@ class RemoteRuns:
         if found.settled:
             raise Conflict(f"{row.key} has ended already")
         settled = encode(msgspec.structs.replace(found, settled=True, verdict=verdict))
-        await self.journal.commit(Put(row.collection, row.key, settled, expected=row.version))
+        operations: list[Operation] = [Put(row.collection, row.key, settled, expected=row.version)]
+        if row.collection == CALLS:
+            operations.append(Delete(CALL_ARGS, row.key))
+        await self.journal.commit(*operations)
+        self.originals.follow(operations)
 
     async def postpone(self, row: Row, *, due: int | None) -> None:
         """Change the deadline of a row that is still open."""
@@ -248,7 +287,7 @@ class RemoteRuns:
         return found
 
     async def forget(self, before: int) -> int:
-        """The runs that ended before then, and what they once waited for; how many rows."""
+        """Delete the runs that ended before a time, with their calls and approvals; the number of rows."""
         forgotten = 0
         for row in await self._sweeps[RUNS].page():
             run = _decode_run(row.value)
@@ -276,7 +315,7 @@ class RemoteRuns:
         return True
 
     async def snapshot(self, session_id: str) -> list[Delivery]:
-        """Where the session's open runs stand, as far as this ingress was told."""
+        """The state of the session's open runs, as far as their events have arrived."""
         told: list[Delivery] = []
         for run_id, _ in await self.open_runs(session_id):
             events = await self._states_and_asks(session_id, run_id)
@@ -293,7 +332,7 @@ class RemoteRuns:
         return told
 
     async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
-        """Of what the session was told of a run, newest first; most of it is what was said."""
+        """The states and requests of a run in the session's stream, newest first."""
         stream = records.session_stream(session_id)
         found: list[Event] = []
         before: int | None = None
@@ -304,16 +343,16 @@ class RemoteRuns:
 
 
 def was_told(run: RunRow, event_id: str) -> bool:
-    """Whether a push is of the event that came last; a stream is not read twice."""
+    """True if a push repeats the event that came last."""
     return run.pushed and bool(event_id) and run.last_id == event_id
 
 
 def _open_key(session_id: str, run_id: str) -> str:
-    """Another orchestrator's ids may hold a slash."""
+    """The key of an open run; another orchestrator's ids may contain a slash."""
     return records.session_key(session_id, quote(run_id, safe=""))
 
 
 def _asks_for(told: Delivery) -> tuple[str, str]:
-    """The row of what waits for the client, by collection and key; none for most events."""
+    """The collection and key of the row for a request to the client; empty for other events."""
     collection, member = ASKS.get(told.type, ("", ""))
     return collection, str(told.members[member]) if collection else ""

@@ -1,4 +1,4 @@
-"""One WebSocket: frames in, effects out. It decides nothing; the conversation does.
+"""One WebSocket: frames in, effects out. `conversation` decides what each message means.
 
 A connection is live (each event is written as it comes) or catching up (it reads the journal at
 the pace of its reader). It begins by catching up, and goes back to it when its socket is full.
@@ -67,7 +67,7 @@ class Options:
 
 
 class Parts(Protocol):
-    """What connections share."""
+    """The objects that all connections share."""
 
     options: Options
     hub: Hub
@@ -155,7 +155,7 @@ class Connection(WSListener):
         self._leave()
 
     def pause_writing(self) -> None:
-        """The socket is full: what comes now waits in the journal, for a bounded time."""
+        """Leave new events in the journal while the socket is full, for a bounded time."""
         self.fall_behind()
         self._writable.clear()
         self._missed = self._missed_bytes = 0
@@ -197,7 +197,7 @@ class Connection(WSListener):
             self._transport.send_ping()
 
     def close(self, code: CloseCode, reason: str, *, linger_s: float = CLOSING_S) -> None:
-        """Say goodbye; who has not answered it after `linger_s` is cut off."""
+        """Send a close frame; disconnect if the client has not answered after `linger_s`."""
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -232,7 +232,7 @@ class Connection(WSListener):
         self.take(message, binary=binary)
 
     def take(self, message: bytes, *, binary: bool) -> None:
-        """A whole message has come: it waits for the client's earlier ones."""
+        """Queue a whole message behind the client's earlier ones."""
         self._inbox.append(None if binary else message)
         if len(self._inbox) >= INBOX and self._reading and self._transport is not None:
             self._reading = False
@@ -241,7 +241,7 @@ class Connection(WSListener):
             self._worker = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
-        """The client's messages, one after the other."""
+        """Handle the client's messages, one after the other."""
         while self._inbox and not self._closing:
             message = self._inbox.popleft()
             if not self._reading and len(self._inbox) < INBOX and self._transport is not None:
@@ -267,7 +267,7 @@ class Connection(WSListener):
 
     @property
     def listens(self) -> bool:
-        """Whether we read what it sends; a pong cannot be missed while we do not."""
+        """True while frames are read; no pong can arrive while they are not."""
         return self._reading
 
     async def _perform(self, effect: Effect) -> None:
@@ -327,7 +327,7 @@ class Connection(WSListener):
         await self._begin(opening)
 
     def _join(self, opening: Opening) -> bool:
-        """From now on nothing is missed, and who comes next knows of our tools."""
+        """Join the session's channel, so that no event is missed; False if the connection has ended."""
         # It may have left while we looked, or others of its user may have come.
         if self._transport is None or self._closing:
             return False
@@ -350,7 +350,7 @@ class Connection(WSListener):
         return True
 
     async def _register(self, session_id: str, tools: Sequence[Tool] | None) -> None:
-        """The session can do what its devices can do together; the latest word on a tool stands."""
+        """Register the tools of all devices of the session; the latest definition of a name counts."""
         if tools is None:
             return
         self.tools = tuple(tools)
@@ -373,7 +373,7 @@ class Connection(WSListener):
             self._hello_overdue()  # its time was over while we looked
 
     async def _begin(self, opening: Opening) -> None:
-        """Say where we stand, then catch up."""
+        """Send `hello_ack` and the snapshot if there is one, then catch up."""
         if self._transport is None or self._closing:
             return
         parts, now = self._parts, self._parts.clock.now_ms()
@@ -394,7 +394,7 @@ class Connection(WSListener):
                 self.close(CloseCode.INTERNAL_ERROR, "the session cannot be read now")
                 return
             for delivery in told:
-                self._write(snapshot_frame(delivery, now=now))
+                self._write(snapshot_frame(parts.hub.originals.restore(delivery), now=now))
         if self._channel is None or self._closing:
             return  # it has left meanwhile
         new = not opening.resumed and not opening.snapshot  # there is nothing to catch up with
@@ -402,7 +402,7 @@ class Connection(WSListener):
             self._read_on(lagging=False)
 
     async def _tell_again(self, run_id: str, asked: wire.AgentInvoke) -> None:
-        """A run of an earlier connection is asked for by the request that began it.
+        """Send the events of a run again, for a request that an earlier connection made.
 
         Whoever asks so may have heard nothing of it: it is told again what it was told, numbered
         as then, but for the tools and approvals that the run asked for.
@@ -429,7 +429,7 @@ class Connection(WSListener):
         return (run_id, session_id) in await self._parts.orchestrator.open_runs(session_id)
 
     def _in_place_of_start(self, run_id: str, asked: wire.AgentInvoke, *, is_over: bool) -> bytes:
-        """What is not kept any more, and without which nobody would know whose the rest is."""
+        """A `run_started`, or an error if the run is over, in place of one that is not kept any more."""
         now = self._parts.clock.now_ms()
         if is_over:
             why = f"run {run_id} of this request has ended, and what it told is not kept any more"
@@ -445,7 +445,7 @@ class Connection(WSListener):
         return wire.encode(started)
 
     async def _catch_up_or_close(self, *, lagging: bool) -> None:
-        """A connection that would hear nothing more must not look as if nothing happened."""
+        """Catch up; close the connection if that fails, because it would receive nothing more."""
         try:
             await self._catch_up(lagging=lagging)
         except Exception:
@@ -467,14 +467,15 @@ class Connection(WSListener):
             if await self._was_forgotten(stream, events):
                 self._too_slow()
                 return
-            frames = joined(events) if lagging else single(events)
+            shown = self._parts.hub.originals.restored(events)
+            frames = joined(shown) if lagging else single(shown)
             for number, data in frames:
                 await self._writable.wait()
                 self._cursor = number
                 self._write(data)
 
     async def _was_forgotten(self, stream: str, events: Sequence[Event]) -> bool:
-        """Whether what comes after the cursor is not kept any more: a snapshot is needed."""
+        """True if events after the cursor are not kept any more, so that a snapshot is needed."""
         first = events[0].seq if events else (await self._parts.journal.head(stream)).first
         return first > self._cursor + 1
 
@@ -490,7 +491,7 @@ class Connection(WSListener):
             self._transport.send(WSMsgType.TEXT, data)
 
     def _count_missed(self, event: Event, data: bytes) -> None:
-        """Count what waits for this reader; what will be joined counts as one."""
+        """Count the events that wait for this reader; those that will be joined count as one."""
         source = source_of(event)
         self._missed += 0 if source and source == self._missed_source else 1
         self._missed_source = source

@@ -1,8 +1,7 @@
-"""Who is connected to which session, and what reaches them.
+"""The connections of each session, and the delivery of events to them.
 
-Every event of a session is in the journal first; the hub hears of it on the bus, makes its frame
-once and hands it to each of the session's connections. A connection that cannot take it now reads
-it from the journal later.
+Every event of a session is in the journal first. The bus publishes it to the hub, which makes its frame
+once and writes it to each connection of the session. A connection that is behind reads the journal.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from toolgate.core.clock import Clock
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event
 from toolgate.runs.deliveries import TOOL_REQUEST
+from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.frames import frame
 from toolgate.surfaces.ingress.sessions import stream_of
 
@@ -32,22 +32,22 @@ Write = Callable[[bytes], None]
 
 
 class Listener(Protocol):
-    """A connection, as the hub sees it."""
+    """A connection, for the hub."""
 
     def miss(self, event: Event, data: bytes) -> None:
-        """There is an event that it was not given: it will read it from the journal."""
+        """Note an event that was not written; the connection reads it from the journal later."""
         ...
 
     def fall_behind(self) -> None:
-        """It was live, and events were missed: from now on it reads the journal."""
+        """Stop being live, because events were missed, and read the journal."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """The connections of one session. Those that are live have been given all up to `last_seq`.
+    """The connections of one session. Everything up to `last_seq` was written to the live ones.
 
-    The journal can be read before the bus tells of what is in it, so that one may be `ahead`.
+    A connection may be `ahead`: it has read events from the journal that the bus publishes later.
     """
 
     connections: set[Listener] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Channel:
     last_seq: int = 0  # the highest number that was told of since the channel was made
 
     def go_live(self, connection: Listener, cursor: int, write: Write) -> bool:
-        """Whether it has all there is, so that what comes next may be written to it at once."""
+        """Make a connection live; False if there are events after its cursor."""
         if cursor < self.last_seq:
             return False
         if not self.live:
@@ -67,11 +67,11 @@ class Channel:
         return True
 
     def given(self, connection: Listener) -> int | None:
-        """The number of the last event that it was given; None where it is not live."""
+        """The number of the last event that was written to a connection; None if it is not live."""
         return self.ahead.get(connection, self.last_seq) if connection in self.live else None
 
     def leave_live(self, connection: Listener) -> int | None:
-        """The same, and from now on it is not."""
+        """The same as `given`; the connection is not live afterwards."""
         given = self.given(connection)
         self.live.pop(connection, None)
         self.ahead.pop(connection, None)
@@ -98,7 +98,10 @@ class Channel:
 
 
 class Hub:
-    def __init__(self, bus: Bus, clock: Clock, *, resume_window_ms: int) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, originals: Originals, *, resume_window_ms: int
+    ) -> None:
+        self.originals = originals
         self._clock = clock
         self._window = resume_window_ms / 1000
         self._channels: dict[str, Channel] = {}
@@ -143,9 +146,9 @@ class Hub:
             self.expect(session_id)
 
     def expect(self, session_id: str) -> None:
-        """Nobody is there: give the session its window to come back, then let it go.
+        """Give a session without connections its resume window, then report it as gone.
 
-        After a restart this is said anew for every session with open runs.
+        A restart calls this for every session with open runs.
         """
         if self._closed or session_id in self._away or self.is_online(session_id):
             return
@@ -172,7 +175,7 @@ class Hub:
         return stream_of(session_id) in self._channels
 
     def close(self) -> None:
-        """From now on who leaves is not given up: the process stops, not the session."""
+        """Stop, without reporting any session as gone: the process stops, not the sessions."""
         self._closed = True
         self._subscription.close()
         for timer in (*self._away.values(), *chain.from_iterable(self._untaken.values())):
@@ -182,7 +185,7 @@ class Hub:
 
     def _heard(self, events: Sequence[Event]) -> None:
         channels = self._channels
-        for event in events:
+        for event in self.originals.restored(events):
             channel = channels.get(event.stream)
             if channel is not None:
                 self.delivered += len(channel.connections)

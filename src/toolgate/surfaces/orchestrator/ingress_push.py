@@ -1,7 +1,7 @@
-"""Tell an ingress that runs apart what happens in a run: event by event, in order, until its end.
+"""Push the events of a run to an ingress that runs apart, in order, until the run's end.
 
-For an ingress that did not ask for a stream. How far it was told is a row, so that a restart of
-the orchestrator goes on from there.
+For an ingress that did not ask for a stream. The progress is a row, so that a restarted orchestrator
+continues from there.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from toolgate.journal.journal import Delete, Event, Journal, Operation, Put
 from toolgate.journal.rows import version_of
 from toolgate.runs import records
 from toolgate.runs.deliveries import APPROVAL_REQUIRED, ENDS, TOOL_REQUEST, of_fact
+from toolgate.runs.originals import Originals
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class PushRow(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Patience:
-    """Until when who is away is waited for: once for all that comes meanwhile."""
+    """Deadlines for an absent client and an absent ingress, shared by all events that wait."""
 
     client: int | None = None
     ingress: int | None = None
@@ -60,6 +61,7 @@ class IngressPush:
     journal: Journal
     bus: Bus
     clock: Clock
+    originals: Originals
     on_offline: Offline
     window_ms: int
     token: str = ""
@@ -85,7 +87,7 @@ class IngressPush:
             await self._http.close()
 
     async def __call__(self, run_id: str, session_id: str) -> None:
-        """Push a run from its start; once this returns, the next process would too."""
+        """Push a run from its start; after this returns, a restarted process continues it."""
         if run_id in self._tasks:
             return
         row = msgspec.json.encode(PushRow(session_id, 0))
@@ -108,7 +110,7 @@ class IngressPush:
         del self._tasks[run_id], self._versions[run_id]
 
     async def _push(self, run_id: str, session_id: str, after: int) -> None:
-        """To its end, whatever the journal does meanwhile: nobody else would tell of the run."""
+        """Push a run to its end, also over failures of the journal: nothing else reports the run."""
         patience = _Patience()
         while True:
             try:
@@ -127,7 +129,7 @@ class IngressPush:
     async def _told(
         self, run_id: str, session_id: str, after: int, patience: _Patience
     ) -> AsyncGenerator[int, None]:
-        """The number of each event, once it is told."""
+        """Push the events, and yield the number of each."""
         stream = records.session_stream(session_id)
         if not after:
             first = await self.journal.read(stream, subject=run_id, limit=1)
@@ -155,7 +157,7 @@ class IngressPush:
     async def _end_was_forgotten(
         self, run_id: str, session_id: str, after: int, patience: _Patience
     ) -> bool:
-        """Whether the session's stream tells of its end no more; then the run itself does."""
+        """Push the end from the run itself if retention has deleted it in the session's stream."""
         stream = records.session_stream(session_id)
         if (
             (await self.journal.head(stream)).first <= after + 1
@@ -194,13 +196,9 @@ class IngressPush:
         return True
 
     async def _deliver(self, session_id: str, event: Event, patience: _Patience) -> None:
-        """Until it is taken; a client that stays away beyond its window does not get it."""
-        told = {"type": event.type, "ts": event.at, **records.decode_members(event.data)}
-        # By which what is sent again is known; after a power cut a place may be taken anew.
-        told["event_id"] = f"ev_{event.position}_{event.at}"
-        body = msgspec.json.encode({"session_id": session_id, "event": told})
+        """Send an event until it is accepted, or until its client or ingress was away too long."""
         began = self.clock.now_ms()
-        while (status := await self._send(body)) not in UNREADABLE:
+        while (status := await self._send(self._body(session_id, event))) not in UNREADABLE:
             if status == TAKEN:
                 patience.client = patience.ingress = None
                 return
@@ -215,10 +213,19 @@ class IngressPush:
         log.info("push_given_up session_id=%s type=%s", session_id, event.type)
         if event.type == TOOL_REQUEST:
             with contextlib.suppress(ToolgateError):  # someone else was first
-                await self.on_offline(event.subject, str(told["tool_call_id"]))
+                call_id = records.decode_members(event.data)["tool_call_id"]
+                await self.on_offline(event.subject, call_id)
+
+    def _body(self, session_id: str, event: Event) -> bytes:
+        """The request for an event; made for each attempt, because a call may end meanwhile."""
+        (shown,) = self.originals.restored([event], keep_redacted=True)
+        told = {"type": shown.type, "ts": shown.at, **records.decode_members(shown.data)}
+        # Identifies an event that is sent again; a power cut may give its position to another one.
+        told["event_id"] = f"ev_{shown.position}_{shown.at}"
+        return msgspec.json.encode({"session_id": session_id, "event": told})
 
     async def _send(self, body: bytes) -> int:
-        """The status of its answer; 0 where there is none."""
+        """The status of the answer; 0 if there is none."""
         assert self._http is not None
         headers = {"Content-Type": "application/json"}
         try:

@@ -199,7 +199,7 @@ class OrchestratorApi:
             async for batch in batches:
                 if not batch:
                     yield STILL_HERE
-                for event in batch:
+                for event in self.runs.originals.restored(batch, keep_redacted=True):
                     if event.subject != run_id:
                         continue
                     data = _message(event)
