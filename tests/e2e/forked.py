@@ -28,6 +28,11 @@ _forks.set_forkserver_preload(
         *(f"toolgate.cli.{module}" for module, _ in COMMANDS.values()),
         "uvicorn.lifespan.off",  # uvicorn imports these two by name when it starts
         "uvicorn.protocols.websockets.websockets_sansio_impl",
+        "mcp.client.stdio",  # and these come with the first MCP server or client
+        "mcp.client.streamable_http",
+        "mcp.server.sse",
+        "mcp.server.streamable_http_manager",
+        "toolgate.surfaces.mcp.server",
         __name__,
     ]
 )

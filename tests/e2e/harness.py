@@ -40,6 +40,10 @@ class Program:
     log: Path = Path(os.devnull)
 
     async def start(self) -> Self:
+        await self.launch()
+        return await self.ready()
+
+    async def launch(self) -> None:
         self.log = self.home.with_suffix(".log")
         given = environment({**ANY_PORT, "TOOLGATE_HOME": str(self.home), **self.settings})
         with self.log.open("ab") as log:
@@ -51,6 +55,9 @@ class Program:
                 self.process = await fork(
                     "up", env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
                 )
+
+    async def ready(self) -> Self:
+        assert self.process is not None
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 3 * PATIENCE)
         assert line, f"it did not start: {self.log.read_text()[-2000:]}"
