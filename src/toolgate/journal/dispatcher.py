@@ -52,11 +52,16 @@ class Dispatcher:
         self._advance = advance
         self._on_due = on_due
         self._timer = asyncio.create_task(self._keep_time(), name="deadlines")
+        while self._again:
+            self.dispatch(self._again.pop())
 
     def dispatch(self, run_id: str) -> None:
-        """Have `advance(run_id)` called soon; calls for one run never overlap."""
+        """Call `advance(run_id)` soon, after `start`; calls for one run never overlap."""
         if self._draining:
             return  # the next start picks it up
+        if self._advance is None:
+            self._again.add(run_id)
+            return
         if run_id in self._tasks:
             self._again.add(run_id)
             return
