@@ -10,8 +10,8 @@ from tests.e2e.kills.installation import OPERATOR, Installation
 from tests.e2e.kills.operations import Operation
 from toolgate.tasks.state import TERMINAL
 
-TEMPLATE: Final = "screenshot_page"
-INPUTS: Final = {"url": "http://pages.toolgate.example/"}
+TEMPLATE: Final = "batch_extract_pages"
+INPUTS: Final = {"urls": ["http://pages.toolgate.example/"]}
 ACCEPTS: Final = {"Accept": "application/json, text/event-stream"}
 PROTOCOL: Final = "2025-06-18"
 MARK: Final = {"X-Toolgate-Console": "1"}
