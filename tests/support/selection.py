@@ -19,6 +19,8 @@ NEEDS_SYSTEM: Final = (
     "tests/cli/test_task_cli.py",
     "tests/e2e/console/",
     "tests/e2e/test_egress.py",
+    "tests/e2e/test_kills.py",
+    "tests/e2e/test_kills_of_forms.py",
     "tests/e2e/test_files_through_artifacts.py",
     "tests/e2e/test_no_secret_is_kept.py",
     "tests/e2e/test_pairing_with_curl.py",
@@ -74,7 +76,7 @@ LONG: Final = (
     "tests/surfaces/gateway/test_idempotency.py",
     "tests/tools/upstream/test_servers.py",
     "tests/tools/upstream/test_sessions.py",
-    "tests/e2e/test_sigkill.py",
+    "tests/e2e/test_kills.py",
     "tests/cli/test_every_command.py",
 )
 

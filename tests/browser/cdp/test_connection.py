@@ -14,6 +14,10 @@ from toolgate.core.errors import Unavailable
 LAUNCHES = 10
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 class Files:
     """Opens and closes files in a thread of its own, as a reader of the journal does."""
 
@@ -52,8 +56,8 @@ def test_a_browser_that_does_not_come_up_closes_no_file_of_another_thread(tmp_pa
 
 
 async def test_a_browser_that_does_not_come_up_leaves_no_pipe(tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(Unavailable):
         await CdpConnection(lost=lambda: None).start("/bin/false", home=tmp_path)
     await asyncio.sleep(0)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert open_files() == before

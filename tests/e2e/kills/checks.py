@@ -1,4 +1,4 @@
-"""What must be true when every client has its answers: of effects, events, approvals, audit, log."""
+"""The checks of a phase: effects, answers, events, approvals, audit rows and the evidence agree."""
 
 import asyncio
 import json
@@ -13,13 +13,17 @@ from tests.e2e.harness import PATIENCE, environment
 from tests.e2e.kills.commands import Client, CommandClient, SocketClient
 from tests.e2e.kills.installation import TICK, Installation
 from tests.e2e.kills.operations import Claim, Operation
+from tests.e2e.kills.tasks import TaskClient
 from toolgate.contracts.gateway_v1 import MAX_AUDIT_ROWS, MAX_EVENTS, EventStatus
 from toolgate.evidence.audit import TOOL_RUN
 
 ENDS: Final = frozenset({EventStatus.SUCCEEDED, EventStatus.FAILED, EventStatus.REFUSED})
 STEPS: Final = ENDS | {EventStatus.STARTED, EventStatus.PENDING}
-NOT_COUNTED: Final = frozenset({"echo", "read", "unkeyed-read", "system-exec", "ws-echo", "ws-client-tool"})
-ASKED_AGAIN: Final = 100  # operations of a client and a phase
+# `system-exec` runs in a sandbox, whose files go with it; the others change nothing.
+NOT_COUNTED: Final = frozenset(
+    {"echo", "read", "unkeyed-read", "system-exec", "ws-echo", "ws-client-tool"}
+)
+ASKED_AGAIN: Final = 100  # requests of a client and a phase that are sent again
 
 
 @dataclass
@@ -30,8 +34,8 @@ class Checks:
     chance: random.Random
     cursor: int = 0
     audit_id: int = 0
-    approvals: int = 0
-    calls: Counter[str] = field(default_factory=Counter)  # audited, by request id
+    ticks: Counter[str] = field(default_factory=Counter)  # of the schedule, by status
+    calls: Counter[str] = field(default_factory=Counter)  # audit rows by request id
     problems: list[str] = field(default_factory=list)
 
     async def settled(self, clients: Sequence[Client]) -> None:
@@ -45,7 +49,7 @@ class Checks:
                 await self._try(client, one)
         await self._events(clients)
         await self._approvals(clients)
-        await self._audit()
+        await self._audit(clients)
         self._effects(clients)
         for client in clients:
             client.checked = len(client.operations)
@@ -60,20 +64,24 @@ class Checks:
     async def _events(self, clients: Iterable[Client]) -> None:
         """Each command has one start and one end, and the end says what the answer says."""
         steps: dict[str, list[str]] = {}
-        ticks: Counter[str] = Counter()
+        traces: dict[str, set[str]] = {}
         for event in await self._new_events():
             about = event["metadata"]
             if "command" in about and event["status"] in STEPS:
                 steps.setdefault(about["requestId"], []).append(event["status"])
-            elif event["message"].startswith(f"{TICK} "):
-                ticks[event["status"]] += 1
-        self._ticks(ticks)
+                traces.setdefault(about["requestId"], set()).add(about["traceId"])
+            elif _is_tick(event):
+                self.ticks[event["status"]] += 1
+        if self.ticks[EventStatus.STARTED] != sum(self.ticks[end] for end in ENDS):
+            self.problems.append(f"the schedule: {self.ticks}")
         for request_id, statuses in steps.items():
             ends = [status for status in statuses if status in ENDS]
-            if statuses[0] != EventStatus.STARTED or statuses.count("started") != 1:
-                self.problems.append(f"{request_id}: starts: {statuses}")
-            if len(ends) != 1 or statuses[-1] not in ENDS:
-                self.problems.append(f"{request_id}: ends: {statuses}")
+            started = statuses.count(EventStatus.STARTED)
+            in_order = statuses[0] == EventStatus.STARTED and statuses[-1] in ENDS
+            if started != 1 or len(ends) != 1 or not in_order:
+                self.problems.append(f"{request_id}: its events are {statuses}")
+            if len(traces[request_id]) != 1:
+                self.problems.append(f"{request_id}: its traces are {traces[request_id]}")
         for client in clients:
             if isinstance(client, CommandClient | SocketClient):
                 for one in client.operations[client.checked :]:
@@ -94,35 +102,27 @@ class Checks:
             page = await self.at.operator("GET", query)
             found += page["events"]
             self.cursor = page["cursor"]
-            ticks = [one for one in found if one["message"].startswith(f"{TICK} ")]
+            ticks = [one for one in found if _is_tick(one)]
             if not page["events"] and (not ticks or ticks[-1]["status"] in ENDS):
                 return found
-
-    def _ticks(self, ticks: Mapping[str, int]) -> None:
-        ends = sum(ticks[status] for status in ENDS)
-        if ticks[EventStatus.STARTED] != ends:
-            self.problems.append(f"the schedule: {dict(ticks)}")
-        self.calls[TICK + " succeeded"] += ticks[EventStatus.SUCCEEDED]
-        self.calls[TICK + " started"] += ticks[EventStatus.STARTED]
 
     async def _approvals(self, clients: Iterable[Client]) -> None:
         """Each call that needed a person was asked about once."""
         asked: Counter[str] = Counter()
-        cursor, first = "", 0
+        cursor = ""
         while True:
             page = (await self.at.operator("GET", f"/approvals?limit=200{cursor}"))["data"]
             asked.update(_payment(one["argsSummary"]) for one in page["items"])
             if "nextCursor" not in page:
                 break
             cursor = f"&cursor={page['nextCursor']}"
-        self.approvals = first + asked.total()
         self.problems += [f"{id_}: asked {n} times" for id_, n in asked.items() if n > 1]
         for client in clients:
             for one in client.operations:
                 if one.approval_id and asked[one.id] != 1:
                     self.problems.append(f"{client.name} {one.id}: asked {asked[one.id]} times")
 
-    async def _audit(self) -> None:
+    async def _audit(self, clients: Iterable[Client]) -> None:
         """Rows have consecutive ids; each call has one row."""
         rows: list[dict[str, Any]] = []
         cursor = ""
@@ -137,13 +137,15 @@ class Checks:
         if ids != list(range(self.audit_id + 1, self.audit_id + 1 + len(ids))):
             self.problems.append(f"audit ids with a gap after {self.audit_id}")
         self.audit_id = ids[-1] if ids else self.audit_id
-        found = Counter(
-            row["metadata"]["requestId"] for row in rows if row["action"] == TOOL_RUN
-        )
+        found = Counter(row["metadata"]["requestId"] for row in rows if row["action"] == TOOL_RUN)
+        self.calls.update(found)
         for request_id in found:
-            self.calls[request_id] += found[request_id]
             if self.calls[request_id] > 1:
-                self.problems.append(f"{request_id}: audited {self.calls[request_id]} times")
+                self.problems.append(f"{request_id}: {self.calls[request_id]} audit rows")
+        for client in clients:
+            for one in client.operations if isinstance(client, TaskClient) else ():
+                if one.is_acknowledged and not self.calls[one.answer["runId"]]:
+                    self.problems.append(f"{one}: no audit row")
 
     def _effects(self, clients: Iterable[Client]) -> None:
         """At most once; exactly once where the answer says so; never where it says not started."""
@@ -152,9 +154,9 @@ class Checks:
             for one in client.operations:
                 for id_, claim in zip(one.effects, _claims_of(one), strict=False):
                     self._effect(client, one, id_, claim, counted[id_])
-        ticks = counted[TICK]
-        if not self.calls[f"{TICK} succeeded"] <= ticks <= self.calls[f"{TICK} started"]:
-            self.problems.append(f"the schedule took effect {ticks} times: {self.calls[TICK]}")
+        succeeded, started = self.ticks[EventStatus.SUCCEEDED], self.ticks[EventStatus.STARTED]
+        if not succeeded <= counted[TICK] <= started:
+            self.problems.append(f"the schedule took effect {counted[TICK]} times: {self.ticks}")
 
     def _effect(self, client: Client, one: Operation, id_: str, claim: Claim, times: int) -> None:
         if client.name in NOT_COUNTED or "look" in id_:
@@ -171,6 +173,10 @@ def _was_carried_out(one: Operation) -> bool:
 
 def _claims_of(one: Operation) -> Sequence[Claim]:
     return one.claims if one.is_acknowledged else [Claim.UNKNOWN] * len(one.effects)
+
+
+def _is_tick(event: Mapping[str, Any]) -> bool:
+    return str(event["message"]).startswith(f"{TICK} ")
 
 
 def _payment(summary: str) -> str:

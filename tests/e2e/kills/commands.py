@@ -74,7 +74,7 @@ class CommandClient(Client):
     """POST /command/{kind}; approves what waits, and asks until there is an answer."""
 
     kind: str = "tool"
-    payload: Payload = dict
+    payload: Payload = field(default=lambda _: {})
     names: tuple[str, ...] = ("",)  # endings of the effects' ids
     keyed: bool = True
 
@@ -105,8 +105,13 @@ class CommandClient(Client):
                 assert operation.approval_id in ("", asked), "asked twice"
                 operation.approval_id = asked
                 await at.decide(asked)
-            url = f"{at.gateway}/command/{operation.id}?wait=2"
-            state = (await at.ask("GET", url, headers=at.device)).told["data"]
+            state = await self._state(at, operation, "?wait=0.2")
+
+    async def _state(self, at: Installation, operation: Operation, query: str = "") -> Any:
+        url = f"{at.gateway}/command/{operation.id}{query}"
+        answer = await at.ask("GET", url, headers=at.device)
+        assert answer.status == 200, f"{operation}: {answer}"
+        return answer.told["data"]
 
     def _claims(self, told: Any, count: int) -> list[Claim]:
         """By the answer alone."""
@@ -126,12 +131,13 @@ class CommandClient(Client):
                 return [Claim.THERE]
 
     async def check_again(self, at: Installation, operation: Operation) -> None:
-        url = f"{at.gateway}/command/{operation.id}"
-        state = (await at.ask("GET", url, headers=at.device)).told["data"]
+        state = await self._state(at, operation)
         assert state["status"] == wire.CommandStatus.DONE, str(operation)
         if self.keyed:
             again = await self.post(at, operation)
-            assert again.headers.get(wire.HEADER_IDEMPOTENT_REPLAYED) == "true", f"{operation}, then {again}"
+            assert again.headers.get(wire.HEADER_IDEMPOTENT_REPLAYED) == "true", (
+                f"{operation}, then {again}"
+            )
             assert again.body == operation.answer, f"{operation}, then {again}"
         assert state["answer"] == json.loads(operation.answer), f"{operation}, state {state}"
 
@@ -193,7 +199,7 @@ class SocketClient(Client):
 
 
 def _refusal(error: Mapping[str, Any]) -> Claim:
-    """What a refusal claims: a command that ended says how far it came, others did not begin."""
+    """An error without an outcome refuses a command before it begins."""
     return claim_of(ok=False, outcome=error.get("outcome", Outcome.NOT_STARTED))
 
 

@@ -62,9 +62,7 @@ class Installation:
     acknowledged: int = 0
 
     @classmethod
-    def at(
-        cls, folder: Path, http: aiohttp.ClientSession, runner: FakeRunner
-    ) -> "Installation":
+    def at(cls, folder: Path, http: aiohttp.ClientSession, runner: FakeRunner) -> "Installation":
         policy, schedules = folder / "policy.yaml", folder / "schedules.yaml"
         servers = folder / "mcp.json"
         policy.write_text(POLICY)
@@ -140,5 +138,5 @@ class Installation:
 
 async def run_command(writer: asyncio.StreamWriter) -> None:
     """The runner's answer: its caller may be killed before or after the command ran."""
-    await asyncio.sleep(random.random() ** 6 * LONGEST_S)  # noqa: S311
+    await asyncio.sleep(random.random() ** 6 * LONGEST_S)
     await whole({"ok": True, "output": "counted"})(writer)

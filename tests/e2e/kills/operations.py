@@ -53,12 +53,12 @@ class Counts:
     repeated: int = 0  # sent again after a kill
     interrupted: int = 0  # answered as "may have executed"
     refused: int = 0  # answered as "not started"
-    lost: int = 0  # without an id to repeat, and never answered
+    unanswered: int = 0  # without an id to repeat
 
     def add(self, operations: Iterable[Operation]) -> None:
         for one in operations:
             if not one.is_acknowledged:
-                self.lost += 1
+                self.unanswered += 1
                 continue
             self.acknowledged += 1
             self.repeated += one.attempts > 1

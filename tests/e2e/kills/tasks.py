@@ -1,5 +1,6 @@
 """Clients that submit browser tasks: over /mcp with a key, and in the console without one."""
 
+import asyncio
 import itertools
 import json
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ class TaskClient(Client):
 
     async def connect(self, at: Installation) -> None:
         raise NotImplementedError
+
+    async def run(self, at: Installation, run_id: str) -> Any:
+        raise NotImplementedError
+
+    async def check_again(self, at: Installation, operation: Operation) -> None:
+        """The run is there and comes to an end."""
+        while (await self.run(at, operation.answer["runId"]))["status"] not in TERMINAL:
+            await asyncio.sleep(0.05)
 
     def next_operation(self) -> Operation:
         return Operation(f"{self.name}-{next(self._numbers)}")
@@ -71,11 +80,14 @@ class McpClient(TaskClient):
             return json.loads(answer.body)["result"]
         raise ConnectionResetError("the stream ended before the answer")
 
+    async def _call(self, at: Installation, tool: str, arguments: dict[str, Any]) -> Any:
+        params = {"name": tool, "arguments": arguments}
+        return (await self._rpc(at, "tools/call", params))["structuredContent"]
+
     async def _submit(self, at: Installation, operation: Operation) -> Any:
         options = {"mode": "async", "idempotencyKey": operation.id}
         arguments = {"templateId": TEMPLATE, "inputs": INPUTS, "options": options}
-        params = {"name": "run_task_template", "arguments": arguments}
-        return (await self._rpc(at, "tools/call", params))["structuredContent"]
+        return await self._call(at, "run_task_template", arguments)
 
     async def send(self, at: Installation, operation: Operation) -> None:
         run = await self._submit(at, operation)
@@ -85,6 +97,10 @@ class McpClient(TaskClient):
         again = await self._submit(at, operation)
         assert again["deduplicated"] is True, f"{operation}, then {again}"
         assert again["runId"] == operation.answer["runId"], f"{operation}, then {again}"
+        await super().check_again(at, operation)
+
+    async def run(self, at: Installation, run_id: str) -> Any:
+        return await self._call(at, "get_task_run", {"runId": run_id})
 
 
 @dataclass
@@ -107,14 +123,9 @@ class ConsoleClient(TaskClient):
         run = await self._console(at, "POST", "tasks", body)
         operation.acknowledge({"runId": run["runId"]}, ())
 
-    async def check_again(self, at: Installation, operation: Operation) -> None:
-        """The operator sees the run, and it comes to an end."""
-        run: dict[str, Any] = {"status": ""}
-        while run["status"] not in TERMINAL:
-            run = await self._console(at, "GET", f"tasks/{operation.answer['runId']}")
+    async def run(self, at: Installation, run_id: str) -> Any:
+        return await self._console(at, "GET", f"tasks/{run_id}")
 
 
 def task_clients() -> list[Client]:
     return [McpClient("mcp-task"), ConsoleClient("console-task")]
-
-

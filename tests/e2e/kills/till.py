@@ -20,7 +20,7 @@ TOOLS: Final = [
 
 
 def pause() -> None:
-    time.sleep(random.random() ** 6 * LONGEST_S)  # noqa: S311 - mostly next to nothing
+    time.sleep(random.random() ** 6 * LONGEST_S)
 
 
 def result_of(message: dict[str, Any], file: str) -> Any:
