@@ -105,7 +105,6 @@ async def test_kills_on_every_way_in_lose_nothing_and_repeat_nothing(
                     await kill_in_start(at, chance)
                 else:
                     await kill_under_load(at, clients, chance)
-            at.program.installed = phase == phases - 1  # not forked: as a user starts it
             await settle(at, clients, checks)
     await hang_up()
     record_property("table", table(rounds, clients))
