@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
@@ -16,11 +16,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.e2e.forked import Forked, fork
+from tests.e2e.forked import Forked, fork, toolgate
 from tests.e2e.harness import PATIENCE, environment
 from toolgate.browser.chromium import KNOWN
 from toolgate.core.enums import TaskStatus
+from toolgate.core.system_clock import SystemClock
+from toolgate.evidence.audit import LARGEST_LIMIT, TOOL_RUN, AuditQuery, search
+from toolgate.journal.local_bus import LocalBus
+from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.tasks.state import TERMINAL
+from toolgate.tools.calls import EXECUTIONS, State, decode_entry
 
 POLICY = """\
 version: 1
@@ -174,6 +179,25 @@ async def kill_under_load(
         await life
 
 
+async def check_records(home: Path, run_ids: Iterable[str]) -> None:
+    """Each run's call has ended and has one audit row; the evidence verifies."""
+    ran = await asyncio.to_thread(
+        toolgate, "evidence", "verify", "--home", str(home), env=environment({})
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    journal = await SqliteJournal.open(home / "journal.db", clock=SystemClock(), bus=LocalBus())
+    try:
+        page = await search(journal, AuditQuery(action=TOOL_RUN, limit=LARGEST_LIMIT))
+        audited = Counter(str(row.metadata["requestId"]) for row in page.items)
+        for run_id in run_ids:
+            row = await journal.get(EXECUTIONS, run_id)
+            assert row is not None
+            assert decode_entry(row.value).state is State.ENDED, run_id
+            assert audited[run_id] == 1, run_id
+    finally:
+        await journal.close()
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.soak("kills", rounds=20, short=1)
 @pytest.mark.skipif(not any(map(shutil.which, KNOWN)), reason="there is no Chromium here")
@@ -192,6 +216,7 @@ async def test_a_form_is_sent_once_at_most_over_kills(
         total = (await browser.call("list_task_runs", limit=1))["total"]
         await browser.kill()
     assert total == len(forms.asked)
+    await check_records(home / "browser" / "stdio-0", forms.runs.values())
     for key in forms.asked:
         assert pages.sent[key] <= 1, (key, statuses[key])
         if statuses[key] == TaskStatus.SUCCEEDED:
