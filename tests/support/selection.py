@@ -1,4 +1,4 @@
-"""Which test files `make test-fast` runs, which come first, and which belong to the soak as a whole.
+"""Lists of test files: those that `make test-fast` leaves out, the longest, and those of the soak.
 
 An entry is the path of a file, or of a folder with `/` at its end.
 """
@@ -99,7 +99,7 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
 
 
 def is_fast(path: str) -> bool:
-    """Whether a file or folder has no entry in NEEDS_SYSTEM or LONG."""
+    """True if a file or folder has no entry in NEEDS_SYSTEM or LONG."""
     return not _covered(path, (*NEEDS_SYSTEM, *LONG))
 
 

@@ -62,7 +62,7 @@ class SummaryWriter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """In the process that ran it: take the number of examples from Hypothesis's statistics."""
+        """Record the number of examples, in the process that ran them."""
         told = str(getattr(item, "hypothesis_statistics", ""))
         if call.when == "call" and told:
             examples = sum(map(int, PASSING.findall(told)))

@@ -1,7 +1,7 @@
 """Chromium's own protocol over a pipe: commands, their answers, events.
 
-No port is opened, so no page and no other program of this machine can reach it. Every answer that
-is waited for ends when the browser does.
+No port is opened, so no page and no other program of this machine can reach it. A command that
+waits for its answer fails when the browser ends.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class CdpConnection(asyncio.Protocol):
         self._pipe: asyncio.Transport | None = None
 
     async def start(self, executable: str, *flags: str, home: Path) -> None:
-        """Start the browser; raises Unavailable where it does not come up."""
+        """Start the browser; raises Unavailable if it does not come up."""
         # Sockets: the loop closes a pipe's descriptor twice under uvloop, and the second time it
         # may be another file's.
         ours, theirs = socket.socketpair()
@@ -148,7 +148,7 @@ class CdpConnection(asyncio.Protocol):
         await process.wait()
 
     async def send(self, method: str, session_id: str = "", **params: Any) -> msgspec.Raw:
-        """The result of one command; BrowserGone where the browser dies before it answers."""
+        """The result of one command; raises BrowserGone if the browser dies before it answers."""
         if not self.is_alive or self._pipe is None:
             raise BrowserGone("the browser is gone")
         self._number += 1
@@ -164,14 +164,14 @@ class CdpConnection(asyncio.Protocol):
             self._pending.pop(number, None)
 
     def listen(self, session_id: str, listener: Listener) -> None:
-        """Tell of this session's events; the empty id is the browser's own."""
+        """Call `listener` with each event of a session; the empty id is the browser's own."""
         self._listeners[session_id] = listener
 
     def forget(self, session_id: str) -> None:
         self._listeners.pop(session_id, None)
 
     def fail(self, session_id: str, why: PageError) -> None:
-        """Nothing in this session will answer any more."""
+        """Fail each command of a session that waits for its answer."""
         for pending in self._pending.values():
             if pending.session_id == session_id and not pending.answer.done():
                 pending.answer.set_exception(why)
@@ -210,7 +210,7 @@ class CdpConnection(asyncio.Protocol):
             pending.answer.set_exception(CdpRefused(message.error.message))
 
     def _unreadable(self, text: bytes) -> None:
-        """A page can make its side say half letters: that must cost no other page its answer."""
+        """Fail the command whose answer cannot be read; a page can send half a surrogate pair."""
         found = _ANSWERS.match(text)
         pending = self._pending.get(int(found[1])) if found else None
         if pending is not None and not pending.answer.done():
