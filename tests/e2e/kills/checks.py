@@ -12,7 +12,7 @@ from tests.e2e.forked import toolgate
 from tests.e2e.harness import PATIENCE, environment
 from tests.e2e.kills.commands import Client, CommandClient, SocketClient
 from tests.e2e.kills.installation import TICK, Installation
-from tests.e2e.kills.operations import Claim, Operation
+from tests.e2e.kills.operations import Claim, Counts, Operation
 from tests.e2e.kills.tasks import TaskClient
 from toolgate.contracts.gateway_v1 import MAX_AUDIT_ROWS, MAX_EVENTS, EventStatus
 from toolgate.evidence.audit import TOOL_RUN
@@ -53,6 +53,12 @@ class Checks:
         self._effects(clients)
         for client in clients:
             client.checked = len(client.operations)
+
+    def jobs(self) -> Counts:
+        """The schedule's jobs that ended; after a kill a job ends without its tool's answer."""
+        ended = Counts(interrupted=self.ticks[EventStatus.FAILED])
+        ended.acknowledged = ended.interrupted + self.ticks[EventStatus.SUCCEEDED]
+        return ended
 
     async def _try(self, client: Client, one: Operation) -> None:
         try:
