@@ -28,6 +28,7 @@ LONGEST_S = 1.2  # from ready to a kill
 MOST_ANSWERS = 60  # from ready to a kill
 IN_START = 0.1  # the share of kills that come before it is ready
 LONGEST_START_S = 0.4
+SETTLED_S = 120.0  # a bound, not an expectation
 LOST = (*GONE, aiohttp.ClientError)
 COLUMNS = ("acknowledged", "repeated", "interrupted", "refused", "unanswered")
 
@@ -59,7 +60,8 @@ async def kill_under_load(
 async def settle(at: Installation, clients: Sequence[Client], checks: Checks) -> None:
     """Let every client get its answers; check them; kill it, and verify what is on disk."""
     await at.program.start()
-    await asyncio.gather(*(client.settle(at) for client in clients))
+    async with asyncio.timeout(SETTLED_S):
+        await asyncio.gather(*(client.settle(at) for client in clients))
     await checks.settled(clients)
     await at.program.kill()
     checks.problems += await asyncio.to_thread(verify, at)
@@ -86,7 +88,16 @@ def _row(name: str, counts: Counts) -> str:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.soak("kills", rounds=300, short=6)
-@pytest.mark.requirement("001/durability/invoke-survives", "001/durability/seq-survives")
+@pytest.mark.requirement(
+    "001/durability/invoke-survives",
+    "001/durability/result-survives",
+    "001/durability/decision-survives",
+    "001/durability/tool-not-twice",
+    "001/durability/seq-survives",
+    "002/events/ends-survive-kill",
+    "002/idempotency/survives-restart",
+    "003/repeat/for-ever",
+)
 async def test_kills_on_every_way_in_lose_nothing_and_repeat_nothing(
     tmp_path: Path, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:
