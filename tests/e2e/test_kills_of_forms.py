@@ -172,7 +172,7 @@ async def kill_under_load(
     life = asyncio.create_task(forms.live(browser))
     before, by_time = sent(), chance.random() < 0.5
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(chance.uniform(0.0, LONGEST_S)):
+        async with asyncio.timeout(chance.uniform(0.0, LONGEST_S) if by_time else PATIENCE):
             while by_time or sent() == before:
                 await asyncio.sleep(0.002)
     await browser.kill()
