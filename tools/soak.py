@@ -85,7 +85,8 @@ def main() -> int:
     for number, part in enumerate(parts, start=1):
         print(f"\nSoak {number} of {len(parts)}: {part}", flush=True)
         results.append(run_part(part))
-    print(f"\n{table(results)}")
+    print("".join(f"\n{one}\n" for result in results for one in result.summary.tables))
+    print(table(results))
     return 1 if any(result.code for result in results) else 0
 
 

@@ -1,4 +1,4 @@
-"""`toolgate` in processes forked from one that has imported it: a start without the imports' second."""
+"""Processes of `toolgate`, forked from one that has imported it: imports take a second."""
 
 import asyncio
 import gc
@@ -28,6 +28,11 @@ _forks.set_forkserver_preload(
         *(f"toolgate.cli.{module}" for module, _ in COMMANDS.values()),
         "uvicorn.lifespan.off",  # uvicorn imports these two by name when it starts
         "uvicorn.protocols.websockets.websockets_sansio_impl",
+        "mcp.client.stdio",  # and these come with the first MCP server or client
+        "mcp.client.streamable_http",
+        "mcp.server.sse",
+        "mcp.server.streamable_http_manager",
+        "toolgate.surfaces.mcp.server",
         __name__,
     ]
 )
@@ -157,7 +162,7 @@ def start(
 
 @dataclass
 class _Descriptor:
-    """A file descriptor of ours, and in the process that it is pickled for one of its own."""
+    """A file descriptor; pickled for another process, it is passed to that process."""
 
     number: int
 
@@ -172,7 +177,7 @@ def _received(handed: Any) -> _Descriptor:
 def _program(
     words: list[str], given: dict[str, str], cwd: Path, streams: list[_Descriptor]
 ) -> None:
-    """In the forked process: what a shell does before it starts a program, then the program."""
+    """Set up the forked process as a shell does, then run the program."""
     gc.freeze()
     os.environ.clear()
     os.environ.update(given)
@@ -188,7 +193,7 @@ def _program(
 
 
 def _stream(given: int | BinaryIO, *, is_input: bool, closing: ExitStack) -> tuple[int, int | None]:
-    """Their end of a stream, and ours where there is one."""
+    """The child's end of a stream, and ours if there is one."""
     if not isinstance(given, int):
         return given.fileno(), None
     if given == DEVNULL:
@@ -217,7 +222,7 @@ async def _reader(
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Knows when its pipe is closed."""
+    """A stream protocol that has a future for the close of its pipe."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)

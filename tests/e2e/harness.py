@@ -1,4 +1,4 @@
-"""The program, run as a user runs it, and a client that speaks the contract by hand."""
+"""The program as a user runs it, and a hand-written client of the WebSocket contract."""
 
 import asyncio
 import contextlib
@@ -41,6 +41,10 @@ class Program:
     log: Path = Path(os.devnull)
 
     async def start(self) -> Self:
+        await self.launch()
+        return await self.ready()
+
+    async def launch(self) -> None:
         self.log = self.home.with_suffix(".log")
         given = environment({**ANY_PORT, "TOOLGATE_HOME": str(self.home), **self.settings})
         with self.log.open("ab") as log:
@@ -52,6 +56,9 @@ class Program:
                 self.process = await fork(
                     self.role, env=given, stdout=PIPE, stderr=log, cwd=self.home.parent
                 )
+
+    async def ready(self) -> Self:
+        assert self.process is not None
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 3 * PATIENCE)
         assert line, f"it did not start: {self.log.read_text()[-2000:]}"
@@ -61,7 +68,7 @@ class Program:
         return self
 
     async def kill(self) -> None:
-        """As the kernel would, with no chance to tidy up."""
+        """Kill it with SIGKILL."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
@@ -98,7 +105,7 @@ def running(home: Path, **settings: str) -> contextlib.AbstractAsyncContextManag
 
 
 async def hang_up() -> None:
-    """Leave no client of this loop's behind: its socket would outlive the test."""
+    """Close the clients of this loop: a socket must not outlive its test."""
     here = asyncio.get_running_loop()
     for client in [one for one in _connected if one.socket.loop is here]:
         _connected.remove(client)
@@ -108,7 +115,7 @@ async def hang_up() -> None:
 
 @dataclass(eq=False)
 class Client:
-    """One device: what it was told last, and what it says next."""
+    """One device: its session, and the seq of its last event."""
 
     socket: ClientConnection
     session_id: str
@@ -135,7 +142,7 @@ class Client:
         await self.say("agent_invoke", request_id=request_id, agent_id=agent, message=message)
 
     async def hear(self) -> dict[str, Any]:
-        """The next message; an event must follow the last one without a gap."""
+        """Receive the next message; an event must follow the last one without a gap."""
         message = json.loads(await asyncio.wait_for(self.socket.recv(), PATIENCE))
         assert isinstance(message, dict)
         if "seq" in message:

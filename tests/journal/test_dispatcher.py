@@ -155,6 +155,17 @@ async def test_a_run_that_is_interrupted_before_its_work_began_is_let_go_and_can
     await dispatcher.drain(seconds=5)
 
 
+async def test_a_run_that_is_dispatched_before_the_start_is_worked_on_then() -> None:
+    clock = FakeClock()
+    dispatcher = Dispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)
+    advanced: asyncio.Queue[str] = asyncio.Queue()
+    dispatcher.dispatch("run")  # as by a command that is resumed while the program starts
+    await asyncio.sleep(0)
+    dispatcher.start(advanced.put, {})
+    assert await asyncio.wait_for(advanced.get(), 5) == "run"
+    await dispatcher.drain(seconds=5)
+
+
 async def test_work_that_is_asked_for_while_a_run_is_interrupted_is_done() -> None:
     clock = FakeClock()
     dispatcher = Dispatcher(MemoryJournal(clock=clock, bus=LocalBus()), clock)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import selection
-from tests.support.soak import PARTS, VARIABLE, Summary, part_of, rounds_of
+from tests.support.soak import PARTS, VARIABLE, Summary, SummaryWriter, part_of, rounds_of
 from tools.soak import Result, table
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,18 @@ def test_the_table_has_a_row_for_each_part_and_one_for_all() -> None:
         "faults     40        1      40         2  10:00",
         "all        43        1     324         2  11:35",
     ]
+
+
+def test_the_summary_has_the_rounds_and_the_tables_that_tests_recorded(tmp_path: Path) -> None:
+    writer = SummaryWriter(tmp_path / "summary.json")
+    for properties in ([("rounds", 300), ("table", "300 kills")], []):
+        writer.pytest_runtest_logreport(
+            pytest.TestReport(
+                *("a test", ("a file", 1, "a test"), {}, "passed", None, "call"),
+                user_properties=properties,
+            )
+        )
+    assert writer.summary == Summary(tests=2, rounds=301, tables=["300 kills"])
 
 
 def test_a_part_that_does_not_exist_is_refused() -> None:

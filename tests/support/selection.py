@@ -1,4 +1,4 @@
-"""Which test files `make test-fast` runs, which come first, and which belong to the soak as a whole.
+"""Lists of test files: those that `make test-fast` leaves out, the longest, and those of the soak.
 
 An entry is the path of a file, or of a folder with `/` at its end.
 """
@@ -19,6 +19,8 @@ NEEDS_SYSTEM: Final = (
     "tests/cli/test_task_cli.py",
     "tests/e2e/console/",
     "tests/e2e/test_egress.py",
+    "tests/e2e/test_kills.py",
+    "tests/e2e/test_kills_of_forms.py",
     "tests/e2e/test_files_through_artifacts.py",
     "tests/e2e/test_no_secret_is_kept.py",
     "tests/e2e/test_pairing_with_curl.py",
@@ -74,7 +76,7 @@ LONG: Final = (
     "tests/surfaces/gateway/test_idempotency.py",
     "tests/tools/upstream/test_servers.py",
     "tests/tools/upstream/test_sessions.py",
-    "tests/e2e/test_sigkill.py",
+    "tests/e2e/test_kills.py",
     "tests/cli/test_every_command.py",
 )
 
@@ -97,7 +99,7 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
 
 
 def is_fast(path: str) -> bool:
-    """Whether a file or folder has no entry in NEEDS_SYSTEM or LONG."""
+    """True if a file or folder has no entry in NEEDS_SYSTEM or LONG."""
     return not _covered(path, (*NEEDS_SYSTEM, *LONG))
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +50,7 @@ class Summary:
     skipped: int = 0
     failures: int = 0
     rounds: int = 0  # kills, attacks or examples
+    tables: list[str] = field(default_factory=list)  # what tests recorded as their property `table`
 
 
 class SummaryWriter:
@@ -61,7 +62,7 @@ class SummaryWriter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """In the process that ran it: take the number of examples from Hypothesis's statistics."""
+        """Record the number of examples, in the process that ran them."""
         told = str(getattr(item, "hypothesis_statistics", ""))
         if call.when == "call" and told:
             examples = sum(map(int, PASSING.findall(told)))
@@ -74,8 +75,10 @@ class SummaryWriter:
             self.summary.skipped += 1
         if report.when == "call":
             self.summary.tests += 1
-            told = [value for name, value in report.user_properties if name == "rounds"]
-            self.summary.rounds += int(str(told[-1])) if told else 1
+            recorded = dict(report.user_properties)
+            self.summary.rounds += int(str(recorded.get("rounds", 1)))
+            if "table" in recorded:
+                self.summary.tables.append(str(recorded["table"]))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -52,11 +52,16 @@ class Dispatcher:
         self._advance = advance
         self._on_due = on_due
         self._timer = asyncio.create_task(self._keep_time(), name="deadlines")
+        while self._again:
+            self.dispatch(self._again.pop())
 
     def dispatch(self, run_id: str) -> None:
-        """Have `advance(run_id)` called soon; calls for one run never overlap."""
+        """Call `advance(run_id)` soon, after `start`; calls for one run never overlap."""
         if self._draining:
             return  # the next start picks it up
+        if self._advance is None:
+            self._again.add(run_id)
+            return
         if run_id in self._tasks:
             self._again.add(run_id)
             return
@@ -72,12 +77,12 @@ class Dispatcher:
             task.cancel()
 
     def wake_at(self, due: int) -> None:
-        """Set the timer by a row that now has this deadline."""
+        """Wake the timer earlier if this deadline is the next one."""
         if self._sleeping_until is None or due < self._sleeping_until:
             self._earlier.set()
 
     async def drain(self, *, seconds: float) -> None:
-        """Let what runs finish for so long, then stop it; the journal knows where to go on."""
+        """Let running work finish for `seconds`, then cancel it; the journal has its state."""
         self._draining = True
         if self._timer is not None:
             self._timer.cancel()
@@ -137,7 +142,7 @@ class Dispatcher:
                 continue
 
     async def _handle_due(self) -> bool:
-        """Hand each row that is due to its handler, all at once; whether one of them is due still."""
+        """Call the handlers of the rows that are due; return whether a row is due still."""
         # What stays due comes first each time: those after it must not wait for ever.
         limit = AT_ONCE + self._stuck
         due = await self._journal.due(until=self._clock.now_ms(), limit=limit)
@@ -150,7 +155,7 @@ class Dispatcher:
         return self._stuck > 0
 
     def _begin(self, row: Row) -> asyncio.Task[bool]:
-        """In a task of its own: one that hangs must not hold up those that come later."""
+        """Handle a row in a task of its own: one that hangs must not delay the others."""
         name = (row.collection, row.key)
         task = self._handling[name] = asyncio.create_task(self._handle(row))
         task.add_done_callback(lambda _: self._handling.pop(name))

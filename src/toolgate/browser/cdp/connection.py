@@ -1,7 +1,7 @@
 """Chromium's own protocol over a pipe: commands, their answers, events.
 
-No port is opened, so no page and no other program of this machine can reach it. Every answer that
-is waited for ends when the browser does.
+No port is opened, so no page and no other program of this machine can reach it. A command that
+waits for its answer fails when the browser ends.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,17 +94,15 @@ class CdpConnection(asyncio.Protocol):
         self._pending: dict[int, _Pending] = {}
         self._listeners: dict[str, Listener] = {}
         self._unread = bytearray()
-        self._commands: asyncio.WriteTransport | None = None
-        self._answers: asyncio.ReadTransport | None = None
+        self._pipe: asyncio.Transport | None = None
 
     async def start(self, executable: str, *flags: str, home: Path) -> None:
-        """Start the browser; raises Unavailable where it does not come up."""
-        loop = asyncio.get_running_loop()
-        theirs_in, out = os.pipe()
-        into, theirs_out = os.pipe()
-        ours_in, ours_out = os.fdopen(into, "rb"), os.fdopen(out, "wb")
+        """Start the browser; raises Unavailable if it does not come up."""
+        # Sockets: the loop closes a pipe's descriptor twice under uvloop, and the second time it
+        # may be another file's.
+        ours, theirs = socket.socketpair()
         # Above 4, so that putting one there cannot close the other.
-        given = [fcntl.fcntl(pipe, fcntl.F_DUPFD, 10) for pipe in (theirs_in, theirs_out)]
+        given = [fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, 10) for _ in range(2)]
         try:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", "-c", ON_3_AND_4, *map(str, given),
@@ -114,23 +113,23 @@ class CdpConnection(asyncio.Protocol):
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
         except BaseException as failed:
-            ours_in.close()
-            ours_out.close()
+            ours.close()
             if isinstance(failed, OSError):
                 raise Unavailable(f"{executable} could not be started: {failed}") from failed
             raise
         finally:
-            for pipe in (theirs_in, theirs_out, *given):
-                os.close(pipe)
+            theirs.close()
+            for copy in given:
+                os.close(copy)
         try:
-            self._answers, _ = await loop.connect_read_pipe(lambda: self, ours_in)
-            self._commands, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, ours_out)
+            loop = asyncio.get_running_loop()
+            self._pipe, _ = await loop.create_unix_connection(lambda: self, sock=ours)
             async with asyncio.timeout(LAUNCH_S):
                 await self.send("Browser.getVersion")
-        except BaseException as failed:  # whoever waited may have gone
+        except BaseException as failed:  # the caller may have been cancelled
             await self.close()
-            ours_in.close()
-            ours_out.close()
+            if self._pipe is None:
+                ours.close()
             if isinstance(failed, TimeoutError | PageError):
                 raise Unavailable(f"{executable} did not come up") from failed
             raise
@@ -149,8 +148,8 @@ class CdpConnection(asyncio.Protocol):
         await process.wait()
 
     async def send(self, method: str, session_id: str = "", **params: Any) -> msgspec.Raw:
-        """The result of one command; BrowserGone where the browser dies before it answers."""
-        if not self.is_alive or self._commands is None:
+        """The result of one command; raises BrowserGone if the browser dies before it answers."""
+        if not self.is_alive or self._pipe is None:
             raise BrowserGone("the browser is gone")
         self._number += 1
         number = self._number
@@ -158,21 +157,21 @@ class CdpConnection(asyncio.Protocol):
         command: dict[str, Any] = {"id": number, "method": method, "params": params}
         if session_id:
             command["sessionId"] = session_id
-        self._commands.write(_encode(command) + b"\0")
+        self._pipe.write(_encode(command) + b"\0")
         try:
             return await pending.answer
         finally:
             self._pending.pop(number, None)
 
     def listen(self, session_id: str, listener: Listener) -> None:
-        """Tell of this session's events; the empty id is the browser's own."""
+        """Call `listener` with each event of a session; the empty id is the browser's own."""
         self._listeners[session_id] = listener
 
     def forget(self, session_id: str) -> None:
         self._listeners.pop(session_id, None)
 
     def fail(self, session_id: str, why: PageError) -> None:
-        """Nothing in this session will answer any more."""
+        """Fail each command of a session that waits for its answer."""
         for pending in self._pending.values():
             if pending.session_id == session_id and not pending.answer.done():
                 pending.answer.set_exception(why)
@@ -211,7 +210,7 @@ class CdpConnection(asyncio.Protocol):
             pending.answer.set_exception(CdpRefused(message.error.message))
 
     def _unreadable(self, text: bytes) -> None:
-        """A page can make its side say half letters: that must cost no other page its answer."""
+        """Fail the command whose answer cannot be read; a page can send half a surrogate pair."""
         found = _ANSWERS.match(text)
         pending = self._pending.get(int(found[1])) if found else None
         if pending is not None and not pending.answer.done():
@@ -224,7 +223,6 @@ class CdpConnection(asyncio.Protocol):
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(BrowserGone("the browser died"))
-        for pipe in (self._commands, self._answers):
-            if pipe is not None:
-                pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
         self._lost()
