@@ -36,7 +36,7 @@ from toolgate.policy.model import (
     fixed_digest,
 )
 from toolgate.policy.paths import BadPath, PathPattern
-from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name
+from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name, tidied
 from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 
 FORMAT: Final = 1
@@ -372,6 +372,7 @@ class _Compiler:
 
     def _read_commands(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         patterns: list[CommandPattern] = []
+        texts: list[str] = []
         for text in self._texts(where, value):
             try:
                 words = shlex.split(text)
@@ -383,8 +384,11 @@ class _Compiler:
                 continue
             if draft.effect is Effect.ALLOW:
                 self._check_allowed_command(where, text, words)
+            texts.append(" ".join(words))
             patterns.append(CommandPattern(words))
-        draft.form["command"] = sorted(pattern.text for pattern in patterns)
+            if tidy := tidied(tuple(words)):
+                patterns.append(CommandPattern(tidy))
+        draft.form["command"] = sorted(texts)
         draft.commands = conditions.command_rule(patterns)
 
     def _check_allowed_command(self, where: str, text: str, words: Sequence[str]) -> None:

@@ -169,7 +169,7 @@ class _Coverage:
         self.first: Rule | None = None  # to match any of them
 
     def complete_with(self, rule: Rule) -> bool:
-        argvs = self._facts.script.argvs
+        argvs = self._facts.argvs
         if argvs is None or rule.commands is None or not has_known_env(rule, self._facts):
             return False
         before = argvs if self._left is None else self._left

@@ -11,7 +11,7 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import JsonValue, ToolRequest
 from toolgate.core.urls import urls_in
 from toolgate.policy.paths import BadPath, components
-from toolgate.policy.shell import Command, ParseShell, Script, every_command
+from toolgate.policy.shell import Argv, Command, ParseShell, Script, every_command, tidied
 from toolgate.policy.urls import BadUrl, Url, parse_url
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
@@ -62,6 +62,12 @@ class Facts:
         if self._commands is None:
             self._commands = every_command(self.script, self._parse)
         return self._commands
+
+    @property
+    def argvs(self) -> Sequence[Argv] | None:
+        """The commands that an allow must cover, those with detours in their paths in both spellings."""
+        argvs = self.script.argvs
+        return argvs and (*argvs, *filter(None, map(tidied, argvs)))
 
     @property
     def urls(self) -> list[Url | None]:
