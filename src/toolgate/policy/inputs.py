@@ -67,7 +67,10 @@ class Facts:
     def argvs(self) -> Sequence[Argv] | None:
         """The commands that an allow must cover, those with detours in their paths in both spellings."""
         argvs = self.script.argvs
-        return argvs and (*argvs, *filter(None, map(tidied, argvs)))
+        if argvs is None:
+            return None
+        tidy = [other for argv in argvs if (other := tidied(argv)) is not None]
+        return (*argvs, *tidy) if tidy else argvs
 
     @property
     def urls(self) -> list[Url | None]:

@@ -101,7 +101,7 @@ _REDIRECTION: Final = re.compile(
 )
 _CURLY_SUBSTITUTION: Final = re.compile(r"\$\{[\s|(]")  # of newer shells: ${ ls; }
 _VALUE: Final = re.compile(r"-[A-Za-z0-9]*?[cS]|[A-Za-z0-9_-]+=")  # before what an option holds
-_DETOUR: Final = re.compile(r"/\.{0,2}(?:/|\0|\Z)|\.{1,2}/|/workspace/")
+_DETOUR: Final = re.compile(r"/\.{0,2}/|/\.{1,2}(?:\0|\Z)|(?<![^\0=])\.{1,2}/|/workspace/")
 _OPTION: Final = re.compile(r"-[A-Za-z0-9]*(?=[./])|[^/=]*=")  # before a path in the same word
 _OUTSIDE: Final = re.compile(r"(\A|=|\A-[A-Za-z0-9]+)(?:\.\./)+")
 _WORKSPACE: Final = re.compile(r"(\A|=|\A-[A-Za-z0-9]+)/workspace/")
@@ -222,8 +222,9 @@ def every_command(script: Script, parse: ParseShell) -> list[Command]:
     """The commands of a script and those that its wrappers (sudo, xargs, bash -c) would run."""
     found: list[Command] = []
     _collect(script, parse, found, depth=0)
-    others = {other: None for command in found for other in other_spellings(command)}
-    return found + list(others)
+    detours = [command for command in found if _has_detour(command)]
+    found += dict.fromkeys(other for each in detours for other in _other_spellings(each))
+    return found
 
 
 def tidied(command: Argv) -> Argv | None:
@@ -231,10 +232,15 @@ def tidied(command: Argv) -> Argv | None:
 
     `//`, `/./` and `x/../` are resolved by spelling, as in `policy/paths.py`; links are not followed.
     """
-    if _DETOUR.search("\0".join(command)) is None:
+    if not _has_detour(command):
         return None
     tidy = (command[0], *map(_tidy, command[1:]))
     return None if tidy == command else tidy
+
+
+def _has_detour(command: Command) -> bool:
+    known = "\0".join([word if isinstance(word, str) else word.prefix for word in command])
+    return "/" in known and _DETOUR.search(known) is not None
 
 
 def _tidy(word: str) -> str:
@@ -253,15 +259,11 @@ def _tidy(word: str) -> str:
     return word[:start] + (path or ".")
 
 
-def other_spellings(command: Command) -> Iterator[Command]:
+def _other_spellings(command: Command) -> Iterator[Command]:
     """The commands that a word's path may also be, for a deny or an ask.
 
-    A path that climbs out of a directory nobody knows may lead anywhere, and `/workspace` is the
-    workspace.
+    A path that climbs out of an unknown directory may lead anywhere; `/workspace` is the workspace.
     """
-    known = "\0".join(word if isinstance(word, str) else word.prefix for word in command)
-    if _DETOUR.search(known) is None:
-        return
     tidy = tuple(map(_tidy_or_unknown, command[1:]))
     yield (command[0], *tidy)
     for pattern, instead in ((_OUTSIDE, r"\1/"), (_WORKSPACE, r"\1")):
