@@ -56,6 +56,7 @@ class ToolRequest(NamedTuple):
     target_id: str = ""  # an execution target; empty: the default one
     no_links: bool = False  # a path or `cwd` with a link in it is refused
     scope: CommandScope | None = None  # None: no command's
+    clean: bool = False  # a command runs in a fixed environment, whatever earlier ones have set
 
 
 class ToolOutput(NamedTuple):

@@ -674,10 +674,17 @@ class _Draft:
 
     def rule(self, position: int, *, name: str, version: str) -> Rule:
         decision = Decision(
-            self.effect, self.id, self.reason, version, name, rule_digest=self.digest()
+            self.effect,
+            self.id,
+            self.reason,
+            version,
+            name,
+            rule_digest=self.digest(),
+            clean=self.effect is Effect.ALLOW and self.commands is not None,
         )
         signing = decision._replace(
             effect=Effect.ASK,
+            clean=False,
             reason=SIGNING_ASKS,
             rule_digest=digest_of({"signing": decision.rule_digest}),
         )

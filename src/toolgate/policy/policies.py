@@ -48,6 +48,10 @@ class Policies:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW
 
+    def is_clean(self, request: ToolRequest) -> bool:
+        """Whether rules about commands allow this one, so that it runs in a fixed environment."""
+        return self.decide(request).clean
+
     def goes_by_path(self, request: ToolRequest) -> bool:
         """Whether a rule that names this tool looks at how a path is spelt."""
         policy = self.find(request.policy_ref)

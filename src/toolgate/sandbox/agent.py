@@ -74,9 +74,21 @@ TRAPS = rb"""trap() {
 # A shell that becomes another program has no exit.
 EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
 """
-# With the last one a shell would tell us nothing of what it leaves, from then on.
-NOT_KEPT = ("_", "SHLVL", "BASH_ENV", "POSIXLY_CORRECT")
+# Exported variables with plain names are kept, functions are not. Nor are variables that redefine
+# how programs load or how a shell reads; with POSIXLY_CORRECT a shell would report no state.
+NOT_KEPT = ("_", "SHLVL", "SHELLOPTS", "ENV", "IFS", "PS4", "POSIXLY_CORRECT")
+NOT_KEPT_PREFIXES = ("LD_", "BASH", "GLIBC_", "MALLOC_")
+# In a clean command git starts no other program, whatever its configuration names: filters, drivers,
+# monitors, signers, hooks. The kernel refuses it every new process and thread. dash has -p for -u.
+GIT = (
+    "git() { case ${1-} in diff|log|show) GIT_SUB=$1; shift; "
+    'set -- "$GIT_SUB" --no-ext-diff --no-textconv "$@";; esac; '
+    '( { ulimit -u 0 || ulimit -p 0; } 2>/dev/null || exit 126; exec git "$@"; ); }; '
+)
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
+
+# What a shell would exit with, where the kernel does not execute a program.
+UNSTARTABLE = {errno.ENOENT: 127, errno.ENOTDIR: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 
 libc = ctypes.CDLL(None, use_errno=True)
 counts = (ctypes.c_int * 64)()  # room for what the *_INFO commands answer
@@ -294,6 +306,9 @@ class Order:
     def __init__(self, message: dict[str, object]) -> None:
         self.id = int(str(message["id"]))
         self.text = str(message["text"])
+        argv = message.get("argv")
+        self.argv = [str(word) for word in argv] if isinstance(argv, list) else []
+        self.clean = bool(message.get("clean"))
         self.python = message["interpreter"] == "python"
         self.cwd = str(message["cwd"])
         self.links = bool(message.get("links", True))
@@ -324,6 +339,14 @@ class Order:
             os.close(fd)
 
 
+class Unstartable(Exception):
+    """A program that cannot be executed, with the exit code that a shell gives for it."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 class Agent:
     def __init__(self, channel: Channel, workspace: Workspace) -> None:
         self.channel = channel
@@ -332,6 +355,7 @@ class Agent:
         self.contained = os.getpid() == 1  # only then does kill(-1) stay inside
         self.cwd = workspace.root
         self.env: dict[str, str] = {}
+        self.first_env: dict[str, str] = {}
         self.null = os.open("/dev/null", os.O_RDWR)
         self.shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         # The same shell, without the dynamic linker: it starts in two thirds of the time.
@@ -371,7 +395,7 @@ class Agent:
         if operation == "begin":
             given = message["env"]
             assert isinstance(given, dict)
-            self.env = given
+            self.env = self.first_env = given
             if path:
                 forward(path)
             return b""
@@ -381,7 +405,13 @@ class Agent:
         try:
             out_read, out_write = order.pipe()
             err_read, err_write = order.pipe()
-            started = self.start(order, out_write, err_write)
+            try:
+                started = self.start(order, out_write, err_write)
+            except Unstartable as failed:
+                message = f"{failed}\n".encode("utf-8", "surrogateescape")[: order.keep // 2]
+                self.channel.send(ERR, order.id, message, more=True)
+                self.channel.send(ENDED, order.id, END.pack(failed.code, 0, 0, len(message)))
+                return
             for fd in (out_write, err_write):
                 os.close(fd)
                 order.opened.remove(fd)
@@ -398,17 +428,48 @@ class Agent:
         self.channel.send(ENDED, order.id, END.pack(code, self.flags, out.total, err.total))
 
     def start(self, order: Order, out: int, err: int) -> int:
-        env = {**self.env, **order.env}
+        """Start the command; raises Unstartable where the kernel does not execute its program."""
+        env = {**(self.first_env if order.clean else self.env), **order.env}
         actions = [
             (os.POSIX_SPAWN_DUP2, self.null, 0),
             (os.POSIX_SPAWN_DUP2, out, 1),
             (os.POSIX_SPAWN_DUP2, err, 2),
         ]
-        argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
-        if len(order.text) * 4 < LARGEST_ARGUMENT:
-            argv += ["-c", order.text] if order.python else ["-c", "--", order.text]
+        if not order.argv:
+            argv = self.by_interpreter(order, env, actions)
+        elif order.clean and os.path.basename(order.argv[0]) == "git":  # noqa: PTH119
+            argv = [self.shell, "-c", f'{GIT}"$@"', self.shell, "git", *order.argv[1:]]
         else:
-            script = order.hold(order.text.encode("utf-8", "surrogateescape"))
+            argv = order.argv
+        self.enter(order.cwd, self.workspace if order.links else self.unlinked)
+        program = find_program(argv[0], env)
+        if program == "/bin/bash" and not (order.argv and argv is order.argv):
+            program = self.static or program
+        self.set_oom(min(self.own_score + 500, 1000))
+        try:
+            return os.posix_spawn(
+                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
+            )
+        except OSError as refused:
+            if not order.argv or refused.errno not in UNSTARTABLE:
+                raise
+            code = UNSTARTABLE[refused.errno]
+            raise Unstartable(code, f"{argv[0]}: {refused.strerror}") from None
+        finally:
+            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
+
+    def by_interpreter(
+        self, order: Order, env: dict[str, str], actions: list[tuple[int, int, int]]
+    ) -> list[str]:
+        """The words that run a text; files that go with it are added to `actions`, state to `env`."""
+        argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
+        text = order.text
+        if order.clean and not order.python and "git" in text:
+            text = GIT + text
+        if len(text) * 4 < LARGEST_ARGUMENT:
+            argv += ["-c", text] if order.python else ["-c", "--", text]
+        else:
+            script = order.hold(text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))
             # As `-c` has it, and not as a file: a file's modules are looked for beside it.
             argv += ["-c", RUN_SCRIPT] if order.python else [f"/proc/self/fd/{SCRIPT_FD}"]
@@ -418,15 +479,7 @@ class Agent:
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
             prelude = order.hold(prelude_for(order.text))
             actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
-        self.enter(order.cwd, self.workspace if order.links else self.unlinked)
-        self.set_oom(min(self.own_score + 500, 1000))
-        try:
-            program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
-            return os.posix_spawn(
-                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
-            )
-        finally:
-            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
+        return argv
 
     def enter(self, cwd: str, workspace: Workspace) -> None:
         if cwd:
@@ -575,11 +628,10 @@ class Agent:
         cwd, *pairs = told.decode("utf-8", "surrogateescape").split("\0")
         if cwd.startswith("/") and not order.cwd:
             self.cwd = cwd
-        if len(told) > LARGEST_STATE:
+        if len(told) > LARGEST_STATE or order.clean:
             return
-        env = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
-        for name in NOT_KEPT:
-            env.pop(name, None)
+        pairs = [pair for pair in pairs if is_kept(pair.partition("=")[0])]
+        env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:
                 del env[name]
@@ -587,6 +639,23 @@ class Agent:
                     env[name] = self.env[name]
         if env:
             self.env = env
+
+
+def is_kept(name: str) -> bool:
+    """Whether the next command gets an exported variable; a function's name is no identifier."""
+    is_plain = name.isascii() and name.isidentifier()
+    return is_plain and name not in NOT_KEPT and not name.startswith(NOT_KEPT_PREFIXES)
+
+
+def find_program(name: str, env: dict[str, str]) -> str:
+    """The file that a shell would execute by this name; raises Unstartable."""
+    if "/" in name:
+        return name
+    for folder in env.get("PATH", "").split(":"):
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
+    raise Unstartable(127, f"{name}: command not found")
 
 
 def forward(path: str) -> None:

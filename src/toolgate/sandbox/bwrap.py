@@ -39,7 +39,9 @@ ETC: Final = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
+MASKED_PROC: Final = (
+    "keys", "key-users", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug", "config.gz"
+)  # fmt: skip
 REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
 MISSING: Final = "missing here"
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"

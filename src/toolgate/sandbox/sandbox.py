@@ -63,12 +63,16 @@ class Interpreter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    text: str
+    """A text for an interpreter, or, with `argv`, a program and its words, run without one."""
+
+    text: str = ""
     interpreter: Interpreter = Interpreter.SHELL
     cwd: str = ""  # relative to the workspace; empty: where the last command left off
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float | None = None
     links: bool = True  # whether there may be one in `cwd`
+    argv: tuple[str, ...] = ()
+    clean: bool = False  # the session's first environment, git without configuration of its own
 
 
 class Stream(StrEnum):
