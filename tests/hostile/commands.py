@@ -89,7 +89,10 @@ for _name, _config in _CONFIGURED.items():
                 setup=_COMMIT + _config,
             )
         )
-_EMBEDDED = f"{_BARE}printf '[core]\\nrepositoryformatversion = 0\\nbare = true\\nworktree = ..\\nfsmonitor = \"{RUN};:\"\\n' > d/config; cd d"
+_EMBEDDED = (
+    f"{_BARE}mkdir d/w; printf '[core]\\nrepositoryformatversion = 0\\nbare = false\\nworktree = w\\n"
+    f"fsmonitor = \"{RUN};:\"\\n' > d/config; cd d"
+)
 ATTACKS += [
     Attack("code by configuration", f"embedded bare repository {command}", {"command": command},
            setup=_EMBEDDED, shipped=True)

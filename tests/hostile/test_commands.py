@@ -146,7 +146,6 @@ SEEN = {
     "test -v 'a[$(touch /tmp/PWNED)]'",
     "printf -v 'a[$(touch /tmp/PWNED)]' x",
     "-c 'core.fsmonitor=touch /tmp/PWNED;:'",
-    "--exec-path=/workspace/x",
     "cat .env",
     "grep -r '' .",
     "git show",
