@@ -7,7 +7,7 @@ gate. `setup` stands for what a person approved before: it runs in the session w
 from dataclasses import dataclass
 from typing import Any, Final
 
-MARK: Final = "/tmp/PWNED"  # noqa: S108 - inside the sandbox
+MARK: Final = "/tmp/PWNED"
 RUN: Final = f"touch {MARK}"
 SECRET: Final = "hunter2-canary"
 
@@ -22,7 +22,7 @@ class Attack:
     shipped: bool = False  # decided by the policy that ships, else by one that allows the words
 
 
-ATTACKS: Final[list[Attack]] = []
+ATTACKS: list[Attack] = []
 
 _COMMIT = "git init -q; git config user.name a; git config user.email a@b; "
 _COMMIT += "echo one > f; git add f; git commit -qm one; echo two > f; "
@@ -91,7 +91,7 @@ for _name, _config in _CONFIGURED.items():
         )
 _EMBEDDED = (
     f"{_BARE}mkdir d/w; printf '[core]\\nrepositoryformatversion = 0\\nbare = false\\nworktree = w\\n"
-    f"fsmonitor = \"{RUN};:\"\\n' > d/config; cd d"
+    f'fsmonitor = "{RUN};:"\\n\' > d/config; cd d'
 )
 ATTACKS += [
     Attack("code by configuration", f"embedded bare repository {command}", {"command": command},
@@ -214,7 +214,12 @@ _SPARED = tuple(
     for word in (_WORD, f"$({RUN})", f"`{RUN}`")
 )  # fmt: skip
 ATTACKS += [
-    Attack("quoted words", text, {"command": text}, setup=f"printf '#!/bin/sh\\n{RUN}\\n' > evil; chmod +x evil")
+    Attack(
+        "quoted words",
+        text,
+        {"command": text},
+        setup=f"printf '#!/bin/sh\\n{RUN}\\n' > evil; chmod +x evil",
+    )
     for text in (*_EVALUATED, *_SPARED)
 ]
 ATTACKS += [

@@ -27,11 +27,59 @@ from toolgate.tools.engines.builtin.engine import BuiltInEngine
 from toolgate.tools.engines.path_rules import PathRules
 
 PARSE = TreeSitterShellParser()
-WORDS = (
-    ": [ alias builtin cat cd command compgen complete coproc declare dirs echo enable eval exec "
-    "exit export false fc getopts git grep hash jobs kill let local ls mapfile popd printf pushd pwd read "
-    "readarray readonly set source test times touch trap true type typeset ulimit umask unset wait ."
-).split()
+WORDS = [
+    ":",
+    "[",
+    "alias",
+    "builtin",
+    "cat",
+    "cd",
+    "command",
+    "compgen",
+    "complete",
+    "coproc",
+    "declare",
+    "dirs",
+    "echo",
+    "enable",
+    "eval",
+    "exec",
+    "exit",
+    "export",
+    "false",
+    "fc",
+    "getopts",
+    "git",
+    "grep",
+    "hash",
+    "jobs",
+    "kill",
+    "let",
+    "local",
+    "ls",
+    "mapfile",
+    "popd",
+    "printf",
+    "pushd",
+    "pwd",
+    "read",
+    "readarray",
+    "readonly",
+    "set",
+    "source",
+    "test",
+    "times",
+    "touch",
+    "trap",
+    "true",
+    "type",
+    "typeset",
+    "ulimit",
+    "umask",
+    "unset",
+    "wait",
+    ".",
+]
 SHIPPED = load_policy(default_policy_text(), parse_shell=PARSE)
 TRUSTING = compile_policy(
     {

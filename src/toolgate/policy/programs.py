@@ -36,5 +36,8 @@ RUNS_FILES: Final[Mapping[str, str]] = {
     name: f"runs {what}" for what, names in _RUN_FILES.items() for name in names.split()
 }
 RUNS_OTHERS: Final[Mapping[str, str]] = {
-    name: f"can start {what}" for what, names in _START_OTHERS.items() for name in names.split()
-} | RUNS_FILES
+    **{
+        name: f"can start {what}" for what, names in _START_OTHERS.items() for name in names.split()
+    },
+    **RUNS_FILES,
+}

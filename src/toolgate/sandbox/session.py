@@ -216,7 +216,9 @@ class AgentSession:
         limits = self.limits
         wall = limits.wall_seconds if command.timeout_seconds is None else command.timeout_seconds
         wall = max(0.001, min(wall, limits.wall_cap_seconds))
-        if any("\0" in text for text in (command.text, *command.argv)) or any("\0" in f"{k}{v}" for k, v in command.env.items()):
+        if any("\0" in text for text in (command.text, *command.argv)) or any(
+            "\0" in f"{k}{v}" for k, v in command.env.items()
+        ):
             raise NotStarted("a command cannot hold NUL")
         async with self._turn:
             exchange = self._post(

@@ -1,4 +1,4 @@
-"""Which sandbox is whose: warm sessions, each on a lease.
+"""Warm sandbox sessions by their owner, each on a lease.
 
 A lease ends when it was not used for a time, at the end of its life, or when it is the longest unused
 one and another needs its place.
@@ -88,9 +88,12 @@ class Sessions:
 
     async def open_for(self, request: ToolRequest) -> Session:
         """The session of a call; two tenants, workspaces or sessions never share one."""
-        caller = request.caller
-        session = caller.session or request.run_id or request.request_id
-        return await self.open(SessionKey(caller.tenant, caller.workspace, session))
+        return await self.open(_key_of(request))
+
+    def warm_for(self, request: ToolRequest) -> Session | None:
+        """The session of a call where it is open already."""
+        lease = self._usable(_key_of(request))
+        return None if lease is None else lease.session
 
     async def open(self, key: SessionKey) -> Session:
         """The warm session, or a new one; raises NotStarted."""
@@ -207,3 +210,9 @@ class Sessions:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
+
+
+def _key_of(request: ToolRequest) -> SessionKey:
+    caller = request.caller
+    session = caller.session or request.run_id or request.request_id
+    return SessionKey(caller.tenant, caller.workspace, session)

@@ -121,10 +121,10 @@ class Routing:
         return known is not None and known.repeatable
 
 
-def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
+def named_tools(engine: Engine, tools: Sequence[Tool], *, place: Place = as_named) -> Route:
     """A route for an engine whose tools are known and stay the same."""
     by_name = {tool.name: tool for tool in tools}
-    return Route(offers=lambda _caller: tools, named=by_name, engine=engine)
+    return Route(offers=lambda _caller: tools, place=place, named=by_name, engine=engine)
 
 
 def on_target(
