@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +50,7 @@ class Summary:
     skipped: int = 0
     failures: int = 0
     rounds: int = 0  # kills, attacks or examples
+    classes: dict[str, list[int]] = field(default_factory=dict)  # of attacks: tried, held
 
 
 class SummaryWriter:
@@ -76,6 +77,10 @@ class SummaryWriter:
             self.summary.tests += 1
             told = [value for name, value in report.user_properties if name == "rounds"]
             self.summary.rounds += int(str(told[-1])) if told else 1
+            for name, value in report.user_properties:
+                if name == "class" and isinstance(value, list | tuple):
+                    kind, tried, held = value
+                    self.summary.classes[str(kind)] = [int(tried), int(held)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
