@@ -113,6 +113,31 @@ ATTACKS += [
     )
 ]  # fmt: skip
 
+_HELP = (
+    f"git config man.viewer x; git config man.x.cmd '{RUN}'; git config man.man.path /workspace/m; "
+)
+_HELP += "git config help.format man; git config alias.st 'help status'; git config alias.run '!touch /tmp/PWNED'"
+ATTACKS += [
+    Attack("code by configuration", f"viewer {command}", {"command": command}, setup=_COMMIT + _HELP)
+    for command in (
+        "git help status", "git log --help", "git status --help", "git st", "git run", "git ST",
+        "git help -m git", "git branch -h", "git help -a",
+    )
+] + [
+    Attack("code by configuration", command, {"command": command}, setup=_COMMIT)
+    for command in (
+        f"git grep '-O{RUN}' one", f"git bisect run {RUN}", f"git difftool -y -x '{RUN}'",
+        f"git rebase --exec '{RUN}' HEAD", f"git fetch 'ext::{RUN}'", f"git clone 'ext::{RUN}' z",
+        f"git ls-remote --upload-pack='{RUN};' .", f"git submodule foreach '{RUN}'",
+        f"git archive --remote=. --exec='{RUN};' HEAD", f"git filter-branch --tree-filter '{RUN}'",
+        f"git config core.editor '{RUN}'; git commit --amend", f"git remote-ext x '{RUN}'",
+        f"git config alias.x '!{RUN}'; git x", f"git config core.fsmonitor '{RUN};:'; git status",
+        f"git interpret-trailers --trailer x --in-place f; git config trailer.x.command '{RUN}'; git "
+        "interpret-trailers --trailer x=1 f",
+        f"git daemon --access-hook='{RUN}'", f"git credential-store --file=x get; git -c x=y {RUN}",
+    )
+]  # fmt: skip
+
 # State of the session: an earlier command redefined a word that the policy allows.
 _BIN = f"mkdir -p bin; for p in ls cat git grep wc; do printf '#!/bin/sh\\n{RUN}\\n' > bin/$p; done; chmod +x bin/*; "
 _STATE = {

@@ -10,7 +10,7 @@ from toolgate.core.tools import JsonValue, ToolRequest
 from toolgate.policy.compile import compile_policy
 from toolgate.policy.decide import decide
 from toolgate.policy.lint import warnings
-from toolgate.policy.model import Decision, Effect, Policy
+from toolgate.policy.model import Decision, Effect, InvalidPolicy, Policy
 from toolgate.policy.policies import Policies
 from toolgate.policy.programs import RUNS_OTHERS
 
@@ -59,6 +59,12 @@ def test_no_pattern_with_gaps_matches_options_before_a_subcommand(
 ) -> None:
     assert decided(policy_of("allow", pattern), f"git {options} status").effect is Effect.DENY
     assert decided(policy_of("deny", pattern), f"git {options} x status").effect is Effect.DENY
+
+
+def test_an_allow_names_git_without_a_path() -> None:
+    with pytest.raises(InvalidPolicy):
+        policy_of("allow", "/usr/bin/git status")
+    assert decided(policy_of("deny", "/usr/bin/git status"), "ls").effect is Effect.DENY
 
 
 def test_an_author_may_spell_an_option_before_a_subcommand() -> None:
@@ -121,7 +127,8 @@ def test_an_allow_by_words_is_clean_and_an_allow_of_any_command_is_not() -> None
 @pytest.mark.parametrize(
     "pattern",
     ["awk *", "sed -n *", "tar *", "git *", "python3 *", "python3 tool.py", "make", "make test",
-     "vim *", "docker ps *", "npm run ?", "printf *", "test *", "/usr/bin/awk *", "scp ? ?"],
+     "vim *", "docker ps *", "npm run ?", "printf *", "test *", "/usr/bin/awk *", "scp ? ?",
+     "timeout 5 git status"],
 )  # fmt: skip
 def test_check_warns_of_an_allow_whose_program_runs_others(pattern: str) -> None:
     [warning] = warnings(policy_of("allow", pattern))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import selection
 from tests.support.soak import PARTS, VARIABLE, Summary, part_of, rounds_of
-from tools.soak import Result, table
+from tools.soak import Result, classes_table, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +51,16 @@ def test_the_table_has_a_row_for_each_part_and_one_for_all() -> None:
         "kills       3        0     284         0   1:35",
         "faults     40        1      40         2  10:00",
         "all        43        1     324         2  11:35",
+    ]
+
+
+def test_the_attacks_are_counted_by_class_where_a_part_has_classes() -> None:
+    hostile = Summary(classes={"quoted words": [40, 40], "git options": [9, 8]})
+    assert classes_table([Result("kills", Summary(), seconds=1, code=0)]) == ""
+    assert classes_table([Result("hostile", hostile, seconds=1, code=1)]).splitlines() == [
+        "class         tried  held  got past",
+        "git options       9     8         1",
+        "quoted words     40    40         0",
     ]
 
 

@@ -36,7 +36,7 @@ from toolgate.policy.model import (
     fixed_digest,
 )
 from toolgate.policy.paths import BadPath, PathPattern
-from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name, tidied
+from toolgate.policy.shell import SUBCOMMANDS, WRAPPERS, CommandPattern, base_name, tidied
 from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 
 FORMAT: Final = 1
@@ -396,6 +396,10 @@ class _Compiler:
             self._problem(
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
+            )
+        elif base_name(words[0]) in SUBCOMMANDS and "/" in words[0]:
+            self._problem(
+                where, f"{text!r}: an allow must name {base_name(words[0])} without a path"
             )
         elif base_name(words[0]) in WRAPPERS and any("*" in word or word == "?" for word in words):
             self._problem(

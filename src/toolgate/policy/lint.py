@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolgate.policy.decide import decide
 from toolgate.policy.model import Decision, Effect, Policy, PolicyTest
 from toolgate.policy.programs import RUNS_FILES, RUNS_OTHERS
-from toolgate.policy.shell import SHELL_ONLY, SUBCOMMANDS, ParseShell, base_name
+from toolgate.policy.shell import SHELL_ONLY, SUBCOMMANDS, WRAPPERS, ParseShell, base_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ def _warning(pattern: str) -> str:
     is_open = any("*" in word or word == "?" for word in words[1:])
     if program in SHELL_ONLY:
         return f"bash may evaluate the words of {program}, so only `exec` is allowed to run it"
+    if program in WRAPPERS and any(base_name(word) in SUBCOMMANDS for word in words[1:]):
+        return f"behind {program}, git may start the programs that a repository names"
     if program in SUBCOMMANDS and is_open and ("*" in words[1] or words[1] == "?"):
         return f"it allows every subcommand of {program}, except after options such as -c and -C"
     if program in RUNS_FILES:

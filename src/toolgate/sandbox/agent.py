@@ -79,14 +79,18 @@ EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2
 NOT_KEPT = ("_", "SHLVL", "SHELLOPTS", "ENV", "IFS", "PS4", "POSIXLY_CORRECT")
 NOT_KEPT_PREFIXES = ("LD_", "BASH", "GLIBC_", "MALLOC_")
 # In a clean command git starts no other program, whatever its configuration names: filters, drivers,
-# monitors, signers, hooks. The kernel refuses it every new process and thread. dash has -p for -u.
+# monitors, signers, hooks. The kernel refuses it every new process and thread (dash has -p for -u).
+# Only `git help` becomes another program without a new process, also behind an alias.
 GIT = (
-    "git() { case ${1-} in diff|log|show) GIT_SUB=$1; shift; "
-    'set -- "$GIT_SUB" --no-ext-diff --no-textconv "$@";; esac; '
+    'git() { case " $* " in *" --help "*|" help "*) echo "git: no help here" >&2; return 126;; esac; '
+    "case ${1-} in "
+    'diff|log|show) GIT_SUB=$1; shift; set -- "$GIT_SUB" --no-ext-diff --no-textconv "$@";; '
+    "-*|status|branch|tag|remote|rev-parse|ls-files|describe|blame|'') ;; "
+    '*) if command git config "alias.$1" >/dev/null 2>&1; '
+    'then echo "git: $1 is an alias" >&2; return 126; fi;; esac; '
     '( { ulimit -u 0 || ulimit -p 0; } 2>/dev/null || exit 126; exec git "$@"; ); }; '
 )
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
-
 # What a shell would exit with, where the kernel does not execute a program.
 UNSTARTABLE = {errno.ENOENT: 127, errno.ENOTDIR: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 
