@@ -11,7 +11,15 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import JsonValue, ToolRequest
 from toolgate.core.urls import urls_in
 from toolgate.policy.paths import BadPath, components
-from toolgate.policy.shell import Argv, Command, ParseShell, Script, every_command, tidied
+from toolgate.policy.shell import (
+    Argv,
+    Command,
+    ParseShell,
+    Script,
+    every_command,
+    tidied,
+    with_other_spellings,
+)
 from toolgate.policy.urls import BadUrl, Url, parse_url
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
@@ -60,15 +68,28 @@ class Facts:
     def commands(self) -> list[Command]:
         """Every command that the call would run or that its wrappers would."""
         if self._commands is None:
-            self._commands = every_command(self.script, self._parse)
+            commands = every_command(self.script, self._parse)
+            self._commands = with_other_spellings(commands) if self._has_paths else commands
         return self._commands
+
+    @property
+    def _has_paths(self) -> bool:
+        """Whether a word of the command may hold a slash, also a written one (`$'\\057'`)."""
+        if self.args.get("params"):
+            return True
+        texts = (self.args.get(name) for name in COMMAND_ARGUMENTS)
+        return any(
+            not isinstance(text, str) or "/" in text or "\\" in text
+            for text in texts
+            if text is not None
+        )
 
     @property
     def argvs(self) -> Sequence[Argv] | None:
         """The commands that an allow must cover, those with detours in their paths in both spellings."""
         argvs = self.script.argvs
-        if argvs is None:
-            return None
+        if argvs is None or not self._has_paths:
+            return argvs
         tidy = [other for argv in argvs if (other := tidied(argv)) is not None]
         return (*argvs, *tidy) if tidy else argvs
 

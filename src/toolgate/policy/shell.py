@@ -222,9 +222,14 @@ def every_command(script: Script, parse: ParseShell) -> list[Command]:
     """The commands of a script and those that its wrappers (sudo, xargs, bash -c) would run."""
     found: list[Command] = []
     _collect(script, parse, found, depth=0)
-    detours = [command for command in found if _has_detour(command)]
-    found += dict.fromkeys(other for each in detours for other in _other_spellings(each))
     return found
+
+
+def with_other_spellings(commands: list[Command]) -> list[Command]:
+    """The commands, and those that they may also be by another spelling of their paths."""
+    detours = [command for command in commands if _has_detour(command)]
+    others = dict.fromkeys(other for each in detours for other in _other_spellings(each))
+    return [*commands, *others]
 
 
 def tidied(command: Argv) -> Argv | None:
