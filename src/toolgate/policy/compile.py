@@ -77,7 +77,7 @@ _COMPARISON: Final = re.compile(
 
 
 def compile_policy(document: Mapping[str, JsonValue], *, name: str) -> Policy:
-    """Raises InvalidPolicy, with every problem and where it is."""
+    """The policy of a document; raises InvalidPolicy with every problem and its place."""
     return _Compiler(name).compile(document)
 
 
@@ -432,7 +432,7 @@ class _Compiler:
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
             draft.goes_by(path[0])
-            # Of an empty list there would be nothing left to hold, and the rule would match all.
+            # An empty list would leave no condition, and the rule would match every call.
             for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
                     says = f"{name} {op} {json.dumps(operand)}"
@@ -670,7 +670,7 @@ class _Draft:
         }
 
     def digest(self) -> str:
-        """Of the rule's meaning alone: other rules, comments, tests and layout do not change it.
+        """The digest of the rule's meaning alone: other rules, comments, tests and layout do not change it.
 
         An allow list is one fixed rule: to list another tool does not change what it says of this.
         """

@@ -1,4 +1,4 @@
-"""What a policy can ask about one call, worked out once and only when asked.
+"""The facts of one call that a policy can use, each computed once and on demand.
 
 The same argument names mean the same whichever the tool: `command`/`cmd` (with `params`), `cwd`,
 `path`/`paths`, `url`/`urls`/`startUrl` (also inside `inputs`, or in the words of a `goal`), `method`.
@@ -74,7 +74,7 @@ class Facts:
 
     @property
     def _has_paths(self) -> bool:
-        """Whether a word of the command may hold a slash, also a written one (`$'\\057'`)."""
+        """True if a word of the command may hold a slash, also a written one (`$'\\057'`)."""
         if self.args.get("params"):
             return True
         texts = (self.args.get(name) for name in COMMAND_ARGUMENTS)
@@ -112,7 +112,7 @@ class Facts:
 
     @property
     def cwd(self) -> tuple[str, ...] | None:
-        """Where a call runs. A command that does not say runs where the one before has gone to."""
+        """The directory of a call; a command without one runs where the command before it ended."""
         if self._cwd is None:
             given = self.args.get(CWD_ARGUMENT)
             if given is None or given == "":

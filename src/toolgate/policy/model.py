@@ -78,7 +78,7 @@ class Effect(StrEnum):
 
 
 class Answer(IntEnum):
-    """Whether a condition holds. Only YES serves an allow; YES and MAYBE both serve deny and ask."""
+    """The result of a condition. Only YES serves an allow; YES and MAYBE both serve deny and ask."""
 
     NO = 0
     YES = 1

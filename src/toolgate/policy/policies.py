@@ -46,7 +46,7 @@ class Policies:
         return decide_by_ref(self.find, request, level=level, parse_shell=self.parse_shell)
 
     def permits_hop(self, request: ToolRequest, url: Url) -> bool:
-        """Whether a redirect may be followed: as if the call had asked for that URL.
+        """Check that a redirect may be followed: decide as if the call had that URL.
 
         Where the policy asks, the person has approved the origin of the first URL and no other.
         """
@@ -56,7 +56,7 @@ class Policies:
         return hop.effect is Effect.ALLOW
 
     def is_clean(self, request: ToolRequest) -> bool:
-        """Whether rules about commands allow this one, so that it runs in a fixed environment."""
+        """True if rules about commands allow this one, so that it runs in a fixed environment."""
         return self.decide(request).clean
 
     def files_run(self, request: ToolRequest) -> list[str]:
@@ -80,7 +80,7 @@ class Policies:
         return list(dict.fromkeys(named))[:MAX_FILES]
 
     def goes_by_path(self, request: ToolRequest) -> bool:
-        """Whether a rule that names this tool looks at how a path is spelt."""
+        """True if a rule that names this tool depends on the spelling of a path."""
         policy = self.find(request.policy_ref)
         return policy is None or policy.candidates(request.tool).by_path
 
@@ -90,7 +90,7 @@ class Policies:
         return policy is None or policy.candidates(request.tool).by_cwd
 
     def may_pass(self, tool: Tool, caller: Caller) -> bool:
-        """Whether some call of this tool by this caller could be allowed or asked about."""
+        """True if some call of this tool by this caller could be allowed or asked about."""
         policy = self.find(ACTIVE_POLICY)
         return policy is not None and may_pass(policy, tool.name, caller=caller, level=tool.level)
 

@@ -111,7 +111,7 @@ _BLANKS: Final = str.maketrans("", "", "\n\t")
 
 
 def check_size(text: str) -> None:
-    """Raises TooComplex for what would keep a parser busy for more than some tenths of a second."""
+    """Reject a text that takes a parser more than some tenths of a second; raises TooComplex."""
     if len(text) > MAX_TEXT:
         raise TooComplex(f"a command of more than {MAX_TEXT} characters")
     if text.count("|") > MAX_PIPES:
@@ -126,7 +126,7 @@ def has_control_characters(text: str) -> bool:
 
 
 def is_bare(text: str) -> bool:
-    """Whether an unquoted word means itself in every shell: no glob, escape, tilde, look-alike."""
+    """True if an unquoted word means itself in every shell: no glob, escape, tilde, look-alike."""
     return _BARE.fullmatch(text) is not None
 
 
@@ -191,7 +191,7 @@ def script_of(
 
 
 def crude_commands(text: str) -> Iterator[Command]:
-    """What might be commands in a text that no parser understands; only for a deny or an ask."""
+    """The possible commands of a text that cannot be parsed; only for a deny or an ask."""
     if "$(" in text or "`" in text or _CURLY_SUBSTITUTION.search(text):
         yield (Unknown(""),)  # what a substitution makes may be part of any
     # A line that ends in a backslash goes on in the next, unless it ends in a comment; a
@@ -318,7 +318,7 @@ def _keep(command: Command, found: list[Command]) -> None:
 
 
 def base_name(word: Word) -> str:
-    """What a program is called, wherever it lies."""
+    """The last part of a program's path."""
     if isinstance(word, str):
         return word.rsplit("/", 1)[-1] if "/" in word else word
     return ""
@@ -357,7 +357,7 @@ class CommandPattern:
         )
 
     def matches(self, command: Argv) -> bool:
-        """Whether a command all of whose words are known is one of these; for an allow."""
+        """True if a command whose words are all known matches; for an allow."""
         if self._subcommand and len(command) > 1 and command[1][:1] == "-":
             return False
         if self._count < 0:
@@ -370,7 +370,7 @@ class CommandPattern:
         return True
 
     def may_match(self, command: Command) -> bool:
-        """Whether it could be one of these: an unknown word may be any word, or several, or none.
+        """True if a command may match: an unknown word may be any word, or several, or none.
 
         The program counts by its name wherever it lies: `/bin/rm` is `rm`.
         """

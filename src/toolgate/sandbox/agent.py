@@ -50,7 +50,7 @@ NO_SYMLINKS = 0x04
 HAS_LINK = "the path has a link in it, and the policy decides by path"
 HAS_NAMES = "the file has another name too, and the policy decides by path"
 
-# Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
+# Report the shell's last directory and its exported variables, for the next shell to start with.
 # What a shell that shows its steps (`set -x`) would show of this goes nowhere.
 PRELUDE = rb"""unset BASH_ENV
 __toolgate_keep() {
@@ -548,7 +548,7 @@ class Agent:
         return 128 - status if status < 0 else status
 
     def count_files(self) -> int:
-        """How many the fullest of our file systems has. An empty one costs memory, and no quota."""
+        """The largest number of files in one of our file systems; an empty file costs memory, no quota."""
         most = 0
         if self.contained:  # otherwise they are the machine's
             for place in (self.workspace.root, "/tmp", "/dev/shm"):  # noqa: S108 - inside
@@ -569,7 +569,7 @@ class Agent:
         return bool(data)
 
     def drain(self, stream: Stream, order: Order) -> None:
-        """What is still in the pipe; where something outside our reach holds it, for a time."""
+        """Read the rest of the pipe; stop after a time if another process keeps it open."""
         waiting = select.poll()
         waiting.register(stream.fd, select.POLLIN)
         deadline = time.monotonic() + order.drain
@@ -620,7 +620,7 @@ class Agent:
                 status = os.waitstatus_to_exitcode(raw)
 
     def set_oom(self, score: int) -> None:
-        """Where memory runs out the kernel should take the command, not the agent."""
+        """Make the kernel kill the command before the agent when memory runs out."""
         if self.oom is not None:
             try:
                 os.pwrite(self.oom, b"%d" % score, 0)
@@ -646,7 +646,7 @@ class Agent:
 
 
 def is_kept(name: str) -> bool:
-    """Whether the next command gets an exported variable; a function's name is no identifier."""
+    """True if the next command gets an exported variable; a function's name is no identifier."""
     is_plain = name.isascii() and name.isidentifier()
     return is_plain and name not in NOT_KEPT and not name.startswith(NOT_KEPT_PREFIXES)
 
@@ -756,7 +756,7 @@ def main() -> None:
             agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
-        # Of all signals the one that Python has a handler for: the kernel keeps the rest from PID 1.
+        # Python has a handler for this signal only; the kernel keeps the others from PID 1.
         libc.signal(SIGINT, SIG_IGN)
         # Without this a command could write the agent's memory through /proc/1/mem.
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

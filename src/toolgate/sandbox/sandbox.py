@@ -16,7 +16,7 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use. The figures are the design's."""
+    """The limits of one session. The figures are the design's."""
 
     wall_seconds: float = 14.0  # inside the gateway's 15
     wall_cap_seconds: float = 175.0  # inside the gateway's 180
@@ -156,7 +156,7 @@ class Session(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a command or a file operation is under way."""
+        """True while a command or a file operation runs."""
         ...
 
     @property
@@ -186,7 +186,7 @@ class Session(Protocol):
 class Sandbox(Protocol):
     @property
     def isolation(self) -> str:
-        """What evidence and health call it: `bwrap`, `docker`, `docker+runsc`, `none`."""
+        """The name in evidence and health: `bwrap`, `docker`, `docker+runsc`, `none`."""
         ...
 
     async def check(self) -> None:
@@ -203,7 +203,7 @@ class Sandbox(Protocol):
 
 
 class Egress(Protocol):
-    """Which sessions may reach anything, and through what."""
+    """The sessions that may use the network, each through a proxy."""
 
     async def open(self, key: SessionKey) -> Path | None:
         """The socket of a guarded proxy that a sandbox may use; None: no network for this one."""

@@ -100,7 +100,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
 
 
 class Output:
-    """What is kept of one stream; the agent leaves out the middle, and we see that it does."""
+    """The kept part of one stream; the agent leaves out the middle, and this class checks it."""
 
     def __init__(self, keep: int) -> None:
         self._head = bytearray()
@@ -190,7 +190,7 @@ class AgentSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the agent ever spoke."""
+        """True once the agent has sent a frame."""
         ready = self._ready.answer
         return ready.done() and not ready.cancelled() and ready.exception() is None
 

@@ -77,7 +77,7 @@ class Sessions:
             log.warning("sandbox_unavailable isolation=%s reason=%s", self.isolation, unproven)
 
     async def health(self) -> dict[str, JsonValue]:
-        """As a runner would say it; waits for the proof where it is under way."""
+        """The health in a runner's form; waits for a running self-test."""
         shown: dict[str, JsonValue] = {"ok": True, "backend": self.isolation}
         if self._proof is not None:
             try:
@@ -163,7 +163,7 @@ class Sessions:
         return lease
 
     async def _be_proven(self) -> None:
-        """What did not hold is tried again: it may have been a full disk. Raises NotStarted."""
+        """Wait for the self-test, and repeat a failed one: the disk may have been full. Raises NotStarted."""
         if self._proof is None:
             return
         if self._proof.done() and self._proof.exception() is not None:

@@ -29,7 +29,7 @@ _LOOKED_AT: Final = frozenset({CWD_ARGUMENT, *PATH_ARGUMENTS, *COMMAND_ARGUMENTS
 
 
 def takes_paths(tool: Tool) -> bool:
-    """Whether a call of this tool may have a path, a working directory or a command."""
+    """True if a call of this tool may have a path, a working directory or a command."""
     named = tool.schema.get("properties")
     return isinstance(named, dict) and not _LOOKED_AT.isdisjoint(named)
 
@@ -85,7 +85,7 @@ _entries: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class _Listing:
-    """Which entries of one listing are shown, asked in their order: directories come first.
+    """The entries of one listing that are shown, checked in order: directories come first.
 
     A name belongs to the listing of its directory, unless a rule denies it. What lies in a directory
     below the one that was asked for is shown where the policy lets the caller list that one too.
@@ -110,12 +110,12 @@ class _Listing:
         return decision.effect is not Effect.DENY or decision.rule_id == DEFAULT_DENY
 
     def _decide(self, path: str) -> Decision:
-        """As if the call had asked for it, spelt as the call spells its own."""
+        """Decide as if the call had named this path, in the spelling of the call's own."""
         args = {**self._request.args, "path": self._root + path}
         return self._policies.decide(self._request._replace(args=args), level=self._level)
 
     def _opens(self, decision: Decision) -> bool:
-        """Where the policy asks, a person has approved what the same rule asked about, and no more."""
+        """True if a directory may be entered; an approval covers only the rule that asked."""
         if decision.effect is Effect.ASK:
             return (self._own.effect, self._own.rule_id) == (Effect.ASK, decision.rule_id)
         return decision.effect is Effect.ALLOW
