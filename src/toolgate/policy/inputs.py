@@ -75,14 +75,12 @@ class Facts:
     @property
     def _has_paths(self) -> bool:
         """True if a word of the command may hold a slash, also a written one (`$'\\057'`)."""
-        if self.args.get("params"):
+        first, second = self.args.get("command"), self.args.get("cmd")
+        text = first if second is None else second
+        if not isinstance(text, str) or "params" in self.args:
             return True
-        texts = (self.args.get(name) for name in COMMAND_ARGUMENTS)
-        return any(
-            not isinstance(text, str) or "/" in text or "\\" in text
-            for text in texts
-            if text is not None
-        )
+        both = first is not None and second is not None
+        return both or "/" in text or "\\" in text
 
     @property
     def argvs(self) -> Sequence[Argv] | None:
