@@ -61,7 +61,20 @@ def table(results: Sequence[Result]) -> str:
         columns = ("tests", "skipped", "rounds", "failures")
         sums = (sum(getattr(each.summary, name) for each in results) for name in columns)
         rows.append(("all", *map(str, sums), _minutes(sum(each.seconds for each in results))))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
+    return _aligned(rows)
+
+
+def classes_table(results: Sequence[Result]) -> str:
+    """The classes of attacks, with the numbers tried and held; empty where no part has any."""
+    rows: list[tuple[str, ...]] = [("class", "tried", "held", "got past")]
+    for result in results:
+        for kind, (tried, held) in sorted(result.summary.classes.items()):
+            rows.append((kind, str(tried), str(held), str(tried - held)))
+    return _aligned(rows) if len(rows) > 1 else ""
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if at else cell.ljust(width)
@@ -86,7 +99,9 @@ def main() -> int:
         print(f"\nSoak {number} of {len(parts)}: {part}", flush=True)
         results.append(run_part(part))
     print("".join(f"\n{one}\n" for result in results for one in result.summary.tables))
-    print(table(results))
+    print(f"\n{table(results)}")
+    if classes := classes_table(results):
+        print(f"\n{classes}")
     return 1 if any(result.code for result in results) else 0
 
 

@@ -188,4 +188,4 @@ def test_the_policy_that_allows_everything_has_a_digest() -> None:
 def test_a_decision_of_0_1_0_is_read_without_a_digest() -> None:
     stored = b'["ask","a","why","sha256:1","policy.default","git push"]'
     decision = msgspec.json.decode(stored, type=Decision)
-    assert decision == (Effect.ASK, "a", "why", "sha256:1", "policy.default", "git push", "")
+    assert decision == (Effect.ASK, "a", "why", "sha256:1", "policy.default", "git push", "", False)

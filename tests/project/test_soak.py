@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import selection
 from tests.support.soak import PARTS, VARIABLE, Summary, SummaryWriter, part_of, rounds_of
-from tools.soak import Result, table
+from tools.soak import Result, classes_table, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +64,16 @@ def test_the_summary_has_the_rounds_and_the_tables_that_tests_recorded(tmp_path:
             )
         )
     assert writer.summary == Summary(tests=2, rounds=301, tables=["300 kills"])
+
+
+def test_the_attacks_are_counted_by_class_where_a_part_has_classes() -> None:
+    hostile = Summary(classes={"quoted words": [40, 40], "git options": [9, 8]})
+    assert classes_table([Result("kills", Summary(), seconds=1, code=0)]) == ""
+    assert classes_table([Result("hostile", hostile, seconds=1, code=1)]).splitlines() == [
+        "class         tried  held  got past",
+        "git options       9     8         1",
+        "quoted words     40    40         0",
+    ]
 
 
 def test_a_part_that_does_not_exist_is_refused() -> None:

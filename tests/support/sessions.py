@@ -1,5 +1,6 @@
 """A sandbox session in memory: files in a dict, commands that a test has scripted."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from toolgate.sandbox.sandbox import (
@@ -42,7 +43,7 @@ class FakeFiles:
 
 
 class FakeSession:
-    """`scripted` maps a command's text to its end; one that isn't there does not start."""
+    """`scripted` maps a command's text, or its words, to its end; others do not start."""
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class FakeSession:
         self.busy = False
 
     async def exec(self, command: Command, *, piece: Piece = no_piece) -> Finished:
-        end = self.scripted.get(command.text, NotStarted("not scripted"))
+        text = command.text or shlex.join(command.argv)
+        end = self.scripted.get(text, NotStarted("not scripted"))
         if isinstance(end, Exception):
             raise end
         self.ran.append(command)

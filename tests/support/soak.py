@@ -51,6 +51,7 @@ class Summary:
     failures: int = 0
     rounds: int = 0  # kills, attacks or examples
     tables: list[str] = field(default_factory=list)  # what tests recorded as their property `table`
+    classes: dict[str, list[int]] = field(default_factory=dict)  # of attacks: tried, held
 
 
 class SummaryWriter:
@@ -79,6 +80,10 @@ class SummaryWriter:
             self.summary.rounds += int(str(recorded.get("rounds", 1)))
             if "table" in recorded:
                 self.summary.tables.append(str(recorded["table"]))
+            for name, value in report.user_properties:
+                if name == "class" and isinstance(value, list | tuple):
+                    kind, tried, held = value
+                    self.summary.classes[str(kind)] = [int(tried), int(held)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -32,6 +32,7 @@ from toolgate.tools.approval_records import Approvals
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
 from toolgate.tools.egress import EgressRecords, PolicyEgress
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
+from toolgate.tools.engines.files_run import FilesRun
 from toolgate.tools.engines.path_rules import PathRules, takes_paths
 from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine, guarded_http
@@ -41,7 +42,7 @@ from toolgate.tools.files import FileArtifacts
 from toolgate.tools.gate import Gate
 from toolgate.tools.limits import CapabilityLimits
 from toolgate.tools.routing import Route as ToolRoute
-from toolgate.tools.routing import Routing, named_tools, on_target
+from toolgate.tools.routing import Routing, as_named, named_tools, on_target
 from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
@@ -118,6 +119,7 @@ async def open_execution(
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
+    files_run = FilesRun(policies, sandboxes)
     upstreams = RegisteredServers(clock, None if admission is None else admission.capabilities)
     installation.on_stop(upstreams.sessions.close)
     browser = browser_route(lambda: in_browser, TrustLevel.REMOTE)
@@ -132,13 +134,16 @@ async def open_execution(
         )
     routes = [
         *([] if limits is None else [limits.route()]),
-        on_target(lambda _: on_targets, offers=TARGET_TOOLS, place=at_target.place),
+        on_target(
+            lambda _: on_targets, offers=TARGET_TOOLS, place=files_run.added_to(at_target.place)
+        ),
         browser,
         upstreams.route(),
         *await _search(settings, installation),
         named_tools(
             PathRules(built_in, policies),
             [tool for tool in built_in.tools() if takes_paths(tool)],
+            place=files_run.added_to(as_named),
         ),
         named_tools(built_in, [tool for tool in built_in.tools() if not takes_paths(tool)]),
     ]

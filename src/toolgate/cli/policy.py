@@ -25,7 +25,7 @@ from toolgate.policy.decide import decide
 from toolgate.policy.explain import SPELLED, explain
 from toolgate.policy.file import default_policy_text, parse_document
 from toolgate.policy.history import recorded_calls
-from toolgate.policy.lint import TestResult, run_tests
+from toolgate.policy.lint import TestResult, run_tests, warnings
 from toolgate.policy.model import ACTIVE_POLICY, Effect, InvalidPolicy, Policy
 from toolgate.policy.refusal_texts import decision_text
 from toolgate.policy.shell_parser import TreeSitterShellParser
@@ -73,7 +73,7 @@ def show(file: Path | None, *, as_json: bool) -> None:
 @_file
 @_json
 def check(file: Path | None, *, as_json: bool) -> None:
-    """Say whether FILE could become active: well formed, and its own tests pass."""
+    """Check that FILE is well formed and its own tests pass; warn of allows that run other programs."""
     path = file or _in_force()
     policy = _read(path, as_json=as_json)
     failed = [str(result) for result in _results(policy) if not result.passed]
@@ -81,8 +81,10 @@ def check(file: Path | None, *, as_json: bool) -> None:
         _refuse(failed, as_json=as_json)
     counts = {"rules": len(policy.rules), "tests": len(policy.tests)}
     name = _named(path)
+    warned = warnings(policy)
     if as_json:
-        _print_json({"ok": True, "policy": name, "version": policy.version, **counts})
+        found = {"ok": True, "policy": name, "version": policy.version, **counts}
+        _print_json({**found, "warnings": warned})
         return
     console = Console(markup=False, emoji=False, highlight=False)
     console.print(
@@ -91,6 +93,8 @@ def check(file: Path | None, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     console.print(f"version {policy.version}", soft_wrap=True)
+    for warning in warned:
+        console.print(Text("warning", "yellow"), plain(warning), soft_wrap=True)
 
 
 @command.command("test")

@@ -26,7 +26,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as the server knows them."""
+    """The caller, as the server authenticated it."""
 
     tenant: str = "t_default"
     workspace: str = "w_default"
@@ -39,7 +39,7 @@ class Caller:
 
 
 class CommandScope(NamedTuple):
-    """What the scope of a call's device or service must cover: the command that the call is part of."""
+    """The scope that a call's device or service needs: that of the command it is part of."""
 
     kinds: tuple[CommandKind, ...]
     level: Level
@@ -56,6 +56,7 @@ class ToolRequest(NamedTuple):
     target_id: str = ""  # an execution target; empty: the default one
     no_links: bool = False  # a path or `cwd` with a link in it is refused
     scope: CommandScope | None = None  # None: no command's
+    clean: bool = False  # a command runs in a fixed environment, whatever earlier ones have set
 
 
 class ToolOutput(NamedTuple):

@@ -36,7 +36,7 @@ from toolgate.policy.model import (
     fixed_digest,
 )
 from toolgate.policy.paths import BadPath, PathPattern
-from toolgate.policy.shell import WRAPPERS, CommandPattern, base_name
+from toolgate.policy.shell import SUBCOMMANDS, WRAPPERS, CommandPattern, base_name, tidied
 from toolgate.policy.urls import BadUrl, HostSet, canonical_host_pattern
 
 FORMAT: Final = 1
@@ -77,7 +77,7 @@ _COMPARISON: Final = re.compile(
 
 
 def compile_policy(document: Mapping[str, JsonValue], *, name: str) -> Policy:
-    """Raises InvalidPolicy, with every problem and where it is."""
+    """The policy of a document; raises InvalidPolicy with every problem and its place."""
     return _Compiler(name).compile(document)
 
 
@@ -372,6 +372,7 @@ class _Compiler:
 
     def _read_commands(self, where: str, value: JsonValue, draft: "_Draft") -> None:
         patterns: list[CommandPattern] = []
+        texts: list[str] = []
         for text in self._texts(where, value):
             try:
                 words = shlex.split(text)
@@ -383,8 +384,11 @@ class _Compiler:
                 continue
             if draft.effect is Effect.ALLOW:
                 self._check_allowed_command(where, text, words)
+            texts.append(" ".join(words))
             patterns.append(CommandPattern(words))
-        draft.form["command"] = sorted(pattern.text for pattern in patterns)
+            if tidy := tidied(tuple(words)):
+                patterns.append(CommandPattern(tidy))
+        draft.form["command"] = sorted(texts)
         draft.commands = conditions.command_rule(patterns)
 
     def _check_allowed_command(self, where: str, text: str, words: Sequence[str]) -> None:
@@ -392,6 +396,10 @@ class _Compiler:
             self._problem(
                 where,
                 f"{text!r}: an allow must name its program (`ls*` is also lsof; write `ls *`)",
+            )
+        elif base_name(words[0]) in SUBCOMMANDS and "/" in words[0]:
+            self._problem(
+                where, f"{text!r}: an allow must name {base_name(words[0])} without a path"
             )
         elif base_name(words[0]) in WRAPPERS and any("*" in word or word == "?" for word in words):
             self._problem(
@@ -424,7 +432,7 @@ class _Compiler:
                 continue
             path = self._argument_path(spot, name.removeprefix("args."))
             draft.goes_by(path[0])
-            # Of an empty list there would be nothing left to hold, and the rule would match all.
+            # An empty list would leave no condition, and the rule would match every call.
             for one in wanted if isinstance(wanted, list) and wanted else [wanted]:
                 for op, operand in self._comparisons(spot, one):
                     says = f"{name} {op} {json.dumps(operand)}"
@@ -662,7 +670,7 @@ class _Draft:
         }
 
     def digest(self) -> str:
-        """Of the rule's meaning alone: other rules, comments, tests and layout do not change it.
+        """The digest of the rule's meaning alone: other rules, comments, tests and layout do not change it.
 
         An allow list is one fixed rule: to list another tool does not change what it says of this.
         """
@@ -670,10 +678,17 @@ class _Draft:
 
     def rule(self, position: int, *, name: str, version: str) -> Rule:
         decision = Decision(
-            self.effect, self.id, self.reason, version, name, rule_digest=self.digest()
+            self.effect,
+            self.id,
+            self.reason,
+            version,
+            name,
+            rule_digest=self.digest(),
+            clean=self.effect is Effect.ALLOW and self.commands is not None,
         )
         signing = decision._replace(
             effect=Effect.ASK,
+            clean=False,
             reason=SIGNING_ASKS,
             rule_digest=digest_of({"signing": decision.rule_digest}),
         )

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 from toolgate.core.globs import one_of
 from toolgate.core.tools import JsonValue
@@ -231,21 +231,22 @@ def command_rule(patterns: Sequence[CommandPattern]) -> CommandRule:
         first = command[0]
         if not isinstance(first, str):
             return bool(patterns)
-        found = by_program.get(first)
-        if found is not None and _any_may(found, command):
-            return True
-        if "/" in first:
-            found = by_program.get(base_name(first))
-            if found is not None and _any_may(found, command):
+        names = (first, base_name(first)) if "/" in first else (first,)
+        if not anywhere and by_program.keys().isdisjoint(names):
+            return False
+        if _ONLY_TEXT.issuperset(map(type, command)):
+            if any((name, *command[1:]) in whole for name in names):
                 return True
-        return bool(anywhere) and _any_may(anywhere, command)
+            text, found = "\0".join(cast("Argv", command)), open_ended
+        else:
+            text, found = "", by_program
+        for group in (anywhere, *[found.get(name, ()) for name in names]):
+            for pattern in group:
+                if (not text or pattern.needle in text) and pattern.may_match(command):
+                    return True
+        return False
 
     return CommandRule(tuple(pattern.text for pattern in patterns), covers, may_cover)
 
 
-def _any_may(patterns: Sequence[CommandPattern], command: Command) -> bool:
-    known = [word for word in command if isinstance(word, str)]
-    if len(known) < len(command):
-        return any(pattern.may_match(command) for pattern in patterns)
-    text = "\0".join(known)
-    return any(pattern.needle in text and pattern.may_match(command) for pattern in patterns)
+_ONLY_TEXT: Final = frozenset({str})

@@ -35,7 +35,7 @@ FindPolicy = Callable[[str], Policy | None]
 
 
 def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: ParseShell) -> Decision:
-    """What the policy says of one call; `level` is the tool's own."""
+    """The policy's decision on one call; `level` is the tool's own."""
     try:
         candidates = policy.candidates(rules_name(call))
         facts = Facts(call, level=level, parse_shell=parse_shell)
@@ -57,7 +57,7 @@ def decide(policy: Policy, call: ToolRequest, *, level: Level, parse_shell: Pars
 
 
 def may_pass(policy: Policy, tool: str, *, caller: Caller, level: Level) -> bool:
-    """Whether some call of this tool by this caller could be allowed or asked about.
+    """Check that some call of this tool by this caller could be allowed or asked about.
 
     For showing an agent its tools: what depends on the arguments is left open.
     """
@@ -159,7 +159,7 @@ def _allowed_by(rule: Rule, facts: Facts) -> Decision:
 
 
 class _Coverage:
-    """Which commands of a call no allow has matched yet."""
+    """The commands of a call that no allow has matched yet."""
 
     __slots__ = ("_facts", "_left", "first")
 
@@ -169,7 +169,7 @@ class _Coverage:
         self.first: Rule | None = None  # to match any of them
 
     def complete_with(self, rule: Rule) -> bool:
-        argvs = self._facts.script.argvs
+        argvs = self._facts.argvs
         if argvs is None or rule.commands is None or not has_known_env(rule, self._facts):
             return False
         before = argvs if self._left is None else self._left
@@ -214,7 +214,7 @@ def no_rule_allows(policy: Policy, rules: EffectRules, facts: Facts) -> Decision
 def decide_by_ref(
     find: FindPolicy, call: ToolRequest, *, level: Level, parse_shell: ParseShell
 ) -> Decision:
-    """What the policy that the call refers to says; a ref that names none is a deny."""
+    """The decision of the policy that the call refers to; a ref that names none is a deny."""
     policy = find(call.policy_ref)
     if policy is None:
         reason = f"Policy {call.policy_ref} not found"

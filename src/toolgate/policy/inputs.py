@@ -1,4 +1,4 @@
-"""What a policy can ask about one call, worked out once and only when asked.
+"""The facts of one call that a policy can use, each computed once and on demand.
 
 The same argument names mean the same whichever the tool: `command`/`cmd` (with `params`), `cwd`,
 `path`/`paths`, `url`/`urls`/`startUrl` (also inside `inputs`, or in the words of a `goal`), `method`.
@@ -11,7 +11,15 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import JsonValue, ToolRequest
 from toolgate.core.urls import urls_in
 from toolgate.policy.paths import BadPath, components
-from toolgate.policy.shell import Command, ParseShell, Script, every_command
+from toolgate.policy.shell import (
+    Argv,
+    Command,
+    ParseShell,
+    Script,
+    every_command,
+    tidied,
+    with_other_spellings,
+)
 from toolgate.policy.urls import BadUrl, Url, parse_url
 
 COMMAND_ARGUMENTS: Final = ("command", "cmd")
@@ -60,8 +68,28 @@ class Facts:
     def commands(self) -> list[Command]:
         """Every command that the call would run or that its wrappers would."""
         if self._commands is None:
-            self._commands = every_command(self.script, self._parse)
+            commands = every_command(self.script, self._parse)
+            self._commands = with_other_spellings(commands) if self._has_paths else commands
         return self._commands
+
+    @property
+    def _has_paths(self) -> bool:
+        """True if a word of the command may hold a slash, also a written one (`$'\\057'`)."""
+        first, second = self.args.get("command"), self.args.get("cmd")
+        text = first if second is None else second
+        if not isinstance(text, str) or "params" in self.args:
+            return True
+        both = first is not None and second is not None
+        return both or "/" in text or "\\" in text
+
+    @property
+    def argvs(self) -> Sequence[Argv] | None:
+        """The commands that an allow must cover, those with detours in their paths in both spellings."""
+        argvs = self.script.argvs
+        if argvs is None or not self._has_paths:
+            return argvs
+        tidy = [other for argv in argvs if (other := tidied(argv)) is not None]
+        return (*argvs, *tidy) if tidy else argvs
 
     @property
     def urls(self) -> list[Url | None]:
@@ -82,7 +110,7 @@ class Facts:
 
     @property
     def cwd(self) -> tuple[str, ...] | None:
-        """Where a call runs. A command that does not say runs where the one before has gone to."""
+        """The directory of a call; a command without one runs where the command before it ended."""
         if self._cwd is None:
             given = self.args.get(CWD_ARGUMENT)
             if given is None or given == "":

@@ -78,7 +78,7 @@ class Effect(StrEnum):
 
 
 class Answer(IntEnum):
-    """Whether a condition holds. Only YES serves an allow; YES and MAYBE both serve deny and ask."""
+    """The result of a condition. Only YES serves an allow; YES and MAYBE both serve deny and ask."""
 
     NO = 0
     YES = 1
@@ -100,6 +100,7 @@ class Decision(NamedTuple):
     policy_ref: str
     detail: str = ""  # the part of the call that decided, or why no rule allowed it
     rule_digest: str = ""  # of the rule that decided
+    clean: bool = False  # rules about commands allow it: nothing may redefine what its words mean
 
 
 def digest_of(meaning: object) -> str:

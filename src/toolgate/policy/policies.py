@@ -1,14 +1,21 @@
-"""The policy as the pipeline asks it: by the request's `policy_ref`, with the tool's own level."""
+"""The policy as the gate and the engines use it: by `policy_ref`, with the tool's own level."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool, ToolRequest
 from toolgate.core.urls import Url, parse_url
 from toolgate.policy.decide import FindPolicy, decide_by_ref, may_pass
+from toolgate.policy.inputs import COMMAND_ARGUMENTS, EvaluationError, Facts
 from toolgate.policy.model import ACTIVE_POLICY, Decision, Effect
-from toolgate.policy.shell import ParseShell
+from toolgate.policy.programs import RUNS_FILES
+from toolgate.policy.shell import Command, ParseShell, TooComplex, base_name
+
+MAX_FILES: Final = 256  # words of one command that may name files
+_GIVEN: Final = re.compile(r"<[ \t]*([^\s;&|<>()'\"]+)")  # to a command's standard input
 
 LevelOf = Callable[[ToolRequest], Level]
 
@@ -39,7 +46,7 @@ class Policies:
         return decide_by_ref(self.find, request, level=level, parse_shell=self.parse_shell)
 
     def permits_hop(self, request: ToolRequest, url: Url) -> bool:
-        """Whether a redirect may be followed: as if the call had asked for that URL.
+        """Check that a redirect may be followed: decide as if the call had that URL.
 
         Where the policy asks, the person has approved the origin of the first URL and no other.
         """
@@ -48,8 +55,32 @@ class Policies:
             return parse_url(str(request.args["url"])).origin == url.origin
         return hop.effect is Effect.ALLOW
 
+    def is_clean(self, request: ToolRequest) -> bool:
+        """True if rules about commands allow this one, so that it runs in a fixed environment."""
+        return self.decide(request).clean
+
+    def files_run(self, request: ToolRequest) -> list[str]:
+        """The words of a command that may name files that it runs; empty where it runs none.
+
+        `sh s.sh`, `./s.sh`, `cat s.sh | sh`, `make -f x.mk`. A file that no word names (a Makefile,
+        an imported module) is not among them.
+        """
+        facts = Facts(request, level=Level.WRITE, parse_shell=self.parse_shell)
+        try:
+            commands = facts.commands
+        except (EvaluationError, TooComplex):
+            return []
+        words = [word for command in commands for word in command if isinstance(word, str)]
+        if not any(map(_runs_files, commands)):
+            return []
+        texts = (request.args.get(name) for name in COMMAND_ARGUMENTS)
+        given = [word for text in texts if isinstance(text, str) for word in _GIVEN.findall(text)]
+        values = [word.rpartition("=")[2] for word in words if word[:1] == "-"]
+        named = (word for word in (*words, *values, *given) if word and word[0] != "-")
+        return list(dict.fromkeys(named))[:MAX_FILES]
+
     def goes_by_path(self, request: ToolRequest) -> bool:
-        """Whether a rule that names this tool looks at how a path is spelt."""
+        """True if a rule that names this tool depends on the spelling of a path."""
         policy = self.find(request.policy_ref)
         return policy is None or policy.candidates(request.tool).by_path
 
@@ -59,6 +90,11 @@ class Policies:
         return policy is None or policy.candidates(request.tool).by_cwd
 
     def may_pass(self, tool: Tool, caller: Caller) -> bool:
-        """Whether some call of this tool by this caller could be allowed or asked about."""
+        """True if some call of this tool by this caller could be allowed or asked about."""
         policy = self.find(ACTIVE_POLICY)
         return policy is not None and may_pass(policy, tool.name, caller=caller, level=tool.level)
+
+
+def _runs_files(command: Command) -> bool:
+    program = command[0]
+    return isinstance(program, str) and ("/" in program or base_name(program) in RUNS_FILES)

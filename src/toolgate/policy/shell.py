@@ -1,9 +1,7 @@
-"""What a policy sees of a shell command: its simple commands as words, and what stands in the way
-of knowing them.
+"""A shell command as a policy reads it: simple commands as words, and the obstacle to knowing them.
 
-Only data and pure matching. Reading the text as a grammar is a port (`ports/shell_parser.py`);
-this module may not know which parser there is, and does not trust it alone: an allow needs the
-parser and `plain_commands` below to read the same words.
+Only data and pure matching. `shell_parser.py` reads the grammar. An allow does not trust the parser
+alone: the parser and `plain_commands` below must read the same words.
 """
 
 import re
@@ -22,7 +20,7 @@ MAX_NESTING: Final = 4  # bash -c "bash -c ...": deeper is hiding something
 
 
 class Unknown(NamedTuple):
-    """A word that only the running shell knows: what it begins with, as far as that is certain."""
+    """A word that only the running shell knows, with the part of its beginning that is certain."""
 
     prefix: str
 
@@ -44,7 +42,7 @@ ParseShell = Callable[[str], Script]
 
 
 class TooComplex(Exception):
-    """A command is beyond what is worth reading."""
+    """A command exceeds a limit of the parser."""
 
 
 # Programs that run what their arguments say. Under an allow they must be named with all their
@@ -64,6 +62,20 @@ _RESERVED: Final = """
     while
 """
 RESERVED: Final = frozenset(_RESERVED.split())
+# bash evaluates the words of some of its builtins once more: `test -v 'a[$(cmd)]'` runs cmd. An allow
+# matches only the builtins that neither evaluate a word nor change the shell. (Of wrappers, such as
+# `command`, an allow must give all words.)
+_BUILTINS: Final = """
+    : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs
+    disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let
+    local logout mapfile popd printf pushd pwd read readarray readonly return set shift shopt source
+    suspend test times trap true type typeset ulimit umask unalias unset wait .
+"""
+_HARMLESS: Final = ": cd dirs echo exit false kill popd pushd pwd times true type ulimit umask"
+BUILTINS: Final = frozenset(_BUILTINS.split())
+SHELL_ONLY: Final = BUILTINS - frozenset(_HARMLESS.split()) - WRAPPERS
+_NEVER_ALLOWED: Final = RESERVED | SHELL_ONLY
+SUBCOMMANDS: Final = frozenset({"git"})  # options before the subcommand are for an author to spell
 _BEFORE_COMMANDS: Final = frozenset(
     {"!", "{", "do", "elif", "else", "if", "then", "until", "while"}
 )
@@ -89,13 +101,17 @@ _REDIRECTION: Final = re.compile(
 )
 _CURLY_SUBSTITUTION: Final = re.compile(r"\$\{[\s|(]")  # of newer shells: ${ ls; }
 _VALUE: Final = re.compile(r"-[A-Za-z0-9]*?[cS]|[A-Za-z0-9_-]+=")  # before what an option holds
+_DETOUR: Final = re.compile(r"/\.{0,2}/|/\.{1,2}(?:\0|\Z)|(?<![^\0=])\.{1,2}/|/workspace/")
+_OPTION: Final = re.compile(r"-[A-Za-z0-9]*(?=[./])|[^/=]*=")  # before a path in the same word
+_OUTSIDE: Final = re.compile(r"(\A|=|\A-[A-Za-z0-9]+)(?:\.\./)+")
+_WORKSPACE: Final = re.compile(r"(\A|=|\A-[A-Za-z0-9]+)/workspace/")
 _CRUDE_SPECIAL: Final = re.compile(r"[$*?\[~]")
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
 _BLANKS: Final = str.maketrans("", "", "\n\t")
 
 
 def check_size(text: str) -> None:
-    """Raises TooComplex for what would keep a parser busy for more than some tenths of a second."""
+    """Reject a text that takes a parser more than some tenths of a second; raises TooComplex."""
     if len(text) > MAX_TEXT:
         raise TooComplex(f"a command of more than {MAX_TEXT} characters")
     if text.count("|") > MAX_PIPES:
@@ -110,7 +126,7 @@ def has_control_characters(text: str) -> bool:
 
 
 def is_bare(text: str) -> bool:
-    """Whether an unquoted word means itself in every shell: no glob, escape, tilde, look-alike."""
+    """True if an unquoted word means itself in every shell: no glob, escape, tilde, look-alike."""
     return _BARE.fullmatch(text) is not None
 
 
@@ -167,13 +183,15 @@ def script_of(
     if plain != commands:
         return Script(commands, None, "it can be read in two ways")
     for argv in plain:
-        if argv[0] in RESERVED:
-            return Script(commands, None, "a reserved word")
+        if argv[0] in _NEVER_ALLOWED:
+            is_reserved = argv[0] in RESERVED
+            why = "a reserved word" if is_reserved else f"bash may evaluate the words of {argv[0]}"
+            return Script(commands, None, why)
     return Script(commands, plain)
 
 
 def crude_commands(text: str) -> Iterator[Command]:
-    """What might be commands in a text that no parser understands; only for a deny or an ask."""
+    """The possible commands of a text that cannot be parsed; only for a deny or an ask."""
     if "$(" in text or "`" in text or _CURLY_SUBSTITUTION.search(text):
         yield (Unknown(""),)  # what a substitution makes may be part of any
     # A line that ends in a backslash goes on in the next, unless it ends in a comment; a
@@ -205,6 +223,63 @@ def every_command(script: Script, parse: ParseShell) -> list[Command]:
     found: list[Command] = []
     _collect(script, parse, found, depth=0)
     return found
+
+
+def with_other_spellings(commands: list[Command]) -> list[Command]:
+    """The commands, and those that they may also be by another spelling of their paths."""
+    detours = [command for command in commands if _has_detour(command)]
+    others = dict.fromkeys(other for each in detours for other in _other_spellings(each))
+    return [*commands, *others]
+
+
+def tidied(command: Argv) -> Argv | None:
+    """The same words with their paths in the shortest spelling; None where nothing changes.
+
+    `//`, `/./` and `x/../` are resolved by spelling, as in `policy/paths.py`; links are not followed.
+    """
+    if not _has_detour(command):
+        return None
+    tidy = (command[0], *map(_tidy, command[1:]))
+    return None if tidy == command else tidy
+
+
+def _has_detour(command: Command) -> bool:
+    known = "\0".join([word if isinstance(word, str) else word.prefix for word in command])
+    return "/" in known and _DETOUR.search(known) is not None
+
+
+def _tidy(word: str) -> str:
+    if "/" not in word:
+        return word
+    option = _OPTION.match(word)
+    start = option.end() if option else 0
+    is_absolute = word[start : start + 1] == "/"
+    parts: list[str] = []
+    for part in word[start:].split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif part not in {"", "."} and not (part == ".." and is_absolute):
+            parts.append(part)
+    path = "/" * is_absolute + "/".join(parts) + "/" * (bool(parts) and word[-1] == "/")
+    return word[:start] + (path or ".")
+
+
+def _other_spellings(command: Command) -> Iterator[Command]:
+    """The commands that a word's path may also be, for a deny or an ask.
+
+    A path that climbs out of an unknown directory may lead anywhere; `/workspace` is the workspace.
+    """
+    tidy = tuple(map(_tidy_or_unknown, command[1:]))
+    yield (command[0], *tidy)
+    for pattern, instead in ((_OUTSIDE, r"\1/"), (_WORKSPACE, r"\1")):
+        words = (pattern.sub(instead, w) if isinstance(w, str) else w for w in tidy)
+        yield (command[0], *words)
+
+
+def _tidy_or_unknown(word: Word) -> Word:
+    if isinstance(word, str):
+        return _tidy(word)
+    return word if _DETOUR.search(word.prefix) is None else Unknown("")
 
 
 def _collect(script: Script, parse: ParseShell, found: list[Command], *, depth: int) -> None:
@@ -243,7 +318,7 @@ def _keep(command: Command, found: list[Command]) -> None:
 
 
 def base_name(word: Word) -> str:
-    """What a program is called, wherever it lies."""
+    """The last part of a program's path."""
     if isinstance(word, str):
         return word.rsplit("/", 1)[-1] if "/" in word else word
     return ""
@@ -258,7 +333,9 @@ class CommandPattern:
     - A last word that ends in `*` (`git log*`, `mkfs*`): it may go on, and further words follow.
     """
 
-    __slots__ = ("_count", "_globs", "_open_end", "_row", "argv", "needle", "program", "text")
+    __slots__ = (
+        "_count", "_globs", "_open_end", "_row", "_subcommand", "argv", "needle", "program", "text"
+    )  # fmt: skip
 
     def __init__(self, words: Sequence[str]) -> None:
         self.text = " ".join(words)
@@ -272,13 +349,17 @@ class CommandPattern:
         self.program = "" if "*" in words[0] or words[0] == "?" else words[0]
         literal = not self._open_end and all("*" not in word and word != "?" for word in words)
         self.argv: Argv | None = tuple(words) if literal else None  # the one command it matches
+        # Options before git's subcommand (-c, -C, --git-dir, --exec-path) redefine all that follows.
+        self._subcommand = self.program in SUBCOMMANDS and not literal
         # What every command that matches holds somewhere: a look for it spares most of the matching.
         self.needle = max(
             (part for glob in self._globs for part in glob.parts), key=len, default=""
         )
 
     def matches(self, command: Argv) -> bool:
-        """Whether a command all of whose words are known is one of these."""
+        """True if a command whose words are all known matches; for an allow."""
+        if self._subcommand and len(command) > 1 and command[1][:1] == "-":
+            return False
         if self._count < 0:
             return self._row.matches(command)
         if len(command) != self._count and (not self._open_end or len(command) < self._count):
@@ -289,7 +370,7 @@ class CommandPattern:
         return True
 
     def may_match(self, command: Command) -> bool:
-        """Whether it could be one of these: an unknown word may be any word, or several, or none.
+        """True if a command may match: an unknown word may be any word, or several, or none.
 
         The program counts by its name wherever it lies: `/bin/rm` is `rm`.
         """

@@ -50,7 +50,7 @@ NO_SYMLINKS = 0x04
 HAS_LINK = "the path has a link in it, and the policy decides by path"
 HAS_NAMES = "the file has another name too, and the policy decides by path"
 
-# Tells the agent where the shell ended up and what it exported, so that the next one goes on there.
+# Report the shell's last directory and its exported variables, for the next shell to start with.
 # What a shell that shows its steps (`set -x`) would show of this goes nowhere.
 PRELUDE = rb"""unset BASH_ENV
 __toolgate_keep() {
@@ -74,9 +74,25 @@ TRAPS = rb"""trap() {
 # A shell that becomes another program has no exit.
 EXECS = b"""trap '{ [[ $BASH_COMMAND != "exec "* ]] || __toolgate_keep || :; } 2>/dev/null' DEBUG
 """
-# With the last one a shell would tell us nothing of what it leaves, from then on.
-NOT_KEPT = ("_", "SHLVL", "BASH_ENV", "POSIXLY_CORRECT")
+# Exported variables with plain names are kept, functions are not. Nor are variables that redefine
+# how programs load or how a shell reads; with POSIXLY_CORRECT a shell would report no state.
+NOT_KEPT = ("_", "SHLVL", "SHELLOPTS", "ENV", "IFS", "PS4", "POSIXLY_CORRECT")
+NOT_KEPT_PREFIXES = ("LD_", "BASH", "GLIBC_", "MALLOC_")
+# In a clean command git starts no other program, whatever its configuration names: filters, drivers,
+# monitors, signers, hooks. The kernel refuses it every new process and thread (dash has -p for -u).
+# Only `git help` becomes another program without a new process, also behind an alias.
+GIT = (
+    'git() { case " $* " in *" --help "*|" help "*) echo "git: no help here" >&2; return 126;; esac; '
+    "case ${1-} in "
+    'diff|log|show) GIT_SUB=$1; shift; set -- "$GIT_SUB" --no-ext-diff --no-textconv "$@";; '
+    "-*|status|branch|tag|remote|rev-parse|ls-files|describe|blame|'') ;; "
+    '*) if command git config "alias.$1" >/dev/null 2>&1; '
+    'then echo "git: $1 is an alias" >&2; return 126; fi;; esac; '
+    '( { ulimit -u 0 || ulimit -p 0; } 2>/dev/null || exit 126; exec git "$@"; ); }; '
+)
 CHANGES_STATE = ("=", ". ", "cd", "pushd", "popd", "export", "declare", "unset", "source", "eval")
+# What a shell would exit with, where the kernel does not execute a program.
+UNSTARTABLE = {errno.ENOENT: 127, errno.ENOTDIR: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 
 libc = ctypes.CDLL(None, use_errno=True)
 counts = (ctypes.c_int * 64)()  # room for what the *_INFO commands answer
@@ -294,6 +310,9 @@ class Order:
     def __init__(self, message: dict[str, object]) -> None:
         self.id = int(str(message["id"]))
         self.text = str(message["text"])
+        argv = message.get("argv")
+        self.argv = [str(word) for word in argv] if isinstance(argv, list) else []
+        self.clean = bool(message.get("clean"))
         self.python = message["interpreter"] == "python"
         self.cwd = str(message["cwd"])
         self.links = bool(message.get("links", True))
@@ -324,6 +343,14 @@ class Order:
             os.close(fd)
 
 
+class Unstartable(Exception):
+    """A program that cannot be executed, with the exit code that a shell gives for it."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 class Agent:
     def __init__(self, channel: Channel, workspace: Workspace) -> None:
         self.channel = channel
@@ -332,6 +359,7 @@ class Agent:
         self.contained = os.getpid() == 1  # only then does kill(-1) stay inside
         self.cwd = workspace.root
         self.env: dict[str, str] = {}
+        self.first_env: dict[str, str] = {}
         self.null = os.open("/dev/null", os.O_RDWR)
         self.shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         # The same shell, without the dynamic linker: it starts in two thirds of the time.
@@ -371,7 +399,7 @@ class Agent:
         if operation == "begin":
             given = message["env"]
             assert isinstance(given, dict)
-            self.env = given
+            self.env = self.first_env = given
             if path:
                 forward(path)
             return b""
@@ -381,7 +409,13 @@ class Agent:
         try:
             out_read, out_write = order.pipe()
             err_read, err_write = order.pipe()
-            started = self.start(order, out_write, err_write)
+            try:
+                started = self.start(order, out_write, err_write)
+            except Unstartable as failed:
+                message = f"{failed}\n".encode("utf-8", "surrogateescape")[: order.keep // 2]
+                self.channel.send(ERR, order.id, message, more=True)
+                self.channel.send(ENDED, order.id, END.pack(failed.code, 0, 0, len(message)))
+                return
             for fd in (out_write, err_write):
                 os.close(fd)
                 order.opened.remove(fd)
@@ -398,17 +432,48 @@ class Agent:
         self.channel.send(ENDED, order.id, END.pack(code, self.flags, out.total, err.total))
 
     def start(self, order: Order, out: int, err: int) -> int:
-        env = {**self.env, **order.env}
+        """Start the command; raises Unstartable where the kernel does not execute its program."""
+        env = {**(self.first_env if order.clean else self.env), **order.env}
         actions = [
             (os.POSIX_SPAWN_DUP2, self.null, 0),
             (os.POSIX_SPAWN_DUP2, out, 1),
             (os.POSIX_SPAWN_DUP2, err, 2),
         ]
-        argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
-        if len(order.text) * 4 < LARGEST_ARGUMENT:
-            argv += ["-c", order.text] if order.python else ["-c", "--", order.text]
+        if not order.argv:
+            argv = self.by_interpreter(order, env, actions)
+        elif order.clean and os.path.basename(order.argv[0]) == "git":  # noqa: PTH119
+            argv = [self.shell, "-c", f'{GIT}"$@"', self.shell, "git", *order.argv[1:]]
         else:
-            script = order.hold(order.text.encode("utf-8", "surrogateescape"))
+            argv = order.argv
+        self.enter(order.cwd, self.workspace if order.links else self.unlinked)
+        program = find_program(argv[0], env)
+        if program == "/bin/bash" and not (order.argv and argv is order.argv):
+            program = self.static or program
+        self.set_oom(min(self.own_score + 500, 1000))
+        try:
+            return os.posix_spawn(
+                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
+            )
+        except OSError as refused:
+            if not order.argv or refused.errno not in UNSTARTABLE:
+                raise
+            code = UNSTARTABLE[refused.errno]
+            raise Unstartable(code, f"{argv[0]}: {refused.strerror}") from None
+        finally:
+            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
+
+    def by_interpreter(
+        self, order: Order, env: dict[str, str], actions: list[tuple[int, int, int]]
+    ) -> list[str]:
+        """The words that run a text; files that go with it are added to `actions`, state to `env`."""
+        argv = [sys.executable or "/usr/bin/python3", "-B"] if order.python else [self.shell]
+        text = order.text
+        if order.clean and not order.python and "git" in text:
+            text = GIT + text
+        if len(text) * 4 < LARGEST_ARGUMENT:
+            argv += ["-c", text] if order.python else ["-c", "--", text]
+        else:
+            script = order.hold(text.encode("utf-8", "surrogateescape"))
             actions.append((os.POSIX_SPAWN_DUP2, script, SCRIPT_FD))
             # As `-c` has it, and not as a file: a file's modules are looked for beside it.
             argv += ["-c", RUN_SCRIPT] if order.python else [f"/proc/self/fd/{SCRIPT_FD}"]
@@ -418,15 +483,7 @@ class Agent:
             actions.append((os.POSIX_SPAWN_DUP2, order.state, STATE_FD))
             prelude = order.hold(prelude_for(order.text))
             actions.append((os.POSIX_SPAWN_DUP2, prelude, PRELUDE_FD))
-        self.enter(order.cwd, self.workspace if order.links else self.unlinked)
-        self.set_oom(min(self.own_score + 500, 1000))
-        try:
-            program = self.static or argv[0] if argv[0] == "/bin/bash" else argv[0]
-            return os.posix_spawn(
-                program, argv, env, file_actions=actions, setsid=True, setsigdef=[SIGINT, SIGPIPE]
-            )
-        finally:
-            self.set_oom(self.own_score)  # not to 0: nobody may go below what it was given
+        return argv
 
     def enter(self, cwd: str, workspace: Workspace) -> None:
         if cwd:
@@ -491,7 +548,7 @@ class Agent:
         return 128 - status if status < 0 else status
 
     def count_files(self) -> int:
-        """How many the fullest of our file systems has. An empty one costs memory, and no quota."""
+        """The largest number of files in one of our file systems; an empty file costs memory, no quota."""
         most = 0
         if self.contained:  # otherwise they are the machine's
             for place in (self.workspace.root, "/tmp", "/dev/shm"):  # noqa: S108 - inside
@@ -512,7 +569,7 @@ class Agent:
         return bool(data)
 
     def drain(self, stream: Stream, order: Order) -> None:
-        """What is still in the pipe; where something outside our reach holds it, for a time."""
+        """Read the rest of the pipe; stop after a time if another process keeps it open."""
         waiting = select.poll()
         waiting.register(stream.fd, select.POLLIN)
         deadline = time.monotonic() + order.drain
@@ -563,7 +620,7 @@ class Agent:
                 status = os.waitstatus_to_exitcode(raw)
 
     def set_oom(self, score: int) -> None:
-        """Where memory runs out the kernel should take the command, not the agent."""
+        """Make the kernel kill the command before the agent when memory runs out."""
         if self.oom is not None:
             try:
                 os.pwrite(self.oom, b"%d" % score, 0)
@@ -575,11 +632,10 @@ class Agent:
         cwd, *pairs = told.decode("utf-8", "surrogateescape").split("\0")
         if cwd.startswith("/") and not order.cwd:
             self.cwd = cwd
-        if len(told) > LARGEST_STATE:
+        if len(told) > LARGEST_STATE or order.clean:
             return
-        env = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
-        for name in NOT_KEPT:
-            env.pop(name, None)
+        pairs = [pair for pair in pairs if is_kept(pair.partition("=")[0])]
+        env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         for name, value in order.env.items():  # what was said for this command alone
             if env.get(name) == value:
                 del env[name]
@@ -587,6 +643,23 @@ class Agent:
                     env[name] = self.env[name]
         if env:
             self.env = env
+
+
+def is_kept(name: str) -> bool:
+    """True if the next command gets an exported variable; a function's name is no identifier."""
+    is_plain = name.isascii() and name.isidentifier()
+    return is_plain and name not in NOT_KEPT and not name.startswith(NOT_KEPT_PREFIXES)
+
+
+def find_program(name: str, env: dict[str, str]) -> str:
+    """The file that a shell would execute by this name; raises Unstartable."""
+    if "/" in name:
+        return name
+    for folder in env.get("PATH", "").split(":"):
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
+    raise Unstartable(127, f"{name}: command not found")
 
 
 def forward(path: str) -> None:
@@ -683,7 +756,7 @@ def main() -> None:
             agent.own_score = int(os.pread(agent.oom, 16, 0))
         except OSError:
             pass
-        # Of all signals the one that Python has a handler for: the kernel keeps the rest from PID 1.
+        # Python has a handler for this signal only; the kernel keeps the others from PID 1.
         libc.signal(SIGINT, SIG_IGN)
         # Without this a command could write the agent's memory through /proc/1/mem.
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -39,7 +39,9 @@ ETC: Final = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 TOP_LEVEL: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-MASKED_PROC: Final = ("keys", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug")
+MASKED_PROC: Final = (
+    "keys", "key-users", "timer_list", "kallsyms", "modules", "cmdline", "sched_debug", "config.gz"
+)  # fmt: skip
 REAP_SECONDS: Final = 3.0  # for bubblewrap to see that those inside are dead
 MISSING: Final = "missing here"
 INSTALL_HINT: Final = "apt-get install bubblewrap util-linux"
@@ -55,7 +57,7 @@ class Programs:
 
 
 def find_programs() -> Programs:
-    """What is needed from the system; raises Unavailable with how to get the rest."""
+    """The programs that a sandbox needs; raises Unavailable with how to install the missing ones."""
     found = {name: shutil.which(name) for name in ("bwrap", "setpriv", "prlimit", "sh")}
     # Inside there is the system's /usr, so the agent needs the Python that lives there.
     pythons = ("/usr/bin/python3", "/usr/local/bin/python3")
@@ -90,7 +92,7 @@ class BwrapSandbox:
 
     @property
     def sessions(self) -> int:
-        """How many there are now."""
+        """The number of open sessions."""
         return len(self._sessions)
 
     async def check(self) -> None:
@@ -156,7 +158,7 @@ class BwrapSandbox:
         return self._next_uid
 
     def _prepare(self) -> None:
-        """What all sessions share, made when the first one opens, and again where it was cleaned up."""
+        """Make the files that all sessions share, at the first opening and after a clean-up."""
         if self._folder is not None:
             if all((self._folder / name).exists() for name in ("seccomp", "agent", *ETC)):
                 return
@@ -269,7 +271,7 @@ class BwrapSession(ChildSession):
             fds.close()
 
     def see_limits(self) -> None:
-        """Raises Unavailable unless the session's processes are in its cgroup, without root."""
+        """Check that the session's processes are in its cgroup, without root; raises Unavailable."""
         pids = self.group.pids()
         if not pids:
             raise Unavailable("the sandbox is in no cgroup")

@@ -16,7 +16,7 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use. The figures are the design's."""
+    """The limits of one session. The figures are the design's."""
 
     wall_seconds: float = 14.0  # inside the gateway's 15
     wall_cap_seconds: float = 175.0  # inside the gateway's 180
@@ -63,12 +63,16 @@ class Interpreter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    text: str
+    """A text for an interpreter, or, with `argv`, a program and its words, run without one."""
+
+    text: str = ""
     interpreter: Interpreter = Interpreter.SHELL
     cwd: str = ""  # relative to the workspace; empty: where the last command left off
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float | None = None
     links: bool = True  # whether there may be one in `cwd`
+    argv: tuple[str, ...] = ()
+    clean: bool = False  # the session's first environment, git without configuration of its own
 
 
 class Stream(StrEnum):
@@ -152,7 +156,7 @@ class Session(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a command or a file operation is under way."""
+        """True while a command or a file operation runs."""
         ...
 
     @property
@@ -182,7 +186,7 @@ class Session(Protocol):
 class Sandbox(Protocol):
     @property
     def isolation(self) -> str:
-        """What evidence and health call it: `bwrap`, `docker`, `docker+runsc`, `none`."""
+        """The name in evidence and health: `bwrap`, `docker`, `docker+runsc`, `none`."""
         ...
 
     async def check(self) -> None:
@@ -199,7 +203,7 @@ class Sandbox(Protocol):
 
 
 class Egress(Protocol):
-    """Which sessions may reach anything, and through what."""
+    """The sessions that may use the network, each through a proxy."""
 
     async def open(self, key: SessionKey) -> Path | None:
         """The socket of a guarded proxy that a sandbox may use; None: no network for this one."""

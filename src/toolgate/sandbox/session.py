@@ -8,7 +8,7 @@ silence past a deadline.
 import asyncio
 import contextlib
 import marshal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, cast
 
 from toolgate.core.errors import Unavailable
@@ -36,6 +36,36 @@ OPEN_SECONDS: Final = 10.0
 FILE_SECONDS: Final = 10.0
 LARGEST_MESSAGE: Final = 65 * MIB
 PATH_ENV: Final = "/usr/local/bin:/usr/bin:/bin"
+
+# A clean command's git reads no configuration but the repository's, and of that nothing that names a
+# program. The pairs have the precedence of `git -c`; a repository cannot override them.
+_GIT_CONFIG: Final = {
+    "safe.bareRepository": "explicit",  # not one that lies in the files of another
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.attributesFile": "/dev/null",
+    "core.pager": "cat",
+    "core.sshCommand": "false",
+    "log.showSignature": "false",
+    "protocol.allow": "never",
+    "diff.ignoreSubmodules": "dirty",  # else git starts another git in each
+    "core.preloadIndex": "false",  # threads, which a clean git may not start
+    "index.threads": "1",
+    "grep.threads": "1",
+}
+CLEAN_ENV: Final[Mapping[str, str]] = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_COUNT": str(len(_GIT_CONFIG)),
+    **{f"GIT_CONFIG_KEY_{at}": key for at, key in enumerate(_GIT_CONFIG)},
+    **{f"GIT_CONFIG_VALUE_{at}": value for at, value in enumerate(_GIT_CONFIG.values())},
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_OPTIONAL_LOCKS": "0",  # so that `git status` writes nothing
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_PAGER": "cat",
+    "PAGER": "cat",
+}
 
 # Each line but the last names a way out that is open; where one is, trying it changes nothing.
 PROBE: Final = """
@@ -70,7 +100,7 @@ def base_env(spec: SessionSpec, *, workspace: str = WORKSPACE) -> dict[str, str]
 
 
 class Output:
-    """What is kept of one stream; the agent leaves out the middle, and we see that it does."""
+    """The kept part of one stream; the agent leaves out the middle, and this class checks it."""
 
     def __init__(self, keep: int) -> None:
         self._head = bytearray()
@@ -160,7 +190,7 @@ class AgentSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the agent ever spoke."""
+        """True once the agent has sent a frame."""
         ready = self._ready.answer
         return ready.done() and not ready.cancelled() and ready.exception() is None
 
@@ -186,7 +216,9 @@ class AgentSession:
         limits = self.limits
         wall = limits.wall_seconds if command.timeout_seconds is None else command.timeout_seconds
         wall = max(0.001, min(wall, limits.wall_cap_seconds))
-        if "\0" in command.text or any("\0" in f"{k}{v}" for k, v in command.env.items()):
+        if any("\0" in text for text in (command.text, *command.argv)) or any(
+            "\0" in f"{k}{v}" for k, v in command.env.items()
+        ):
             raise NotStarted("a command cannot hold NUL")
         async with self._turn:
             exchange = self._post(
@@ -196,7 +228,9 @@ class AgentSession:
                     "interpreter": command.interpreter.value,
                     "cwd": command.cwd,
                     "links": command.links,
-                    "env": dict(command.env),
+                    "argv": list(command.argv),
+                    "clean": command.clean,
+                    "env": {**command.env, **CLEAN_ENV} if command.clean else dict(command.env),
                     "wall": wall,
                     "drain": limits.drain_seconds,
                     "keep": limits.stream_bytes,

@@ -1,4 +1,4 @@
-"""Which sandbox is whose: warm sessions, each on a lease.
+"""Warm sandbox sessions by their owner, each on a lease.
 
 A lease ends when it was not used for a time, at the end of its life, or when it is the longest unused
 one and another needs its place.
@@ -77,7 +77,7 @@ class Sessions:
             log.warning("sandbox_unavailable isolation=%s reason=%s", self.isolation, unproven)
 
     async def health(self) -> dict[str, JsonValue]:
-        """As a runner would say it; waits for the proof where it is under way."""
+        """The health in a runner's form; waits for a running self-test."""
         shown: dict[str, JsonValue] = {"ok": True, "backend": self.isolation}
         if self._proof is not None:
             try:
@@ -88,9 +88,12 @@ class Sessions:
 
     async def open_for(self, request: ToolRequest) -> Session:
         """The session of a call; two tenants, workspaces or sessions never share one."""
-        caller = request.caller
-        session = caller.session or request.run_id or request.request_id
-        return await self.open(SessionKey(caller.tenant, caller.workspace, session))
+        return await self.open(_key_of(request))
+
+    def warm_for(self, request: ToolRequest) -> Session | None:
+        """The session of a call where it is open already."""
+        lease = self._usable(_key_of(request))
+        return None if lease is None else lease.session
 
     async def open(self, key: SessionKey) -> Session:
         """The warm session, or a new one; raises NotStarted."""
@@ -160,7 +163,7 @@ class Sessions:
         return lease
 
     async def _be_proven(self) -> None:
-        """What did not hold is tried again: it may have been a full disk. Raises NotStarted."""
+        """Wait for the self-test, and repeat a failed one: the disk may have been full. Raises NotStarted."""
         if self._proof is None:
             return
         if self._proof.done() and self._proof.exception() is not None:
@@ -207,3 +210,9 @@ class Sessions:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
+
+
+def _key_of(request: ToolRequest) -> SessionKey:
+    caller = request.caller
+    session = caller.session or request.run_id or request.request_id
+    return SessionKey(caller.tenant, caller.workspace, session)

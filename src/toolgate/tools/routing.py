@@ -1,4 +1,4 @@
-"""Which engine a call goes to: the first route that takes it.
+"""The choice of an engine for a call: the first route that takes it.
 
 Routes are made in this order: an execution target that the call names, the tools that always run on
 a target, what the session's own client offers, MCP servers upstream, other installations, and last
@@ -71,7 +71,7 @@ class Routing:
         return self._unknown if taken is None else taken[1]
 
     async def place_of(self, request: ToolRequest) -> str:
-        """Where the call would run now, for whoever approves that it does."""
+        """The place where the call would run now; an approval is bound to it."""
         taken = self._take(request)
         return await (as_named if taken is None else taken[0].place)(request)
 
@@ -87,7 +87,7 @@ class Routing:
         return None
 
     def tools(self, caller: Caller) -> list[Tool]:
-        """What there is for this caller; where two routes offer a name, the first has it."""
+        """The tools of this caller; if two routes offer a name, the first has it."""
         named: dict[str, Tool] = {}
         for route in self._routes:
             for tool in route.offers(caller):
@@ -116,15 +116,15 @@ class Routing:
         return self.level_of(request)
 
     def is_repeatable(self, tool: str, caller: Caller) -> bool:
-        """Whether a tool may be run again when it is not known to have run."""
+        """True if a tool may run again when it is not known to have run."""
         known = self.describe(tool, caller)
         return known is not None and known.repeatable
 
 
-def named_tools(engine: Engine, tools: Sequence[Tool]) -> Route:
+def named_tools(engine: Engine, tools: Sequence[Tool], *, place: Place = as_named) -> Route:
     """A route for an engine whose tools are known and stay the same."""
     by_name = {tool.name: tool for tool in tools}
-    return Route(offers=lambda _caller: tools, named=by_name, engine=engine)
+    return Route(offers=lambda _caller: tools, place=place, named=by_name, engine=engine)
 
 
 def on_target(

@@ -1,8 +1,8 @@
-"""Tools under a policy with rules about paths: a path is what it is spelt, or refused.
+"""Tools under a policy with rules about paths or commands: a call does what its words say, or fails.
 
-Such a policy decides before anything is opened, so no link may lead from there to a file that it
-would have decided otherwise about, nor a command to a directory; and a listing shows nothing that it
-denies. Where a command goes by itself is not looked at.
+Such a policy decides before anything is opened. So a path with a link in it is refused, a listing
+leaves out what the policy denies, and a command that its words allow runs in a fixed environment.
+What a command opens by itself is not checked.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import msgspec
 
 from toolgate.core.enums import Outcome
 from toolgate.core.tools import Tool, ToolOutput, ToolRequest
-from toolgate.policy.inputs import CWD_ARGUMENT, PATH_ARGUMENTS
+from toolgate.policy.inputs import COMMAND_ARGUMENTS, CWD_ARGUMENT, PATH_ARGUMENTS
 from toolgate.policy.model import DEFAULT_DENY, Decision, Effect
 from toolgate.policy.paths import SANDBOX_ROOT
 from toolgate.policy.policies import Policies
@@ -25,15 +25,17 @@ LIST: Final = "file.list"
 AT_ONCE: Final = 50  # entries, before others have their turn: each takes some 0.1 ms to decide
 
 
+_LOOKED_AT: Final = frozenset({CWD_ARGUMENT, *PATH_ARGUMENTS, *COMMAND_ARGUMENTS})
+
+
 def takes_paths(tool: Tool) -> bool:
-    """Whether a call of this tool may have a path or a working directory."""
+    """True if a call of this tool may have a path, a working directory or a command."""
     named = tool.schema.get("properties")
-    paths = {CWD_ARGUMENT, *PATH_ARGUMENTS}
-    return isinstance(named, dict) and not paths.isdisjoint(named)
+    return isinstance(named, dict) and not _LOOKED_AT.isdisjoint(named)
 
 
 class PathRules:
-    """An Engine over one that has files; a call without a path passes through it."""
+    """An Engine over one that has files or runs commands; other calls pass through it."""
 
     def __init__(self, engine: Engine, policies: Policies) -> None:
         self._engine = engine
@@ -44,6 +46,8 @@ class PathRules:
         return self._engine.ref
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
+        if any(name in request.args for name in COMMAND_ARGUMENTS):
+            request = request._replace(clean=self._policies.is_clean(request))
         if not self._goes_by_path(request):
             return await self._engine.run(request, update=update)
         request = request._replace(no_links=True)
@@ -81,7 +85,7 @@ _entries: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class _Listing:
-    """Which entries of one listing are shown, asked in their order: directories come first.
+    """The entries of one listing that are shown, checked in order: directories come first.
 
     A name belongs to the listing of its directory, unless a rule denies it. What lies in a directory
     below the one that was asked for is shown where the policy lets the caller list that one too.
@@ -106,12 +110,12 @@ class _Listing:
         return decision.effect is not Effect.DENY or decision.rule_id == DEFAULT_DENY
 
     def _decide(self, path: str) -> Decision:
-        """As if the call had asked for it, spelt as the call spells its own."""
+        """Decide as if the call had named this path, in the spelling of the call's own."""
         args = {**self._request.args, "path": self._root + path}
         return self._policies.decide(self._request._replace(args=args), level=self._level)
 
     def _opens(self, decision: Decision) -> bool:
-        """Where the policy asks, a person has approved what the same rule asked about, and no more."""
+        """True if a directory may be entered; an approval covers only the rule that asked."""
         if decision.effect is Effect.ASK:
             return (self._own.effect, self._own.rule_id) == (Effect.ASK, decision.rule_id)
         return decision.effect is Effect.ALLOW

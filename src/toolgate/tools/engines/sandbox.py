@@ -149,8 +149,14 @@ class SandboxEngine:
 
     async def _bash(self, request: ToolRequest, update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, BashExec)
-        timeout, links = _seconds(args.timeout_ms), not request.no_links
-        command = Command(args.cmd, Interpreter.SHELL, args.cwd, args.env, timeout, links)
+        command = Command(
+            args.cmd,
+            cwd=args.cwd,
+            env=args.env,
+            timeout_seconds=_seconds(args.timeout_ms),
+            links=not request.no_links,
+            clean=request.clean,
+        )
         return await self._execute(request, command, update)
 
     async def _python(self, request: ToolRequest, update: Update) -> ToolOutput:

@@ -1,6 +1,6 @@
-"""`exec`: one program with its arguments, in the session's sandbox.
+"""`exec`: one program with its arguments, in the session's sandbox, without a shell.
 
-The gateway contract's system action. Each word is quoted, so the sandbox's shell expands nothing.
+The gateway contract's system action.
 """
 
 import signal
@@ -39,7 +39,7 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
     if any("\0" in word for word in (*words, args.cwd, *args.environment.values())):
         return refused("exec: a word holds a NUL")
     command = Command(
-        text=" ".join(map(_quoted, words)),
+        argv=tuple(words),
         cwd=args.cwd,
         env={
             name: value
@@ -48,6 +48,7 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
         },
         timeout_seconds=TIMEOUT_S,
         links=not context.request.no_links,
+        clean=context.request.clean,
     )
     pieces = Pieces(context.update)
     try:
@@ -60,12 +61,6 @@ async def run(args: ExecArgs, context: Context) -> ToolOutput:
         return failed(f"exec: {failure}", outcome=Outcome.MAY_HAVE_EXECUTED)
     pieces.end()
     return _output(finished, isolation=context.isolation)
-
-
-def _quoted(word: str) -> str:
-    """Quote a word, also one that `shlex.quote` leaves alone: a shell takes A=b for no program."""
-    escaped = word.replace("'", "'\\''")
-    return f"'{escaped}'"
 
 
 def may_be_set(name: str) -> bool:

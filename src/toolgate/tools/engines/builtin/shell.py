@@ -20,7 +20,7 @@ class ShellArgs(Args, frozen=True):
 
 async def run(args: ShellArgs, context: Context) -> ToolOutput:
     timeout = args.timeout_ms / 1000 if args.timeout_ms is not None else None
-    command = Command(args.command, timeout_seconds=timeout)
+    command = Command(args.command, timeout_seconds=timeout, clean=context.request.clean)
     pieces = Pieces(context.update)
     try:
         finished = await context.in_session(lambda session: session.exec(command, piece=pieces))
