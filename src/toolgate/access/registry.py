@@ -8,7 +8,6 @@ use them any more, ends.
 import asyncio
 import contextlib
 import hmac
-import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,11 +25,10 @@ from toolgate.core.ids import is_path_safe
 from toolgate.core.tools import CommandScope
 from toolgate.journal.journal import Check, Journal, Operation, Put
 from toolgate.journal.rows import ATTEMPTS
+from toolgate.secrets.own_tokens import TokenKind, new_token
 
 DEVICES: Final = "devices"
 SERVICES: Final = "services"
-TOKEN_BYTES: Final = 32  # gateway contract
-SERVICE_PREFIX: Final = "svc_"
 SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
@@ -48,10 +46,6 @@ class Credentials(NamedTuple):
     device_token: str = ""
     gateway_token: str = ""
     bearer: str = ""
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def hash_of(token: str) -> str:
@@ -206,7 +200,7 @@ class Registry:
 
         Raises NotFound for one that was paired, and was revoked before its turn came.
         """
-        token = new_token()
+        token = new_token(TokenKind.DEVICE)
         before = self._devices.get(device_id)
 
         async def write() -> None:
@@ -293,7 +287,7 @@ class Registry:
         """
         if not is_path_safe(name):
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
-        token = SERVICE_PREFIX + new_token()
+        token = new_token(TokenKind.SERVICE)
         caller = f"{SERVICE_NAMES}{name}"
 
         async def write() -> bool:
