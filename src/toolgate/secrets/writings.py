@@ -48,7 +48,7 @@ OPEN_JOINS: Final = re.compile(  # and where the dump is cut off in its text col
     rf"(?:{_COLUMN})?\r?\n[0-9A-Fa-f]{{0,16}}:?[ \t]*\Z|{_COLUMN}\Z|{_JOINS}"
 )
 WRAPPED: Final = rf"[A-Za-z0-9+/_-]{{{WRAPPED_LINE}}}\r?\n"
-DUMPED: Final = r"(?:\A|\n)[0-9A-Fa-f]{6,16}:?[ \t]{1,3}[0-9A-Fa-f]{2,8}[ \t]"
+DUMPED: Final = r"(?:\A|\s)[0-9A-Fa-f]{6,16}:?[ \t]{1,3}[0-9A-Fa-f]{2,8}[ \t]"
 
 
 def without_gaps(text: str) -> str:
