@@ -80,7 +80,9 @@ PATTERNS: Final = {  # group 1, where there is one, is the secret
 _CLOSINGS: Final = {"pem": CLOSING, "header": "\n"}  # and a quote's is the quote
 _LEADS: Final = rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
 _HALF_CHARACTER: Final = "\ufffd"  # what becomes of one that was cut
-_DUMP_LINE: Final = re.compile(DUMPED.replace(r"\A", "^"))
+_DUMP_LINE: Final = re.compile(
+    r"(?:^|\s)[0-9A-Fa-f]{6,16}:?[ \t]{1,3}(?=[0-9A-Fa-f]{2,8}[ \t]|[0-9A-Fa-f]{0,8}\Z)"
+)
 
 
 class SecretPatterns:
@@ -227,10 +229,13 @@ class SecretPatterns:
             for span in self._without(GAPS, text):
                 if in_groups(text[span.start : span.end]):
                     yield span
-        if _DUMP_LINE.search(text) is not None:
-            for span in self._without(JOINS, text):
-                line_end = text.find("\n", span.end)  # the text column shows the bytes once more
-                yield span._replace(end=line_end if line_end >= 0 else len(text))
+        dumps = [dump.start() for dump in _DUMP_LINE.finditer(text)]
+        for span in self._without(JOINS, text) if dumps else ():
+            line_end = text.find("\n", span.end)  # the text column shows the bytes once more
+            yield span._replace(
+                end=line_end if line_end >= 0 else len(text),
+                anchor=max((dump for dump in dumps if dump < span.start), default=span.start),
+            )
 
     def _without(self, layout: Escapes, text: str) -> Iterator[Span]:
         found = list(self._known(layout.sub("", text)))
@@ -258,8 +263,13 @@ class SecretPatterns:
             start = max(0, len(text) - HELD_WORD)
             tail = text[start:]
             cut = min(cut, start + self._begun_in_groups(tail))
-            if any(sign in tail for sign in "%\\&\n") or _DUMP_LINE.search(tail) is not None:
+            dumps = list(_DUMP_LINE.finditer(tail))
+            if dumps or any(sign in tail for sign in "%\\&\n"):
                 cut = min(cut, start + self._begun_behind(View(tail), seen=set()))
+            for dump in dumps:  # its line is known by its offset: held back whole
+                end = tail.find("\n", dump.end())
+                if end < 0 or dump.start() < cut - start <= end:
+                    cut = min(cut, start + dump.start())
         return cut
 
     def _begun_in_groups(self, text: str) -> int:
