@@ -166,6 +166,7 @@ LOOKS = {
         "the key is wJalrXUtnFEMIxK7MDENGxbPxRfiCYEXAMPLE3Zq",
         "wJalrXUtnFEMIxK7MDENGxbPxRfiCYEXAMPLE3Zq",
     ),
+    "near a name": ("the api key is 9f86d081884c7d659a2feaa0c55ad015.", "9f86d081884c7d659a2f"),
     "userinfo": ("git clone https://me:pa55word@example.com/x", "pa55word"),
     "userinfo with @": ("postgres://me:p@ss@db:5432/x", "p@ss"),
     "query": ("GET /x?a=1&access_token=abcd1234&b=2", "abcd1234"),

@@ -26,6 +26,8 @@ _DISTINCT: Final = 0.75  # of the different characters that a random word of tha
 _ONE_CASE_CHANGES: Final = 0.15
 _SHORTEST_RANDOM_PART: Final = 12
 GATE_COUNT: Final = 3
+SEARCH_MEMORY: Final = 64 << 20  # bytes; RE2 builds its automaton as texts come, within this
+MOST_COUNTED: Final = 16  # characters: RE2 needs memory for each of each form
 LEADING_COUNT: Final = 9  # of a form without a prefix; more than the first group of a UUID
 _LED_BY_CLASS: Final = re.compile(r"^\[[^\]]+\]\{[0-9]+\}(?=(?:\\[.+])?[A-Za-z]{3,})")
 _COUNT: Final = re.compile(r"\{([0-9]+)(?:,[0-9]*)?\}")
@@ -46,24 +48,24 @@ FORMATS: Final = msgspec.json.decode(
 def _gate(form: str) -> str:
     """A form that finds all that this one finds, and compiles and runs faster."""
     if (infix := _LED_BY_CLASS.sub("", form)) != form:
-        return _COUNT.sub(_lowered, infix)
-    return r"\b" + _COUNT.sub(_lowered, form)
+        return _lowered(infix, GATE_COUNT)
+    return r"\b" + _lowered(form, LEADING_COUNT if form[0] == "[" else GATE_COUNT)
 
 
-def _lowered(count: re.Match[str]) -> str:
-    least = GATE_COUNT if count.start() and count.string[0] != "[" else LEADING_COUNT
-    return f"{{{least},}}" if int(count[1]) > least else count[0]
+def _lowered(form: str, most: int) -> str:
+    """The form with counts above `most` lowered to that: a cut token is one too."""
+    return _COUNT.sub(lambda n: f"{{{most},}}" if int(n[1]) > most else n[0], form)
 
 
 _PREFIXED: Final = [one.form for one in FORMATS if not one.random]
 _SHAPES: Final = [one.form for one in FORMATS if one.random]
 _ONE_CASE: Final = "|".join(form for form in _SHAPES if "A-Za-z" not in form)
 TOKENS_GATE: Final = "|".join(map(_gate, _PREFIXED))
-TOKENS: Final = rf"\b(?:{'|'.join(_PREFIXED)})"
-_words: Final = re.compile(rf"(?<![{_WORD}])[{_WORD}]{{25,}}={{0,2}}")
+TOKENS: Final = rf"\b(?:{'|'.join(_lowered(form, MOST_COUNTED) for form in _PREFIXED)})"
+_WORDS: Final = rf"[{_WORD}]{{25,}}={{0,2}}"
 _SHAPE: Final = "|".join(_SHAPES)
 RANDOM_WORDS: Final = (  # an upper-case letter soon: the digests of records have none
-    rf"(?:\A|[^A-Za-z0-9+_-])(?:[a-z0-9_-]{{0,9}}[A-Z][{_WORD}]{{14,}}"
+    rf"(?:\A|[^A-Za-z0-9+_-])(?:[a-z0-9_-]{{0,9}}[A-Z][{_WORD}]{{19,}}"
     rf"|(?:{_ONE_CASE})(?:\z|[^A-Za-z0-9+_-]))"
 )
 
@@ -71,12 +73,14 @@ RANDOM_WORDS: Final = (  # an upper-case letter soon: the digests of records hav
 @functools.cache
 def compiled(pattern: str) -> "re2._Regexp":
     """The pattern, compiled when a text first needs it."""
-    return re2.compile(pattern)
+    options = re2.Options()
+    options.max_mem = SEARCH_MEMORY
+    return re2.compile(pattern, options)
 
 
 def random_words(text: str) -> Iterator[tuple[int, int]]:
     """Where words stand that have a vendor's form and look random; not hashes, not wrapped base64."""
-    for match in _words.finditer(text):
+    for match in compiled(_WORDS).finditer(text):
         start, end = match.span()
         for part_start, part_end in _parts(match[0]):
             if _looks_random(match[0][part_start:part_end]) and not _explained(text, start, end):

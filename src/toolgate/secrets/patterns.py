@@ -14,8 +14,15 @@ import ahocorasick  # type: ignore[import-not-found]
 import re2  # type: ignore[import-untyped]
 
 from toolgate.core.errors import Invalid
-from toolgate.secrets.formats import RANDOM_WORDS, TOKENS, TOKENS_GATE, compiled, random_words
-from toolgate.secrets.redaction import RedactingStream, Redactor, Span
+from toolgate.secrets.formats import (
+    RANDOM_WORDS,
+    SEARCH_MEMORY,
+    TOKENS,
+    TOKENS_GATE,
+    compiled,
+    random_words,
+)
+from toolgate.secrets.redaction import RedactingStream, Redactor, Span, looks_random
 from toolgate.secrets.writings import (
     BREAKS,
     CUT_OFF,
@@ -42,14 +49,12 @@ STEM: Final = 8  # how much of a form is searched for; the rest is compared wher
 ROUNDS: Final = 3  # how often a text is unescaped: %2541, \\u0025
 HELD_WORD: Final = 4096
 VIEWS: Final = 12  # ways of unescaping that a stream's end is looked at in
-SEARCH_MEMORY: Final = (
-    64 << 20
-)  # bytes; RE2 makes its automaton as texts come, and starts over here
 STEM_MEMORY: Final = 2048  # bytes; with less than half of it, so many would not compile
 CLOSING: Final = "-----END"
 KNOWN: Final = "known"
 TOKEN: Final = "token"  # noqa: S105 - a kind of span
 RANDOM: Final = "random"
+NEAR: Final = "near"  # a telling name, with no sign between
 REMEMBERED: Final = 512  # clean texts: a policy's reasons are looked through with every call
 REMEMBERED_LENGTH: Final = 256
 
@@ -57,6 +62,7 @@ _NAMES: Final = (
     r"(?:token|secret|passw(?:or)?d|_pass|passphrase|api[_-]?key|private[_-]?key|secret[_-]?key"
     r"|access[_-]?key|signing[_-]?key|mnemonic|seed[_-]?phrase|credentials?)"
 )
+_SPOKEN: Final = r"(?:api|access|secret|private|signing)[ \t]key"
 _HEADERS: Final = (
     r"(?:authorization|proxy-authorization|cookie|set-cookie|x-api-key|x-device-token"
     r"|x-gateway-token|x-auth-token|x-amz-security-token)"
@@ -73,12 +79,17 @@ PATTERNS: Final = {  # group 1, where there is one, is the secret
     "quoted": rf"(?i){_NAMES}[\"'\\]*[ \t]*(?:=>|[:=])[ \t]*\\*(?:\"([^\"\\\x00]+)|'([^'\\\x00]+))",
     "assigned": rf"(?i){_NAMES}[\"'\\]*[ \t]*(?:=>|[:=])[ \t]*([^\s\"'\\,;&{{}}\[\]\x00]+)",
     "flag": rf"(?i)--?[a-z0-9-]*{_NAMES}[ \t]+[\"']?([^\s\"'\x00-][^\s\"'\x00]*)",
+    NEAR: rf"(?i)(?:{_SPOKEN}|{_NAMES})(?:[ \t]+(?:is|was|now|value|header))?[ \t:=]+[\"'`]?"
+    r"([a-z0-9+/_-]{20,}={0,2})",
     "user": r"(?:(?:\A|[\s\x00])-u|--user)[ \t=]+[\"']?[^\s\"':]+:([^\s\"'\x00]+)",
     TOKEN: TOKENS_GATE,
     RANDOM: RANDOM_WORDS,
 }
 _CLOSINGS: Final = {"pem": CLOSING, "header": "\n"}  # and a quote's is the quote
-_LEADS: Final = rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
+_LEADS: Final = (
+    rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|{_SPOKEN}|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
+)
+_UUID: Final = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HALF_CHARACTER: Final = "\ufffd"  # what becomes of one that was cut
 _DUMP_LINE: Final = re.compile(
     r"(?:^|\s)[0-9A-Fa-f]{6,16}:?[ \t]{1,3}(?=[0-9A-Fa-f]{2,8}[ \t]|[0-9A-Fa-f]{0,8}\Z)"
@@ -320,13 +331,17 @@ class SecretPatterns:
 
     def _matches(self, kind: str, text: str) -> Iterator[Span]:
         if kind == RANDOM:
-            yield from (Span(start, end, kind, start) for start, end in random_words(text))
+            yield from (
+                Span(start, end, kind, start) for start, end in random_words(_replaced(text))
+            )
             return
         pattern = compiled(TOKENS if kind == TOKEN else self._patterns[kind])
         closing = _CLOSINGS.get(kind, "")
         for match in pattern.finditer(_replaced(text)):
             group = next((g for g in range(1, pattern.groups + 1) if match.group(g)), 0)
             start, end = match.span(group)
+            if kind == NEAR and not (looks_random(match[1]) or _UUID.fullmatch(match[1])):
+                continue
             if kind == "quoted":
                 closing = text[start - 1]
             yield Span(start, end, kind, match.start(), closing)
