@@ -62,7 +62,8 @@ _NAMES: Final = (
     r"(?:token|secret|passw(?:or)?d|_pass|passphrase|api[_-]?key|private[_-]?key|secret[_-]?key"
     r"|access[_-]?key|signing[_-]?key|mnemonic|seed[_-]?phrase|credentials?)"
 )
-_SPOKEN: Final = r"(?:api|access|secret|private|signing)[ \t]key"
+_SPOKEN_WORD: Final = r"\b(?:api|access|secret|private|signing)"
+_SPOKEN: Final = rf"{_SPOKEN_WORD}[ \t]key"
 _HEADERS: Final = (
     r"(?:authorization|proxy-authorization|cookie|set-cookie|x-api-key|x-device-token"
     r"|x-gateway-token|x-auth-token|x-amz-security-token)"
@@ -87,7 +88,8 @@ PATTERNS: Final = {  # group 1, where there is one, is the secret
 }
 _CLOSINGS: Final = {"pem": CLOSING, "header": "\n"}  # and a quote's is the quote
 _LEADS: Final = (
-    rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|{_SPOKEN}|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
+    rf"(?i)(?:bearer|{_HEADERS}|{_NAMES}|{_SPOKEN}|{_SPOKEN_WORD}(?:[ \t]k?e?y?)?\z"
+    r"|--user|(?:\A|[\s\x00])-u\b|-----BEGIN)"
 )
 _UUID: Final = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HALF_CHARACTER: Final = "\ufffd"  # what becomes of one that was cut
