@@ -32,8 +32,9 @@ from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
 from toolgate.secrets.own_tokens import TokenKind, new_token
-from toolgate.secrets.patterns import SHORTEST, SecretPatterns
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.secrets.redaction import Redactor
+from toolgate.secrets.writings import SHORTEST
 from toolgate.settings import Settings
 
 log = logging.getLogger(__name__)

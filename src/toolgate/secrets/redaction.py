@@ -115,12 +115,10 @@ class Redactor:
         find: Find,
         *,
         unfinished: Callable[[str], int] | None = None,
-        is_clean: Callable[[str], bool] | None = None,
         halves: Find | None = None,
     ) -> None:
         self._find = find
         self._unfinished = unfinished or (lambda text: len(text))
-        self._is_clean = is_clean or (lambda text: not find(text))
         self._halves = halves or (lambda _text: ())
 
     def text(self, text: str) -> str:
@@ -198,7 +196,7 @@ class Redactor:
         texts: list[str] = []
         stripped = _strip(value, texts)
         # One search over everything decides most cases; NUL stands in no secret and no pattern.
-        if self._is_clean("\x00".join(texts)):
+        if not self._find("\x00".join(texts)):
             return stripped
         return self._map(stripped)
 
