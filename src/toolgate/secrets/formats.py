@@ -79,7 +79,7 @@ def compiled(pattern: str) -> "re2._Regexp":
 
 
 def random_words(text: str) -> Iterator[tuple[int, int]]:
-    """Where words stand that have a vendor's form and look random; not hashes, not wrapped base64."""
+    """The words that have a vendor's form and look random, but no hashes and no wrapped base64."""
     for match in compiled(_WORDS).finditer(text):
         start, end = match.span()
         for part_start, part_end in _parts(match[0]):
@@ -133,7 +133,7 @@ def _kind(character: str) -> str:
 
 
 def _explained(text: str, start: int, end: int) -> bool:
-    """Whether a hash's name stands before the word, or the word is a line of wrapped base64."""
+    """Check for a hash's name before the word, and for lines of wrapped base64 around it."""
     before = text[max(0, start - 24) : start]
     return (
         _HASH_NAME.search(before[-_HASH_NAME_LENGTH:]) is not None

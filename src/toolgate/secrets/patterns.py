@@ -160,7 +160,7 @@ class SecretPatterns:
         return [span for span in self.find(text) if span.kind == KNOWN]
 
     def halves(self, text: str) -> Sequence[Span]:
-        """Where a text that was cut begins with a known secret's rest, or ends with its beginning."""
+        """The parts of known secrets at the beginning and the end of a text that was cut."""
         self._built()
         whole = text.rstrip(_HALF_CHARACTER)
         begun = self._begun_anywhere(whole)
@@ -171,7 +171,7 @@ class SecretPatterns:
         return [span for span, size in zip(spans, shown, strict=True) if size >= STEM]
 
     def _rest(self, text: str) -> int:
-        """How far the longest beginning of the text reaches that is the end of a known form."""
+        """Length of the longest beginning of the text that is the end of a known form."""
         head, longest = text[:STEM], 0
         if len(head) == STEM and head in self._written:
             for forms_ in self._forms.values():
@@ -270,7 +270,7 @@ class SecretPatterns:
         return min(cut, self._begun_anywhere(text))
 
     def _begun_anywhere(self, text: str) -> int:
-        """Where the end of the text begins that may be a known secret's beginning."""
+        """Start of the text's last part that may be the beginning of a known secret."""
         cut = self._begun(text)
         if self._secrets:
             start = max(0, len(text) - HELD_WORD)
@@ -286,7 +286,7 @@ class SecretPatterns:
         return cut
 
     def _begun_in_groups(self, text: str) -> int:
-        """As `_begun`, for a secret with gaps between its characters."""
+        """`_begun` for a secret with gaps between its characters."""
         squeezed = without_gaps(text)
         left = len(squeezed) - self._begun(squeezed)
         start = len(text)
@@ -296,7 +296,7 @@ class SecretPatterns:
         return start
 
     def _begun_behind(self, view: View, *, seen: set[str]) -> int:
-        """As `_begun`, for a secret that is escaped, wrapped or dumped, and cut off anywhere in that."""
+        """`_begun` for a secret that is escaped, wrapped or dumped, and cut off anywhere in that."""
         begun = view.end
         undoable = [escapes for sign, escapes in ESCAPES if sign in view.text]
         if compiled(WRAPPED).search(_replaced(view.text)) is not None:
@@ -317,7 +317,7 @@ class SecretPatterns:
         return begun
 
     def _begun(self, text: str) -> int:
-        """Where the longest end of the text begins that is the beginning of a known form."""
+        """Start of the longest end of the text that is the beginning of a known form."""
         self._built()
         if not self._secrets:
             return len(text)

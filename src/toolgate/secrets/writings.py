@@ -56,7 +56,7 @@ def without_gaps(text: str) -> str:
 
 
 def in_groups(text: str) -> bool:
-    """Whether the text is written in groups of one size, the first and the last maybe smaller."""
+    """Check that all groups have one size; the first and the last may be smaller."""
     first, *inner, last = GAPS.split(text) if GAPS.search(text) else ("", "")
     sizes = {len(group) for group in inner}
     return len(sizes) == 1 and max(len(first), len(last)) <= max(sizes) <= WIDEST_GROUP
@@ -93,7 +93,7 @@ def _aligned(raw: bytes, shift: int, *, bits: int, encode: Callable[[bytes], byt
 
 
 def _swapped(raw: bytes) -> Iterable[str]:
-    """As `hexdump` writes bytes: words of two, the second first."""
+    """The hex of `hexdump`: words of two bytes, the second first."""
     for shift in range(2):
         whole = raw[shift : len(raw) - (len(raw) - shift) % 2]
         yield b"".join(whole[at : at + 2][::-1] for at in range(0, len(whole), 2)).hex()
