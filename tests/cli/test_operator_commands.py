@@ -28,14 +28,13 @@ def knock(url: str, device_id: str) -> None:
     refused.value.close()
 
 
-@pytest.mark.requirement("002/pairing/operator-token-made")
 async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with running(home, HEARTBEAT="@every 1s") as program:
         token_file = home / "operator.token"
         token = token_file.read_text()
         assert token_file.stat().st_mode & 0o777 == 0o600
-        assert program.log.read_text().count(token) == 1  # shown once
+        assert token not in program.log.read_text()
         url = program.urls["gateway"]
         at = ("--home", str(home), "--url", url)
 
@@ -56,7 +55,7 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
             assert "revoked" in run("devices", "--revoke", "phone", *at)
             assert json.loads(run("devices", *at, "--json")) == []
             made = run("token", "make", "ci", "--tools", "read", *at).strip()
-            assert made.startswith("svc_")
+            assert made.startswith("tg_svc_")
             assert made not in run("token", "list", *at)
             assert "ended" in run("token", "end", "ci", *at)
             run("capabilities", "register", "mcp.docs", "--rate", "5", *at)
@@ -112,7 +111,7 @@ async def test_pair_devices_tokens_capabilities_and_events(tmp_path: Path) -> No
                 await asyncio.sleep(0.1)
         await program.stop()
         again = await program.start()
-        assert program.log.read_text().count(token) == 1
+        assert token not in program.log.read_text()
         assert again.urls["gateway"]
 
 

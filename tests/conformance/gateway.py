@@ -779,6 +779,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/pairing/operator-token-made",
         source="spec gateway.md, The operator's token",
         behaviour="The operator's token is made on first start and shown once.",
+        divergence="Shown at a terminal only; elsewhere the path of its file is.",
     ),
     Requirement(
         id="002/pairing/operator-always",

@@ -14,6 +14,45 @@ def lower_percent(text: str) -> str:
     return re.sub("%..", lambda match: match[0].lower(), text)
 
 
+def spread(text: str, size: int, gap: str) -> str:
+    """The text without its own gaps, in groups of one size."""
+    bare = re.sub(r"[\s,:-]", "", text)
+    size = min(size, len(bare) // 3)  # three groups at least: two are a compound
+    return gap.join(bare[at : at + size] for at in range(0, len(bare), size))
+
+
+def xxd(content: bytes) -> str:
+    lines = []
+    for at in range(0, len(content), 16):
+        row = content[at : at + 16]
+        words = " ".join(row[two : two + 2].hex() for two in range(0, len(row), 2))
+        lines.append(f"{at:08x}: {words:<39}  {column(row)}")
+    return "\n".join(lines)
+
+
+def hexdump(content: bytes) -> str:
+    lines = []
+    for at in range(0, len(content), 16):
+        row = content[at : at + 16]
+        halves = f"{row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}"
+        lines.append(f"{at:08x}  {halves}  |{column(row)}|")
+    return "\n".join([*lines, f"{len(content):08x}"])
+
+
+def words_of_two(content: bytes) -> str:
+    """As `hexdump` without options: little-endian words of two bytes."""
+    lines = []
+    for at in range(0, len(content), 16):
+        row = content[at : at + 16]
+        words = (row[two : two + 2][::-1].hex().rjust(4, "0") for two in range(0, len(row), 2))
+        lines.append(f"{at:07x} {' '.join(words)}")
+    return "\n".join([*lines, f"{len(content):07x}"])
+
+
+def column(row: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+
+
 ENCODINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "hex": lambda s: s.encode().hex(),
@@ -34,6 +73,22 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
     "unicode escapes": lambda s: re.sub("(....)", r"\\u\1", s.encode("utf-16-be").hex()),
     "json in a query": lambda s: urllib.parse.quote(json.dumps(s)[1:-1]),
     "html": html.escape,
+    "html entities, decimal": lambda s: "".join(f"&#{ord(c)};" for c in s),
+    "html entities, hex": lambda s: "".join(f"&#x{ord(c):X};" for c in s),
+    "base32": lambda s: base64.b32encode(s.encode()).decode(),
+    "base32 after three bytes": lambda s: base64.b32encode(b"abc" + s.encode()).decode(),
+    "base32 unpadded": lambda s: base64.b32encode(s.encode()).decode().rstrip("="),
+    "xxd": lambda s: xxd(s.encode()),
+    "xxd of more": lambda s: xxd(b"name=" + s.encode() + b"\nmore of it to come\n"),
+    "hexdump -C": lambda s: hexdump(b"a: " + s.encode() + b"\n"),
+    "hexdump": lambda s: words_of_two(s.encode() + b"\n"),
+    "hex bytes": lambda s: s.encode().hex(" "),
+    "hex bytes with colons": lambda s: s.encode().hex(":"),
+    "blanks between": lambda s: spread(s, 1, " "),
+    "dashes between": lambda s: spread(s, 1, "-"),
+    "groups of three": lambda s: spread(s, 3, " "),
+    "groups of four": lambda s: spread(s, 4, "-"),
+    "groups of five": lambda s: spread(s, 5, " "),
 }
 
 

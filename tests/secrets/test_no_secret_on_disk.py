@@ -124,7 +124,8 @@ async def test_grep_finds_no_secret_in_any_encoding_under_the_home(tmp_path: Pat
 
     needles = tmp_path / "needles"
     written = {encode(secret) for secret in WRITTEN for encode in ENCODINGS.values()}
-    needles.write_text("\n".join(sorted(written)) + "\n", encoding="utf-8")
+    lines = sorted(one for one in written if "\n" not in one)  # grep takes a line for a needle
+    needles.write_text("\n".join(lines) + "\n", encoding="utf-8")
     planted = tmp_path / "planted"
     planted.mkdir()
     (planted / "file").write_text(f"x{ENCODINGS['base64url'](WRITTEN[7])}y", encoding="utf-8")

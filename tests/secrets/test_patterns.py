@@ -16,8 +16,9 @@ from toolgate.core.errors import Invalid
 from toolgate.core.tools import JsonValue
 from toolgate.secrets import patterns as patterns_re2
 from toolgate.secrets.log_filter import RedactingFilter
-from toolgate.secrets.patterns import PATTERNS, SecretPatterns, forms
+from toolgate.secrets.patterns import PATTERNS, SecretPatterns
 from toolgate.secrets.redaction import MASK, UNCHECKED
+from toolgate.secrets.writings import forms
 
 SECRETS = make_secrets(500)
 PATTERN_SET = SecretPatterns(SECRETS)
@@ -161,6 +162,11 @@ LOOKS = {
     "github fine": ("github_pat_11ABCDEFG0abcdefghijkl_mnop", "11ABCDEFG0abcdefghijkl"),
     "aws": ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN7EXAMPLE"),
     "slack": ("xoxb-1234567890-abcdefgh", "1234567890-abcdefgh"),
+    "a form that only looks random": (
+        "the key is wJalrXUtnFEMIxK7MDENGxbPxRfiCYEXAMPLE3Zq",
+        "wJalrXUtnFEMIxK7MDENGxbPxRfiCYEXAMPLE3Zq",
+    ),
+    "near a name": ("the api key is 9f86d081884c7d659a2feaa0c55ad015.", "9f86d081884c7d659a2f"),
     "userinfo": ("git clone https://me:pa55word@example.com/x", "pa55word"),
     "userinfo with @": ("postgres://me:p@ss@db:5432/x", "p@ss"),
     "query": ("GET /x?a=1&access_token=abcd1234&b=2", "abcd1234"),

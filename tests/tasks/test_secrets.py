@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from toolgate.tasks.secrets import REDACTED, Scrubber
+from toolgate.secrets.redaction import MASK as REDACTED
+from toolgate.tasks.secrets import Scrubber
 
 
 @pytest.mark.requirement("004/sessions/credentials-nowhere")

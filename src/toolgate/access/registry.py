@@ -1,14 +1,12 @@
-"""Who is known here: devices, scripts, the operator. In memory as it is in the journal.
+"""The known callers: devices, scripts, the operator; a copy in memory of the rows in the journal.
 
-Tokens are kept as hashes. Whoever holds a stream open for a device watches it here, and is told
-when the device is revoked or gets another token. What agents do for one who is revoked, or may not
-use them any more, ends.
+Tokens are kept as hashes. A stream that is open for a device watches the device here and ends when the
+device is revoked or gets another token. Runs of a revoked caller, or one without the agent scope, end.
 """
 
 import asyncio
 import contextlib
 import hmac
-import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,11 +24,10 @@ from toolgate.core.ids import is_path_safe
 from toolgate.core.tools import CommandScope
 from toolgate.journal.journal import Check, Journal, Operation, Put
 from toolgate.journal.rows import ATTEMPTS
+from toolgate.secrets.own_tokens import TokenKind, new_token
 
 DEVICES: Final = "devices"
 SERVICES: Final = "services"
-TOKEN_BYTES: Final = 32  # gateway contract
-SERVICE_PREFIX: Final = "svc_"
 SERVICE_NAMES: Final = "service:"  # how the names of scripts begin, as callers
 
 encode: Final = msgspec.json.Encoder().encode
@@ -42,16 +39,12 @@ T = TypeVar("T")
 
 
 class Credentials(NamedTuple):
-    """What a request says of its sender."""
+    """The credentials that a request carries."""
 
     device_id: str = ""
     device_token: str = ""
     gateway_token: str = ""
     bearer: str = ""
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def hash_of(token: str) -> str:
@@ -137,7 +130,7 @@ class Registry:
         return Check(*row, self._versions[row])
 
     def scope_refusal(self, name: str, needed: CommandScope) -> str:
-        """Why a caller's present scope does not cover a command; empty if it does."""
+        """The reason why a caller's present scope does not cover a command; empty if it does."""
         identity = OPERATOR if name == OPERATOR.name else self.identity(name)
         if identity is None:
             return REASON
@@ -206,7 +199,7 @@ class Registry:
 
         Raises NotFound for one that was paired, and was revoked before its turn came.
         """
-        token = new_token()
+        token = new_token(TokenKind.DEVICE)
         before = self._devices.get(device_id)
 
         async def write() -> None:
@@ -262,7 +255,7 @@ class Registry:
             await self._retry(write, lambda: self._reload_device(device_id))
 
     def may_revoke(self, device_id: str) -> bool:
-        """Whether it is paired, or may be so again after a restart."""
+        """Return True if the device is paired, or may be paired again after a restart."""
         device = self._devices.get(device_id)
         return device is not None and (device.active or device_id in self._unwritten)
 
@@ -293,7 +286,7 @@ class Registry:
         """
         if not is_path_safe(name):
             raise Invalid("a token's name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
-        token = SERVICE_PREFIX + new_token()
+        token = new_token(TokenKind.SERVICE)
         caller = f"{SERVICE_NAMES}{name}"
 
         async def write() -> bool:
@@ -394,7 +387,7 @@ class Registry:
         self._identities[device.device_id] = Identity(Who.DEVICE, device.device_id, device.scope)
 
     def _keep_unless_revoked(self, device: Device, known: Device | None, version: int) -> None:
-        """Who was revoked while this was written is revoked on disk too, after it."""
+        """Keep the device unless it was revoked while its row was written."""
         if known is None or not known.active or self._devices[device.device_id].active:
             self._keep(device, version)
 

@@ -1,5 +1,6 @@
-"""What the gate reads of callers and capabilities, and the gateway's routes write."""
+"""Callers, rate limits and capabilities: the gate reads them, the gateway's routes write them."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Admission:
 
 
 async def open_admission(settings: Settings, core: Core) -> Admission:
-    """Loaded, because calls that a restart takes up are decided by it."""
+    """Load before recovery: calls that a restart resumes are decided by it."""
     journal, clock = core.journal, core.clock
     registry = Registry(
         journal,
@@ -48,9 +49,11 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
 
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
-    """Made on first start, and shown that once: it cannot be read from anywhere but its file."""
-    is_new = not settings.operator_token and not kept_token(settings.home / "operator.token")
+    """The operator's token, made on first start and printed then; to a terminal only."""
+    path = settings.home / "operator.token"
+    is_new = not settings.operator_token and not kept_token(path)
     made = token(settings, "operator", patterns)
     if is_new:
-        tell(settings, f"operator token (shown once; kept in operator.token): {made}")
+        shown = f": {made}" if sys.stderr.isatty() else ""
+        tell(settings, f"operator token (made now, kept in {path}){shown}")
     return made

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import resource
-import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,8 +31,10 @@ from toolgate.http import asgi
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
-from toolgate.secrets.patterns import SHORTEST, SecretPatterns
+from toolgate.secrets.own_tokens import TokenKind, new_token
+from toolgate.secrets.patterns import SecretPatterns
 from toolgate.secrets.redaction import Redactor
+from toolgate.secrets.writings import SHORTEST
 from toolgate.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ T = TypeVar("T")
 
 VERSION: Final = version("toolgate")
 OPEN_FILES: Final = 65_536  # a socket each for thousands of clients
-TOKEN_BYTES: Final = 32
 
 
 @dataclass(slots=True)
@@ -209,7 +209,7 @@ def token(settings: Settings, name: str, patterns: SecretPatterns) -> str:
     path = settings.home / f"{name}.token"
     kept = kept_token(path)
     if not kept:  # an empty one would let anyone in
-        kept = secrets.token_urlsafe(TOKEN_BYTES)
+        kept = new_token(TokenKind[name.upper()])
         write_private(path, kept.encode())
     patterns.learn(kept)
     return kept

@@ -115,7 +115,7 @@ async def open_execution(
     )
     local = SandboxEngine(sandboxes, http=guarded_http(web, permits=policies.permits_hop))
     files = FileArtifacts(
-        blobs, journal, clock=clock, holds_secret=lambda text: not core.patterns.is_clean(text)
+        blobs, journal, clock=clock, holds_secret=lambda text: bool(core.patterns.find(text))
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)

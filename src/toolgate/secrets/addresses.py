@@ -1,4 +1,4 @@
-"""What is secret in the addresses of a task: `https://name:password@host`, `?access_token=…`."""
+"""The secrets in the addresses of a task: `https://name:password@host`, `?access_token=…`."""
 
 import re
 from collections.abc import Iterator, Mapping

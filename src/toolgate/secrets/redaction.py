@@ -1,4 +1,4 @@
-"""What must not be written down: by the name it stands under, or by what finds it in a text.
+"""Removes secrets from values and texts: by the name they stand under, or where `Find` finds them.
 
 One `Redactor` serves evidence, audit, events, logs and traces. How a secret is recognised inside a
 text comes in from outside (`Find`); which names hide a value, and how a structure is walked, is
@@ -61,7 +61,7 @@ _WORD_END: Final = re.compile(r"[\s\"'<>]")
 
 
 class Span(NamedTuple):
-    """Where a secret lies; `anchor` is where the text that gives it away begins."""
+    """The place of a secret; `anchor` is the start of the text that gives it away."""
 
     start: int
     end: int
@@ -74,7 +74,7 @@ Find = Callable[[str], Sequence[Span]]
 
 
 class _Verdicts(dict[str, bool]):
-    """What was found of each name; long ones, of which no memory may be full, are judged anew."""
+    """Verdicts by name. Long names are judged each time, so that they cannot fill the memory."""
 
     def __init__(self, judge: Callable[[str], bool]) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Verdicts(dict[str, bool]):
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether what stands under this name is not to be written down."""
+    """Return True if a value under this name must not be written."""
     return _SENSITIVE[name]
 
 
@@ -115,12 +115,10 @@ class Redactor:
         find: Find,
         *,
         unfinished: Callable[[str], int] | None = None,
-        is_clean: Callable[[str], bool] | None = None,
         halves: Find | None = None,
     ) -> None:
         self._find = find
         self._unfinished = unfinished or (lambda text: len(text))
-        self._is_clean = is_clean or (lambda text: not find(text))
         self._halves = halves or (lambda _text: ())
 
     def text(self, text: str) -> str:
@@ -144,7 +142,7 @@ class Redactor:
             return UNCHECKED
 
     def fields(self, fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """As `value`, for an object that stays one."""
+        """`value` for an object; the result is an object too."""
         clean = self.value(dict(fields))
         return clean if isinstance(clean, dict) else {"redacted": UNCHECKED}
 
@@ -163,14 +161,14 @@ class Redactor:
         return clean if len(clean) <= limit else clean[: max(0, limit - 1)] + "…"
 
     def cut(self, text: str) -> str:
-        """What is left of a text, redacted already, that a limit has cut, maybe amid a secret."""
+        """Redact what is left of a text that a limit has cut, maybe in the middle of a secret."""
         try:
             return mask(text, self._cut_off(text))
         except Exception:  # noqa: BLE001 -- as in text()
             return UNCHECKED
 
     def cut_value(self, value: JsonValue) -> JsonValue:
-        """As `cut`, for each text in a value; raises RecursionError."""
+        """`cut` for each text in a value; raises RecursionError."""
         match value:
             case str():
                 return self.cut(value) if len(value) >= SHORTEST_CUT else value
@@ -198,7 +196,7 @@ class Redactor:
         texts: list[str] = []
         stripped = _strip(value, texts)
         # One search over everything decides most cases; NUL stands in no secret and no pattern.
-        if self._is_clean("\x00".join(texts)):
+        if not self._find("\x00".join(texts)):
             return stripped
         return self._map(stripped)
 
@@ -230,11 +228,11 @@ class RedactingStream:
         self._failed = False
 
     def feed(self, chunk: str) -> str:
-        """What may be shown now."""
+        """Return what may be shown now."""
         return self._guarded(self._held + chunk, final=False)
 
     def close(self) -> str:
-        """What was still held back."""
+        """Return what was still held back."""
         return self._guarded(self._held, final=True)
 
     def _guarded(self, text: str, *, final: bool) -> str:
@@ -299,7 +297,7 @@ class RedactingStream:
         return shown
 
     def _swallow(self, text: str, closing: str) -> str | None:
-        """What comes after the endless secret; None while it goes on."""
+        """Return what comes after the endless secret; None while it goes on."""
         self._held = ""
         if not closing:
             found = _WORD_END.search(text)

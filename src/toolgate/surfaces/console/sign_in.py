@@ -14,6 +14,7 @@ from typing import Final
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, Refused
 from toolgate.journal.journal import Delete, Journal, Put
+from toolgate.secrets.own_tokens import TokenKind, new_token
 
 COOKIE: Final = "toolgate_console"
 SESSION_MS: Final = 12 * 3600 * 1000
@@ -53,7 +54,7 @@ class SignIn:
         live = {code: until for code, until in self._codes.items() if until > now}
         while len(live) >= MAX_CODES:
             live.pop(next(iter(live)))
-        code = secrets.token_urlsafe(24)
+        code = new_token(TokenKind.SIGN_IN)
         self._codes = {**live, _hashed(code): now + CODE_MS}
         return code
 
