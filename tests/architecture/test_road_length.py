@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -18,8 +18,21 @@ from toolgate.bootstrap.roles import start_everything
 MOST: Final = 20
 OURS: Final = "toolgate."
 VOCABULARY: Final = "toolgate.core."  # ids, clock, enums: every module uses them
+BUS: Final = "toolgate.journal.local_bus"  # the road ends here: behind it are other readers
 OPERATOR: Final = "operator-token-of-the-road"
 READ: Final = {"payload": {"name": "echo", "args": {"text": "x"}}}
+
+
+# The road begins where the request is read, where the gate runs the tool in a task of its own, and
+# where the journal reports a commit. Other work of the loop begins elsewhere and is not counted.
+BEGINS: Final = frozenset(
+    {
+        "toolgate.http.asgi",
+        "toolgate.surfaces.gateway.server",
+        "toolgate.tools.gate",
+        "toolgate.journal.sqlite.journal",
+    }
+)
 
 
 class Road:
@@ -38,13 +51,21 @@ class Road:
     def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
         if event != "call" or not (called := _module(frame)).startswith(OURS):
             return
-        caller = frame.f_back
-        while caller is not None and not _module(caller).startswith(OURS):
-            caller = caller.f_back
-        if caller is None or (calling := _module(caller)) == called:
+        ours = [module for module in _callers(frame) if module.startswith(OURS)]
+        if not ours or ours[-1] not in BEGINS or BUS in ours[1:]:
+            return
+        if (calling := ours[0]) == called:
             return
         if not called.startswith(VOCABULARY) and not calling.startswith(VOCABULARY):
             self.passed.setdefault(calling, set()).add(called)
+
+
+def _callers(frame: FrameType) -> Iterator[str]:
+    """The modules of the frames below, the nearest first."""
+    below = frame.f_back
+    while below is not None:
+        yield _module(below)
+        below = below.f_back
 
 
 def _module(frame: FrameType) -> str:
