@@ -19,6 +19,7 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
 from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import Result, decode_result
+from toolgate.tools.upstream.programs import NotIsolated, Programs
 from toolgate.tools.upstream.stdio import (
     MAX_MESSAGE,
     NotBegun,
@@ -59,10 +60,13 @@ class Session:
     name: str
     server: Server
     clock: Clock
+    programs: Programs
     last_heard: float = 0.0
     used_at: float = 0.0
     calls: int = 0  # under way
     has_failed: bool = False  # and that was counted
+    failure: str = ""  # why it could not be opened
+    cannot_start: bool = False  # before its registration or this machine is changed
     tools: list[Any] | None = None  # the SDK's, as it listed them when it was opened
     _client: Any = None
     _pipe: Pipe | None = None
@@ -238,14 +242,23 @@ class Session:
                 await self._leave.wait()
         except Exception as failed:  # noqa: BLE001 - whatever a server does, it ends its own session
             if not self._opened.done():
-                self._opened.set_exception(Unavailable(f"{self.name}: {_plainly(failed)}"))
-                self._opened.exception()  # whoever waits is told; nobody has to
+                self._opened.set_exception(Unavailable(self._why_not_opened(failed)))
+                self._opened.exception()  # retrieved here: perhaps nobody waits for it
             else:
                 log.warning("mcp_session_ended name=%s error=%s", self.name, _plainly(failed))
         finally:
             if not self._opened.done():  # it was cancelled; those who wait were not
                 self._opened.set_exception(Unavailable(f"{self.name} was let go"))
                 self._opened.exception()
+
+    def _why_not_opened(self, failed: Exception) -> str:
+        self.cannot_start = isinstance(failed, NotIsolated)
+        if self.cannot_start:
+            self.failure = str(failed)
+        else:
+            complaint = "" if self._pipe is None else self._pipe.complaint
+            self.failure = f"{_plainly(failed)}{f'; it wrote: {complaint}' if complaint else ''}"
+        return f"{self.name}: {self.failure}"
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
@@ -258,11 +271,12 @@ class Session:
 
         if self.server.command:
             async with (
-                open_pipe(self.server, name=self.name) as pipe,
-                Client(stdio_transport(pipe)) as client,
+                self.programs.start(self.name, self.server) as launch,
+                open_pipe(launch, name=self.name) as pipe,
             ):
                 self._pipe = pipe
-                yield client
+                async with Client(stdio_transport(pipe)) as client:
+                    yield client
         else:
             async with (
                 httpx2.AsyncClient(
