@@ -93,6 +93,9 @@ class ProgramSandbox:
     def __init__(self, bwrap: BwrapSandbox) -> None:
         self._bwrap = bwrap
 
+    async def close(self) -> None:
+        await self._bwrap.close()
+
     @contextlib.asynccontextmanager
     async def launch(self, program: Program) -> AsyncIterator[Launch]:
         """Whatever the program has started is gone when the block ends. Raises Unavailable."""
@@ -173,5 +176,3 @@ async def _remove(group: Group) -> None:
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.1)
         group.kill()
-
-

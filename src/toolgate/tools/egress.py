@@ -1,6 +1,6 @@
-"""The policy's word on what sandboxes may reach, and the record of what they did.
+"""The policy's decisions on what sandboxes may reach, and the record of what they reached.
 
-A sandbox is known by its tenant, workspace and session, so its rules can speak of these.
+A sandbox is known by its tenant, workspace and session, so rules can name these.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 MOST_REFUSED: Final = 256  # different hosts of one session that it did not reach
 MOST_KEPT: Final = 1024  # of one session's hosts; an older one counts as new when it comes again
+
+SERVER_EGRESS: Final = "server.egress"  # the member of a registration, in place of a rule
 
 Allows = Callable[[str, int], bool]
 
@@ -63,6 +65,16 @@ class PolicyEgress:
             self._seen = policy
             self._granting = None if policy is None else granting(policy)
         return self._granting
+
+
+def registered_egress(allowed: Allows) -> Callable[[SessionKey, str, int], Decision]:
+    """The decisions for an MCP server: its registration lists the hosts, not the policy."""
+
+    def decide(_key: SessionKey, host: str, port: int) -> Decision:
+        effect = Effect.ALLOW if allowed(host, port) else Effect.DENY
+        return Decision(effect, SERVER_EGRESS, "Its registration decides", "", "")
+
+    return decide
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ until a person accepts the change. Another server of the same capability starts 
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,6 @@ import msgspec
 from toolgate.access.audit import Trail
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound
-from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Check, Journal, Operation, Put
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.seal import Seal
@@ -23,14 +22,14 @@ from toolgate.tools.capabilities import Server
 
 COLLECTION: Final = "mcp_definitions"
 
-Definition = Mapping[str, JsonValue]
+Definition = dict[str, Any]  # JSON
 
 _canonical: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def definition_of(listed: Any) -> dict[str, JsonValue]:
+def definition_of(listed: Any) -> Definition:
     """All that a server says about a tool (the SDK's `Tool`), for people and for the digest."""
-    said: dict[str, JsonValue] = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
+    said: Definition = listed.model_dump(mode="json", by_alias=True, exclude_none=True)
     names = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
     return {name: said[name] for name in names if name in said}
 
@@ -44,11 +43,11 @@ class Pin:
     capability_id: str
     tool: str  # as the server names it
     place: str  # of the server that listed it
-    definition: dict[str, JsonValue]
+    definition: Definition
     digest: str
     at: int  # Unix ms
     accepted_by: str = ""  # empty: pinned when it was first listed
-    changed: dict[str, JsonValue] | None = None  # what the server says now, if that is different
+    changed: Definition | None = None  # what the server says now, if that is different
 
     @property
     def name(self) -> str:
@@ -58,7 +57,7 @@ class Pin:
     def changed_digest(self) -> str:
         return "" if self.changed is None else digest_of(self.changed)
 
-    def after(self, definition: dict[str, JsonValue]) -> "Pin":
+    def after(self, definition: Definition) -> "Pin":
         """The pin once its server has listed this definition."""
         if digest_of(definition) == self.digest:
             return self if self.changed is None else replace(self, changed=None)
@@ -114,7 +113,7 @@ class Pins:
         return f"the server has changed the definition of {pin.name} since it was accepted"
 
     async def observe(
-        self, capability_id: str, server: Server, definitions: Sequence[dict[str, JsonValue]]
+        self, capability_id: str, server: Server, definitions: Sequence[Definition]
     ) -> None:
         """Pin the tools that are new, and note those that have changed. Raises Unavailable."""
         place = place_of(server)
@@ -128,7 +127,8 @@ class Pins:
                 if not changes:
                     return
                 try:
-                    return await self._write(changes, self._noted(capability_id, changes))
+                    await self._write(changes, self._noted(capability_id, changes))
+                    return
                 except Conflict:  # another process writes the same rows
                     if attempt == ATTEMPTS:
                         raise
@@ -161,9 +161,7 @@ class Pins:
             await self._write([accepted], note)
             return accepted
 
-    def _after(
-        self, capability_id: str, place: str, definition: dict[str, JsonValue]
-    ) -> Pin | None:
+    def _after(self, capability_id: str, place: str, definition: Definition) -> Pin | None:
         """The pin that a listed definition makes; None where nothing changes."""
         tool = str(definition["name"])
         before = self.get(capability_id, tool)

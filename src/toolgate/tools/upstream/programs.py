@@ -11,7 +11,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from toolgate.core.errors import Unavailable
 from toolgate.sandbox.egress import SandboxEgress
@@ -33,30 +33,17 @@ class NotIsolated(Unavailable):
     """A program that cannot be started here as it is registered; the text says what to change."""
 
 
-class Programs(Protocol):
-    def start(
-        self, name: str, server: Server
-    ) -> contextlib.AbstractAsyncContextManager[Launch]: ...
-
-
-class UnboxedPrograms:
-    """Starts programs as the gateway's user."""
-
-    @contextlib.asynccontextmanager
-    async def start(self, name: str, server: Server) -> AsyncIterator[Launch]:
-        if server.isolation is not Isolation.NONE:
-            raise NotIsolated(f"{name}: there is no sandbox here")
-        yield unboxed(server)
-
-
 def unboxed(server: Server) -> Launch:
+    """A start as the gateway's user, with the few variables that the SDK passes on."""
     from mcp.client.stdio import get_default_environment  # noqa: PLC0415 - see mcp_session
 
     return Launch((server.command, *server.args), {**get_default_environment(), **dict(server.env)})
 
 
 @dataclass(slots=True)
-class SandboxedPrograms:
+class Programs:
+    """The way to start the program of a server, as it is registered."""
+
     sandbox: ProgramSandbox
     egress: Callable[[SessionKey, Sequence[str]], SandboxEgress]
     workspaces: Path

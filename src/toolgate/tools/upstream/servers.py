@@ -363,10 +363,9 @@ class McpUpstreams:
         return known if fresh else None
 
     def _does_more(self, capability_id: str, action: str, before: Tool | None) -> bool:
-        """Whether a tool's level is higher than it was, or than it is registered if it was unknown."""
+        """Whether a tool's level is higher than it was; one that was not listed counts as write."""
         tool = self._tool(capability_id, action)
-        registered = self._level(capability_id, action)
-        level = registered if before is None else before.level
+        level = Level.WRITE if before is None else before.level
         return tool is not None and tool.level.rank > level.rank
 
     def _known(self, capability_id: str) -> _Listed | None:
