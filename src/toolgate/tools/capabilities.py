@@ -1,12 +1,11 @@
 """Capabilities: registered tools and MCP servers, with their level, health and rate."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from posixpath import normpath
 from typing import Final
 
 from toolgate.access.ratelimit import Rate
-from toolgate.core.enums import HealthStatus, Level
+from toolgate.core.enums import HealthStatus, Isolation, Level
 from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.core.urls import parse_url
 from toolgate.sandbox.egress import allows
@@ -23,13 +22,6 @@ READ_WRITE: Final = "rw"
 # A mount there would hide the sandbox's own system from the program.
 SYSTEM: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "run")
 KERNEL: Final = ("proc", "sys", "dev")
-
-
-class Isolation(StrEnum):
-    """Where the program of an MCP server runs."""
-
-    SANDBOX = "sandbox"
-    NONE = "none"  # as the gateway's own user, with everything that it may read
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +90,6 @@ class Server:
             raise Invalid(str(wrong), field="server.egress") from wrong
 
     @property
-    def shown_isolation(self) -> str:
-        """The isolation of a program; empty for a server at a URL."""
-        return "" if self.url else self.isolation.value
-
-    @property
     def secrets(self) -> frozenset[str]:
         """The values in its environment and headers that are secrets, by their name or look."""
         values = [
@@ -126,6 +113,11 @@ class Capability:
     status: HealthStatus = HealthStatus.HEALTHY
     server: Server | None = None
     reason: str = ""  # why its server is not healthy, as the last check found; in memory only
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The isolation of its server's program; None if it has no program."""
+        return self.server.isolation if self.server is not None and self.server.command else None
 
     def is_expired(self, now: int) -> bool:
         return self.expires_at is not None and now >= self.expires_at

@@ -11,10 +11,10 @@ from tests.support.audit import SilentAudit
 from tests.support.seal import PlainSeal
 from tests.support.upstreams import memory_pins, programs_in
 from tests.tasks.runtimes import memory_journal, until
-from toolgate.core.enums import Level
+from toolgate.core.enums import Isolation, Level
 from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, ToolRequest
-from toolgate.tools.capabilities import Capability, Isolation, Server
+from toolgate.tools.capabilities import Capability, Server
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.routing import Routing
 from toolgate.tools.upstream.registered import RegisteredServers

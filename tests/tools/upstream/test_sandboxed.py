@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.upstreams import mcp_upstreams, programs_in
-from toolgate.core.enums import HealthStatus
+from toolgate.core.enums import HealthStatus, Isolation
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
-from toolgate.tools.capabilities import Isolation, Mount, Server
+from toolgate.tools.capabilities import Mount, Server
 from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.servers import McpUpstreams
 from toolgate.web.guard import Guard
@@ -79,7 +79,7 @@ async def test_a_server_cannot_read_the_gateways_files(house: House) -> None:
     for path in (house.home / "operator.token", house.home / "evidence.key", Path("/etc/shadow")):
         assert "FileNotFoundError" in await house.refused("read", path=str(path))
     assert set(await house.told("list_all", path="/")) <= ROOT | {"root", "work"}
-    assert await house.told("list_all", path="/tmp") == []  # noqa: S108
+    assert await house.told("list_all", path="/tmp") == []
     assert (await house.told("list_all", path="/workspace")) == []
 
 
@@ -106,7 +106,7 @@ async def test_a_server_has_only_its_own_environment_and_pipes(house: House) -> 
     finally:
         del os.environ["CANARY"]
         os.close(secret)
-    assert found["API_TOKEN"] == "its-own"  # noqa: S105
+    assert found["API_TOKEN"] == "its-own"
     assert CANARY not in str(found)
     own = {target for number, target in descriptors.items() if int(number) > 2}
     assert own <= {"/proc/self/fd", f"/proc/{descriptors.get('pid')}/fd"}

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.upstreams import mcp_upstreams
-from toolgate.core.enums import HealthStatus, Level, Outcome
+from toolgate.core.enums import HealthStatus, Isolation, Level, Outcome
 from toolgate.core.errors import Misconfigured, Unavailable
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
-from toolgate.tools.capabilities import PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, Isolation, Server
+from toolgate.tools.capabilities import PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, Server
 from toolgate.tools.upstream import session as mcp_session
 from toolgate.tools.upstream.file import read_servers
 from toolgate.tools.upstream.outputs import MAX_TEXT

@@ -17,10 +17,10 @@ import pytest
 
 from tests.support.upstreams import mcp_upstreams
 from toolgate.access.devices import named_session, session_of
-from toolgate.core.enums import HealthStatus, Outcome
+from toolgate.core.enums import HealthStatus, Isolation, Outcome
 from toolgate.core.errors import Unavailable
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
-from toolgate.tools.capabilities import Isolation, Server
+from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream import servers as mcp_upstream
 from toolgate.tools.upstream import session as mcp_session
 from toolgate.tools.upstream import stdio as mcp_stdio

@@ -95,9 +95,10 @@ class Pins:
 
     def of(self, capability_id: str) -> list[Pin]:
         """The pins of a capability, by name."""
-        found = (held.pin for held in self._held.values())
-        of_it = (pin for pin in found if pin.capability_id == capability_id)
-        return sorted(of_it, key=lambda pin: pin.tool)
+        return [pin for pin in self.all() if pin.capability_id == capability_id]
+
+    def all(self) -> list[Pin]:
+        return [self._held[key].pin for key in sorted(self._held)]
 
     def check_of(self, capability_id: str, tool: str) -> Check:
         """The check that a tool's pin is the one in memory, or that it has none."""

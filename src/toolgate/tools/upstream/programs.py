@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from toolgate.core.enums import Isolation
 from toolgate.core.errors import Unavailable
 from toolgate.sandbox.egress import SandboxEgress
 from toolgate.sandbox.programs import Bind, Launch, Program, ProgramSandbox
 from toolgate.sandbox.sandbox import SessionKey
 from toolgate.sandbox.session import PATH_ENV
-from toolgate.tools.capabilities import Isolation, Mount, Server
+from toolgate.tools.capabilities import Mount, Server
 
 TENANT: Final = "t_default"
 WORKSPACE: Final = "mcp"

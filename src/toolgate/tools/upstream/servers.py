@@ -115,10 +115,11 @@ class McpUpstreams:
     def offered(self, capability_id: str) -> Sequence[Tool]:
         """The tools that a model can be offered; none if the server has not listed them yet."""
         known = self._known(capability_id)
-        names = () if known is None else known.offered
+        if known is None:
+            return ()
         found = (
             self._tool(capability_id, name)
-            for name in names
+            for name in known.offered
             if not self._pins.refusal(capability_id, name)
         )
         return [tool for tool in found if tool is not None]
