@@ -14,7 +14,8 @@ from toolgate.core.tools import Tool
 from toolgate.journal.journal import Journal
 from toolgate.journal.local_bus import LocalBus
 from toolgate.sandbox.bwrap import BwrapSandbox
-from toolgate.sandbox.egress import SandboxEgress, allows
+from toolgate.sandbox.egress import SandboxEgress
+from toolgate.sandbox.egress_hosts import allows
 from toolgate.sandbox.programs import ProgramSandbox
 from toolgate.testing.journal import MemoryJournal
 from toolgate.tools.upstream.pins import Pins

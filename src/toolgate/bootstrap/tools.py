@@ -23,7 +23,8 @@ from toolgate.policy.decide import FindPolicy
 from toolgate.policy.file import PolicyFile, load_policy
 from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.choice import BWRAP, make_sandbox
-from toolgate.sandbox.egress import SandboxEgress, allows
+from toolgate.sandbox.egress import SandboxEgress
+from toolgate.sandbox.egress_hosts import allows
 from toolgate.sandbox.programs import ProgramSandbox
 from toolgate.sandbox.sandbox import SessionKey
 from toolgate.sandbox.sessions import Sessions as Sandboxes

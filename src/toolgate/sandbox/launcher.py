@@ -5,7 +5,7 @@ of its own, so that the program's uid, which may not walk to the source, still g
 Standard library only: each import is paid for at every start.
 """
 
-# ruff: noqa: PTH123 - pathlib would be paid for at every start
+# ruff: noqa: PTH102, PTH123 - pathlib would be paid for at every start
 
 import ctypes
 import json

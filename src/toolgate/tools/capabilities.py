@@ -8,7 +8,7 @@ from toolgate.access.ratelimit import Rate
 from toolgate.core.enums import HealthStatus, Isolation, Level
 from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.core.urls import parse_url
-from toolgate.sandbox.egress import allows
+from toolgate.sandbox.egress_hosts import allows
 from toolgate.secrets.redaction import is_sensitive_header, looks_random
 
 # The gateway contract's names.

@@ -67,7 +67,7 @@ class Session:
     has_failed: bool = False  # and that was counted
     failure: str = ""  # why it could not be opened
     cannot_start: bool = False  # before its registration or this machine is changed
-    tools: list[Any] | None = None  # the SDK's, as it listed them when it was opened
+    tools: list[Any] | None = None  # the SDK's, as last listed, until they are pinned
     _client: Any = None
     _pipe: Pipe | None = None
     _opened: asyncio.Future[None] | None = None
@@ -107,7 +107,7 @@ class Session:
                 await asyncio.wait({task}, timeout=CHECK_S)
 
     async def is_fit(self, *, after_s: float) -> bool:
-        """A silent session may be that of a server that was restarted."""
+        """Check a session that was silent, and list its tools again: they may have changed."""
         if self._pipe is not None:
             await self._pipe.settle()
         if self.dead:
@@ -117,7 +117,7 @@ class Session:
         if self.clock.monotonic() - self.last_heard < after_s:
             return True
         try:
-            await self._ask(self._client.list_tools(), seconds=CHECK_S)
+            self.tools = await self.check()
         except Unavailable:
             return False
         except ServerError:

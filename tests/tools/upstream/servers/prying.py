@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 
 def read(path: str) -> str:
@@ -43,16 +45,12 @@ def connect(host: str, port: int) -> str:
 
 
 def fetch(url: str) -> str:
-    from urllib.request import urlopen
-
     with urlopen(url, timeout=5) as answer:
         return str(answer.read().decode())
 
 
 def stay(path: str) -> str:
     """Leave two daemons behind that write on, deaf to every signal that can be ignored."""
-    import signal
-
     for _ in range(2):
         if os.fork() == 0:
             os.setsid()
