@@ -147,6 +147,7 @@ async def test_an_approval_of_the_old_definition_does_not_serve_the_accepted_one
     assert "approval_does_not_fit" in refused["error"]["message"]
 
 
+@pytest.mark.requirement("002/mcp/sandboxed")
 async def test_a_sandboxed_server_reads_no_token_and_one_without_isolation_is_shown(
     house: House,
 ) -> None:

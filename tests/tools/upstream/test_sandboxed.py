@@ -75,6 +75,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     await house.programs.sandbox.close()
 
 
+@pytest.mark.requirement("002/mcp/sandboxed")
 async def test_a_server_cannot_read_the_gateways_files(house: House) -> None:
     for path in (house.home / "operator.token", house.home / "evidence.key", Path("/etc/shadow")):
         assert "FileNotFoundError" in await house.refused("read", path=str(path))
@@ -203,6 +204,7 @@ async def test_mounts_are_there_with_the_rights_of_their_owner(
     assert (folder / "new").stat().st_uid == folder.stat().st_uid
 
 
+@pytest.mark.requirement("002/mcp/sandbox-missing")
 @pytest.mark.parametrize("which", ["home", "above", "inside", "link", "missing", "program"])
 async def test_what_cannot_be_isolated_is_offline_at_once_with_what_to_do(
     house: House, tmp_path: Path, which: str
