@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import venv
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -275,3 +276,21 @@ async def test_without_isolation_a_server_runs_as_the_gateways_user(house: House
     house.servers["mcp.test"] = replace(PRYING, isolation=Isolation.NONE)
     uid, _ = await house.told("user")
     assert uid == os.getuid()
+
+
+async def test_a_script_of_a_virtual_environment_finds_its_interpreter(
+    house: House, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "tool", symlinks=True)
+    script = tmp_path / "tool" / "bin" / "prying"
+    program = (SERVERS / "prying.py").read_text()
+    script.write_text(f"#!{tmp_path / 'tool' / 'bin' / 'python'}\n{program}")
+    script.chmod(0o755)
+    named = tmp_path / "local" / "bin"
+    named.mkdir(parents=True)
+    (named / "prying").symlink_to(script)
+    (tmp_path / "local" / "private").write_text(CANARY)
+    house.servers["mcp.test"] = Server(command=str(named / "prying"))
+    uid, _ = await house.told("user")
+    assert uid != 0
+    assert await house.refused("read", path=str(tmp_path / "local" / "private"))
