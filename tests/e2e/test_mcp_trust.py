@@ -163,6 +163,25 @@ async def test_a_sandboxed_server_reads_no_token_and_one_without_isolation_is_sh
     assert "none" in await house.toolgate("capabilities", "list")
 
 
+async def test_no_server_outlives_a_gateway_that_is_killed(house: House) -> None:
+    left = await house.approve(await house.call("stay", to="mcp.prying", path="/workspace/beats"))
+    assert left["ok"]
+
+    def beats() -> int:
+        return sum(path.stat().st_size for path in house.program.home.glob("servers/*/beats"))
+
+    async with asyncio.timeout(PATIENCE):
+        while beats() < 10:
+            await asyncio.sleep(0.01)
+    await house.program.kill()
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            before = beats()
+            await asyncio.sleep(0.3)
+            if beats() == before:
+                break
+
+
 async def test_a_server_is_registered_with_its_mounts_and_what_is_missing_is_shown(
     house: House, tmp_path: Path
 ) -> None:

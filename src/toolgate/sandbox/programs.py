@@ -46,6 +46,10 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
+class NotIsolated(Unavailable):
+    """A program that cannot be isolated here as it is registered; the text says what to change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bind:
     """A file or directory of the host, and the path by which the program finds it."""
@@ -98,13 +102,13 @@ class ProgramSandbox:
 
     @contextlib.asynccontextmanager
     async def launch(self, program: Program) -> AsyncIterator[Launch]:
-        """Whatever the program has started is gone when the block ends. Raises Unavailable."""
+        """Whatever the program has started is gone when the block ends. Raises NotIsolated."""
         try:
             self._bwrap.prepare()
             uid = _own_uid(program.workspace) if os.geteuid() == 0 else 0
             group = self._bwrap.make_group(program.key.digest)
-        except OSError as refused:
-            raise Unavailable(f"the sandbox cannot be set up: {refused}") from refused
+        except (OSError, Unavailable) as refused:
+            raise NotIsolated(f"the sandbox cannot be set up: {refused}") from refused
         fds = Descriptors()
         try:
             command = self._command(program, uid, group, fds)

@@ -171,6 +171,11 @@ async def test_a_server_that_takes_too_much_memory_is_killed_alone(house: House)
     assert (await house.call("read", path="/proc/self/cmdline")).ok  # started again
 
 
+async def test_a_server_has_a_limit_of_processes(house: House) -> None:
+    children = await house.told("multiply")
+    assert 10 < children < 64
+
+
 async def test_a_workspace_stays_between_starts(house: House) -> None:
     house.servers["mcp.test"] = replace(PRYING, args=(*PRYING.args, "one"))
     await house.sessions.tools("mcp.test")
@@ -206,9 +211,11 @@ async def test_mounts_are_there_with_the_rights_of_their_owner(
 
 
 @pytest.mark.requirement("002/mcp/sandbox-missing")
-@pytest.mark.parametrize("which", ["home", "above", "inside", "link", "missing", "program"])
+@pytest.mark.parametrize(
+    "which", ["home", "above", "inside", "link", "missing", "program", "bwrap", "root's"]
+)
 async def test_what_cannot_be_isolated_is_offline_at_once_with_what_to_do(
-    house: House, tmp_path: Path, which: str
+    house: House, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = tmp_path / "link"
     link.symlink_to(house.home)
@@ -226,8 +233,18 @@ async def test_what_cannot_be_isolated_is_offline_at_once_with_what_to_do(
         "link": str(house.home),
         "missing": "No such file",
         "program": "not found in PATH",
+        "bwrap": "apt-get install bubblewrap",
+        "root's": "chown",
     }
-    if which == "program":
+    if which == "bwrap":
+        monkeypatch.setenv("PATH", "/nonexistent")
+    elif which == "root's":
+        if os.geteuid() != 0:
+            pytest.skip("only root's own files are not for a server to write")
+        (tmp_path / "roots").mkdir()
+        mount = Mount(str(tmp_path / "roots"), "/data", writable=True)
+        house.servers["mcp.test"] = replace(PRYING, mounts=(mount,))
+    elif which == "program":
         house.servers["mcp.test"] = Server(command="no-such-program")
     else:
         mount = Mount(str(hosts[which]), "/data")

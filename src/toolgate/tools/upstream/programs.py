@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from toolgate.core.enums import Isolation
-from toolgate.core.errors import Unavailable
 from toolgate.sandbox.egress import SandboxEgress
-from toolgate.sandbox.programs import Bind, Launch, Program, ProgramSandbox
+from toolgate.sandbox.programs import Bind, Launch, NotIsolated, Program, ProgramSandbox
 from toolgate.sandbox.sandbox import SessionKey
 from toolgate.sandbox.session import PATH_ENV
 from toolgate.tools.capabilities import Mount, Server
@@ -28,10 +27,6 @@ MOST_FILES: Final = 200_000
 MOST_LINKS: Final = 16  # from one name of a program to the next
 INTERPRETER: Final = re.compile(r"(python|node|deno|bun|ruby|perl|bash|sh)[0-9.]*")
 PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")  # of a prefix that programs are installed in
-
-
-class NotIsolated(Unavailable):
-    """A program that cannot be started here as it is registered; the text says what to change."""
 
 
 def unboxed(server: Server) -> Launch:
@@ -53,7 +48,7 @@ class Programs:
 
     @contextlib.asynccontextmanager
     async def start(self, name: str, server: Server) -> AsyncIterator[Launch]:
-        """Raises NotIsolated, Unavailable."""
+        """Raises NotIsolated."""
         if server.isolation is Isolation.NONE:
             yield unboxed(server)
             return

@@ -17,9 +17,10 @@ import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
+from toolgate.sandbox.programs import NotIsolated
 from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import Result, decode_result
-from toolgate.tools.upstream.programs import NotIsolated, Programs
+from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.stdio import (
     MAX_MESSAGE,
     NotBegun,

@@ -68,6 +68,24 @@ def stay(path: str) -> str:
     return "left"
 
 
+def multiply() -> str:
+    """Fork until the kernel refuses."""
+    children: list[int] = []
+    try:
+        while len(children) < 1000:
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            children.append(child)
+    except OSError:
+        pass
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return str(len(children))
+
+
 def environment() -> str:
     return json.dumps(dict(os.environ))
 
@@ -86,7 +104,7 @@ def eat(megabytes: int) -> str:
 TOOLS = {
     tool.__name__: tool
     for tool in (
-        read, list_all, write, descriptors, processes, connect, fetch, stay, environment, user, eat
+        read, list_all, write, descriptors, processes, connect, fetch, stay, environment, user, eat, multiply
     )
 }  # fmt: skip
 
