@@ -148,7 +148,7 @@ class McpUpstreams:
         if tool is None:
             return None
         registered, pin = self._level(capability_id, action), self._pins.get(capability_id, action)
-        level = max(registered, tool.level, key=lambda level: level.rank)
+        level = _higher(registered, tool.level)
         return replace(tool, level=level, definition="" if pin is None else pin.digest)
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
@@ -182,7 +182,7 @@ class McpUpstreams:
 
         It may list other definitions then: the call is made only with the one it was decided on.
         """
-        decided_on = self._tool(key.capability_id, action)
+        decided_on = self._listed.get(key.capability_id)
         for is_last in (False, True):
             try:
                 session = await self._session(key)
@@ -363,10 +363,13 @@ class McpUpstreams:
         fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
         return known if fresh else None
 
-    def _does_more(self, capability_id: str, action: str, before: Tool | None) -> bool:
-        """Whether a tool's level is higher than it was; one that was not listed counts as write."""
-        tool = self._tool(capability_id, action)
-        level = Level.WRITE if before is None else before.level
+    def _does_more(self, capability_id: str, action: str, before: _Listed | None) -> bool:
+        """Whether a tool's level is higher than in an earlier listing; not listed counts as write."""
+        if self._listed.get(capability_id) is before:
+            return False
+        registered, tool = self._level(capability_id, action), self._tool(capability_id, action)
+        was = None if before is None else before.tools.get(action)
+        level = _higher(registered, Level.WRITE if was is None else was.level)
         return tool is not None and tool.level.rank > level.rank
 
     def _known(self, capability_id: str) -> _Listed | None:
@@ -388,6 +391,10 @@ class McpUpstreams:
             capability_id, dot, head = capability_id.rpartition(".")
             action = f"{head}.{action}"
         return "", ""
+
+
+def _higher(one: Level, other: Level) -> Level:
+    return one if one.rank > other.rank else other
 
 
 def _tool(listed: Any) -> Tool:
