@@ -100,6 +100,12 @@ async def test_registering_needs_the_operators_or_a_service_token(door: Door) ->
         told = await door.ask("POST", "/capabilities/register", body=again, headers=headers)
         assert told.status == answered
     assert (await register(door)).status == 200  # the operator may
+    for lower in (body, {**body, "capabilityId": "mcp.docs.wipe"}):  # a level decides what is asked
+        told = await door.ask(
+            "POST", "/capabilities/register", body={**lower, "level": "read"}, headers=headers
+        )
+        assert (told.status, told.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert (await register(door, level="read")).status == 200
     await door.parts.registry.remove_service("ci")
     gone = await door.ask("POST", "/capabilities/register", body=body, headers=headers)
     assert (gone.status, gone.code) == (401, ErrorCode.INVALID_TOKEN)

@@ -71,8 +71,9 @@ class CapabilityRoutes:
             # A server is a program that runs here, or an address that is asked from here.
             raise Forbidden("only the operator may say where a capability's server is")
         known = self.capabilities.registered(wanted.capability_id)
-        if known is not None and known.level is Level.SIGN and level is not Level.SIGN:
-            raise Forbidden("only the operator may let what signs run without a person")
+        before = Level.WRITE if known is None else known.level
+        if level.rank < before.rank:  # it may be the level of an MCP server's tool
+            raise Forbidden(f"only the operator may register a level below {before}")
 
     async def _list(self, _: Call) -> Result:
         found = [capability_out(one) for one in self.capabilities.all()]
