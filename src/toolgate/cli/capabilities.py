@@ -130,7 +130,7 @@ def remove(operator: Operator, *, capability_id: str, as_json: bool) -> None:
 
 
 def _terms(operator: Operator, capability_id: str) -> dict[str, Any]:
-    """As they are: to register anew is to say all of them again."""
+    """The terms in force: a registration must name all of them."""
     for one in operator.data("GET", "/capabilities")["items"]:
         if one["capabilityId"] == capability_id:
             return {name: one[name] for name in TERMS}

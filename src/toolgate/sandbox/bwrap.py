@@ -55,7 +55,7 @@ class Programs:
 
 
 def find_programs() -> Programs:
-    """What is needed from the system; raises Unavailable with how to get the rest."""
+    """Find the system's programs; raises Unavailable with how to get those that are missing."""
     found = {name: shutil.which(name) for name in ("bwrap", "setpriv", "prlimit", "sh")}
     # Inside there is the system's /usr, so the agent needs the Python that lives there.
     pythons = ("/usr/bin/python3", "/usr/local/bin/python3")
@@ -90,7 +90,7 @@ class BwrapSandbox:
 
     @property
     def sessions(self) -> int:
-        """How many there are now."""
+        """The number of open sessions."""
         return len(self._sessions)
 
     async def check(self) -> None:

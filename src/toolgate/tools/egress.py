@@ -45,7 +45,7 @@ class PolicyEgress:
     _granting: Policy | None = None
 
     def grants(self, key: SessionKey) -> Allows | None:
-        """What this session may reach; None: nothing, so it gets no way out."""
+        """The hosts that this session may reach; None: no host, so it gets no way out."""
         granted = self._current()
         if granted is None or not may_reach_any(granted, _caller(key)):
             return None
@@ -79,7 +79,7 @@ def registered_egress(allowed: Allows) -> Callable[[SessionKey, str, int], Decis
 
 @dataclass(slots=True)
 class Noted:
-    """What is on record of one session: host, port and whether it was granted."""
+    """The recorded connections of one session: host, port and whether it was granted."""
 
     hosts: dict[tuple[str, int, bool], "asyncio.Task[None]"] = field(default_factory=dict)
     unreached: int = 0

@@ -71,7 +71,7 @@ class Routing:
         return self._unknown if taken is None else taken[1]
 
     async def place_of(self, request: ToolRequest) -> str:
-        """Where the call would run now, for whoever approves that it does."""
+        """The place where the call would run now, for the person who approves it."""
         taken = self._take(request)
         return await (as_named if taken is None else taken[0].place)(request)
 
@@ -87,7 +87,7 @@ class Routing:
         return None
 
     def tools(self, caller: Caller) -> list[Tool]:
-        """What there is for this caller; where two routes offer a name, the first has it."""
+        """The tools of this caller; of two routes that offer a name, the first has it."""
         named: dict[str, Tool] = {}
         for route in self._routes:
             for tool in route.offers(caller):
@@ -124,7 +124,7 @@ class Routing:
         return self.level_of(request)
 
     def is_repeatable(self, tool: str, caller: Caller) -> bool:
-        """Whether a tool may be run again when it is not known to have run."""
+        """True if a tool may be run again when it is not known to have run."""
         known = self.describe(tool, caller)
         return known is not None and known.repeatable
 

@@ -39,7 +39,7 @@ class DeviceGrant(Grant, kw_only=True):
 
 
 class Terms(msgspec.Struct):
-    """Of a capability. Without a server, the one that it has stays."""
+    """The terms of a capability. Without a server, it keeps the one it has."""
 
     level: Level = Level.WRITE
     scope: str = "mcp"
@@ -179,7 +179,7 @@ class AdmissionPages:
 
 
 def _name(request: Request) -> str:
-    """What someone calls a thing; raises Invalid."""
+    """The name in the path; raises Invalid."""
     name = str(request.path_params["id"])
     if not is_path_safe(name):
         raise Invalid("a name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")

@@ -120,7 +120,7 @@ def _mounted(mount: Mount) -> Bind:
 
 
 def is_full(workspace: Path) -> bool:
-    """Whether a workspace holds more than it may."""
+    """True if a workspace holds more than it may."""
     size = files = 0
     for folder, _, names in os.walk(workspace):
         for name in names:
@@ -206,5 +206,5 @@ def _interpreter(command: str, path: Sequence[str]) -> str | None:
 
 
 def _is_system(path: str) -> bool:
-    """Whether every sandbox has this path already."""
+    """True if every sandbox has this path already."""
     return path.startswith("/usr/") or path.split("/")[1] in ("bin", "sbin", "lib", "lib64")

@@ -364,7 +364,7 @@ class McpUpstreams:
         return known if fresh else None
 
     def _does_more(self, capability_id: str, action: str, before: _Listed | None) -> bool:
-        """Whether a tool's level is higher than in an earlier listing; not listed counts as write."""
+        """True if a tool's level is higher than in an earlier listing; not listed counts as write."""
         if self._listed.get(capability_id) is before:
             return False
         registered, tool = self._level(capability_id, action), self._tool(capability_id, action)
@@ -378,7 +378,7 @@ class McpUpstreams:
         return listed if listed is not None and self._has(capability_id, listed.server) else None
 
     def _has(self, capability_id: str, server: Server) -> bool:
-        """Whether a server is still the capability's."""
+        """True if a server is still the capability's."""
         now = self._find(capability_id)
         return now is server or now == server  # the same object, unless it was registered again
 

@@ -46,7 +46,7 @@ SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 @dataclass(slots=True)
 class _Refusal:
-    """How one question was refused, if it was."""
+    """The HTTP refusal of one question, if there was one."""
 
     status: int = 0
     names_session: bool = False
@@ -126,11 +126,11 @@ class Session:
         return True
 
     async def check(self) -> list[Any]:
-        """What it lists, where it is well; raises Unavailable, ServerError."""
+        """List the tools within the time of a health check; raises Unavailable, ServerError."""
         return await self._list_all(seconds=CHECK_S)
 
     async def list_all(self) -> list[Any]:
-        """Its tools as the SDK has them; raises Unavailable, ServerError."""
+        """List the tools, as the SDK has them; raises Unavailable, ServerError."""
         return await self._list_all(seconds=OPEN_S)
 
     async def _list_all(self, *, seconds: float) -> list[Any]:
@@ -301,7 +301,7 @@ def _is_forgotten(failed: Exception, refusal: _Refusal) -> bool:
 
 
 def _bounded(response: Any) -> Any:
-    """Its body, unfolded, that ends in an error where it grows larger than a message may be."""
+    """The decoded body; reading it fails once it is larger than a message may be."""
     import httpx2  # noqa: PLC0415 - see `_connected`
 
     coded = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)

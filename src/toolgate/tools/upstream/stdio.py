@@ -61,7 +61,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """As much of a message as tells whose it is."""
+    """The members of a message that say whose it is."""
 
     id: int | str | float | None = None
     method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a request, under an id of its own
