@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolgate.access.audit_trail import AuditTrail
 from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.browser import browser_route, browser_tasks
 from toolgate.bootstrap.gates import open_gate_parts
@@ -125,7 +124,7 @@ async def open_execution(
     )
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
-    pins = Pins(journal, clock, core.seal, AuditTrail(audit))
+    pins = Pins(journal, clock, core.seal, audit)
     await pins.load()
     upstreams = RegisteredServers(
         clock,
