@@ -23,6 +23,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /approvals
         GET /audit/query
         GET /capabilities
+        GET /definitions
         GET /command/{requestId}
         GET /docs
         GET /events/poll
@@ -69,6 +70,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws approvals.list
         /v2/ws audit.query
         /v2/ws capabilities.list
+        /v2/ws definitions.list
         /v2/ws command.get
         /v2/ws events.poll
         /v2/ws executionTargets.get
@@ -84,6 +86,8 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate artifact get
         toolgate audit query
         toolgate capabilities list
+        toolgate mcp list
+        toolgate mcp show
         toolgate completion
         toolgate devices
         toolgate doctor
@@ -106,6 +110,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         DELETE /tokens/{name}
         POST /capabilities/register
         DELETE /capabilities/{capabilityId}
+        POST /definitions/accept
         PUT /execution-targets/{targetId}
         DELETE /execution-targets/{targetId}
         PUT /policy
@@ -126,6 +131,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         POST /console/api/links
         /v2/ws capabilities.register
         /v2/ws capabilities.remove
+        /v2/ws definitions.accept
         /v2/ws executionTargets.put
         /v2/ws executionTargets.delete
         /v2/ws pairing.approve
@@ -133,6 +139,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws policy.put
         toolgate capabilities register
         toolgate capabilities remove
+        toolgate mcp accept
         toolgate console
         toolgate pair
         toolgate targets set

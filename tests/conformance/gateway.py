@@ -569,11 +569,33 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/mcp/level-read-only",
         source="spec gateway.md, mcp",
         behaviour="An action that the server marks readOnlyHint is of level read.",
+        superseded_by="002/mcp/level-registered",
     ),
     Requirement(
         id="002/mcp/level-default",
         source="spec gateway.md, mcp",
         behaviour="Any other action is of level write.",
+        superseded_by="002/mcp/level-registered",
+    ),
+    Requirement(
+        id="002/mcp/level-registered",
+        source="spec gateway.md, mcp",
+        behaviour="A tool of an MCP server has the level registered for it, else for its server, else write; `destructiveHint: true` or `readOnlyHint: false` raises it to write, and nothing that a server says lowers it.",
+    ),
+    Requirement(
+        id="002/mcp/definitions-pinned",
+        source="spec gateway.md, mcp",
+        behaviour="A tool's definition is pinned when it is first listed; once its server changes it, the tool is not offered and its calls are refused, until the operator accepts the change.",
+    ),
+    Requirement(
+        id="002/mcp/sandboxed",
+        source="spec gateway.md, mcp",
+        behaviour="The program of an MCP server runs in the sandbox, with its own mounts, egress and environment, unless `isolation: none` is registered, which is shown.",
+    ),
+    Requirement(
+        id="002/mcp/sandbox-missing",
+        source="spec gateway.md, mcp",
+        behaviour="A program that cannot be isolated as it is registered is offline at once, with a reason that says what to change.",
     ),
     Requirement(
         id="002/mcp/unknown-capability",

@@ -30,7 +30,7 @@ rules:
   - {id: all, allow: [echo, web.search, "mcp.*"], match: any, reason: For the test}
 """
 OPERATOR = {"Authorization": "Bearer op-token"}
-WAIT = "mcp.plain.wait"  # never answers, and says that it only reads
+WAIT = "mcp.plain.wait"  # never answers, and is registered as reading
 STARTED, FAILED, SUCCEEDED = EventStatus.STARTED, EventStatus.FAILED, EventStatus.SUCCEEDED
 ECHO = {"id": "a", "name": "echo", "arguments": {"text": "x"}}
 SEARCH = {"id": "b", "name": "web.search", "arguments": {"query": "q"}}
@@ -163,7 +163,8 @@ class House:
 async def house(tmp_path: Path, *how: str) -> AsyncIterator[House]:
     log, policy, servers = tmp_path / "log", tmp_path / "policy.yaml", tmp_path / "mcp.json"
     policy.write_text(POLICY)
-    program = {"command": sys.executable, "args": [str(PLAIN), str(log), *how]}
+    args = [str(PLAIN), str(log), *how]
+    program = {"command": sys.executable, "args": args, "isolation": "none"}
     servers.write_text(json.dumps({"mcpServers": {"plain": program}}))
     async with searches() as (provider, url):
         settings = {
@@ -179,6 +180,9 @@ async def house(tmp_path: Path, *how: str) -> AsyncIterator[House]:
         ):
             device = Device(at_work, http)
             await device.pair()
+            level = "read" if "reading" in how else "write"
+            terms = {"capabilityId": "mcp.plain", "scope": "mcp", "level": level}
+            assert (await device.ask("POST", "/capabilities/register", terms, **OPERATOR))["ok"]
             await until(lambda: log.exists() and "tools/list" in log.read_text())
             yield House(device, log, provider)
 
@@ -190,7 +194,7 @@ async def house(tmp_path: Path, *how: str) -> AsyncIterator[House]:
 async def test_commands_that_only_read_have_one_end_after_sigkill(
     tmp_path: Path, cut_short: int
 ) -> None:
-    async with house(tmp_path, "fickle") as at:
+    async with house(tmp_path, "reading") as at:
         device = at.device
         assert json.loads(await device.send("ended"))["ok"] is True
         under_way = [asyncio.create_task(device.send(name)) for name in ("one", "many")]

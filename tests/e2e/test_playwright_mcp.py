@@ -37,6 +37,7 @@ async def program(tmp_path: Path) -> AsyncIterator[Program]:
     server = {
         "command": node(),
         "args": [str(npm_file("@playwright/mcp/cli.js")), *arguments],
+        "isolation": "none",  # Chromium needs more memory and rights than a sandbox has
     }
     servers, policy = tmp_path / "mcp.json", tmp_path / "policy.yaml"
     servers.write_text(json.dumps({"mcpServers": {"playwright": server}}))

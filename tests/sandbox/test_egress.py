@@ -12,7 +12,8 @@ import pytest
 from tests.support.runner import FakeRunner, whole
 from toolgate.core.errors import Misconfigured
 from toolgate.core.system_clock import SystemClock
-from toolgate.sandbox.egress import SandboxEgress, allows, same_for_all
+from toolgate.sandbox.egress import SandboxEgress, same_for_all
+from toolgate.sandbox.egress_hosts import allows
 from toolgate.sandbox.sandbox import Command, Interpreter, Sandbox, SessionKey
 from toolgate.sandbox.sessions import Sessions
 from toolgate.web.egress_proxy import EgressDecision

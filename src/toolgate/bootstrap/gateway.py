@@ -29,6 +29,7 @@ from toolgate.surfaces.gateway.approvals import ApprovalRoutes
 from toolgate.surfaces.gateway.assembly import Assembled, Foundations, assemble
 from toolgate.surfaces.gateway.assembly import Options as GatewayOptions
 from toolgate.surfaces.gateway.audit import AuditRoutes
+from toolgate.surfaces.gateway.capabilities import DefinitionRoutes
 from toolgate.surfaces.gateway.events import schedule_event
 from toolgate.surfaces.gateway.policy import PolicyRoutes
 from toolgate.surfaces.gateway.routes import Route
@@ -60,6 +61,7 @@ async def open_gateway(
         *AuditRoutes(execution.audit).routes(),
         *RunRoutes(journal).routes(),
         *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
+        *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),
     )
     door = assemble(

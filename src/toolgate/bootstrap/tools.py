@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolgate.bootstrap.admission import Admission
 from toolgate.bootstrap.browser import browser_route, browser_tasks
@@ -19,8 +20,11 @@ from toolgate.evidence.evidence import Evidence
 from toolgate.evidence.log import EvidenceLog
 from toolgate.policy.decide import FindPolicy
 from toolgate.policy.file import PolicyFile, load_policy
+from toolgate.sandbox.bwrap import BwrapSandbox
 from toolgate.sandbox.choice import BWRAP, make_sandbox
 from toolgate.sandbox.egress import SandboxEgress
+from toolgate.sandbox.egress_hosts import allows
+from toolgate.sandbox.programs import ProgramSandbox
 from toolgate.sandbox.sandbox import SessionKey
 from toolgate.sandbox.sessions import Sessions as Sandboxes
 from toolgate.settings import Settings
@@ -30,7 +34,7 @@ from toolgate.tasks.task_agent import TaskAgent
 from toolgate.tasks.toolset import Toolset
 from toolgate.tools.approval_records import Approvals
 from toolgate.tools.capabilities import BROWSER_CAPABILITY
-from toolgate.tools.egress import EgressRecords, PolicyEgress
+from toolgate.tools.egress import EgressRecords, PolicyEgress, registered_egress
 from toolgate.tools.engines.builtin.engine import BuiltInEngine
 from toolgate.tools.engines.files_run import FilesRun
 from toolgate.tools.engines.path_rules import PathRules, takes_paths
@@ -47,6 +51,8 @@ from toolgate.tools.simulation import Simulation
 from toolgate.tools.targets.health import TargetHealths
 from toolgate.tools.targets.registry import TargetEngine, Targets, tokens
 from toolgate.tools.targets.tools import TOOLS as TARGET_TOOLS
+from toolgate.tools.upstream.pins import Pins
+from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.registered import RegisteredServers
 from toolgate.web.egress_proxy import UNREACHABLE, EgressDecision
 from toolgate.web.guard import Guard, GuardedWeb
@@ -120,7 +126,14 @@ async def open_execution(
     at_target = TargetEngine(targets, local=local, remote=runners.engine)
     on_targets = PathRules(Transfers(at_target, files), policies)
     files_run = FilesRun(policies, sandboxes)
-    upstreams = RegisteredServers(clock, None if admission is None else admission.capabilities)
+    pins = Pins(journal, clock, core.seal, audit)
+    await pins.load()
+    upstreams = RegisteredServers(
+        clock,
+        None if admission is None else admission.capabilities,
+        programs=mcp_programs(settings, installation, guard, evidence=evidence, audit=audit),
+        pins=pins,
+    )
     installation.on_stop(upstreams.sessions.close)
     browser = browser_route(lambda: in_browser, TrustLevel.REMOTE)
     limits: CapabilityLimits | None = None
@@ -131,6 +144,7 @@ async def open_execution(
             admission.rates,
             upstreams.sessions.capability_of,
             dict.fromkeys(browser.named, BROWSER_CAPABILITY),
+            pins,
         )
     routes = [
         *([] if limits is None else [limits.route()]),
@@ -197,6 +211,39 @@ def policed_egress(
         await records.note(key, decision.host, decision.port, refusal, reached=reached)
 
     return SandboxEgress(guard, grants=granted.grants, note=note, closed=records.forget)
+
+
+def mcp_programs(
+    settings: Settings,
+    installation: Installation,
+    guard: Guard,
+    *,
+    evidence: Evidence,
+    audit: AuditLog,
+) -> Programs:
+    """The programs of MCP servers: their sandbox, and their way out with each use on record."""
+    sandbox = BwrapSandbox()
+    installation.on_stop(sandbox.close)
+
+    def way_out(_key: SessionKey, hosts: Sequence[str]) -> SandboxEgress:
+        allowed = allows(hosts)
+        records = EgressRecords(evidence, audit, registered_egress(allowed))
+
+        async def note(key: SessionKey, decision: EgressDecision) -> None:
+            refusal = "" if decision.allowed else decision.reason
+            reached = decision.reason != UNREACHABLE
+            await records.note(key, decision.host, decision.port, refusal, reached=reached)
+
+        return SandboxEgress(guard, grants=lambda _: allowed, note=note, closed=records.forget)
+
+    files = (settings.policy_file, settings.mcp_file)
+    protected = [settings.home, *(Path(file) for file in files if file)]
+    return Programs(
+        ProgramSandbox(sandbox),
+        way_out,
+        settings.home / "servers",
+        [path.resolve() for path in protected],
+    )
 
 
 async def _search(settings: Settings, installation: Installation) -> list[ToolRoute]:

@@ -1,4 +1,4 @@
-"""`toolgate capabilities`: what can be called, registering more, and removing one."""
+"""`toolgate capabilities`: list what can be called, register more, remove one."""
 
 import json
 from typing import Any, Final
@@ -29,6 +29,8 @@ def listed(operator: Operator, *, as_json: bool) -> None:
         "scope": "scope",
         "level": "level",
         "health": "status",
+        "isolation": "isolation",
+        "why": "reason",
         "at most": "rateLimit",
         "expires": "expiresAt",
         "version": "version",
@@ -49,6 +51,24 @@ def listed(operator: Operator, *, as_json: bool) -> None:
     "--expires", metavar="TIME", help="Not to be called from then on (ISO 8601), or never."
 )
 @click.option("--mcp-url", help="Its MCP server, over HTTP.")
+@click.option(
+    "--mount",
+    "mounts",
+    metavar="HOST:INSIDE[:ro|rw]",
+    multiple=True,
+    help="A path of the gateway's machine that PROGRAM sees. [ro]",
+)
+@click.option(
+    "--egress",
+    metavar="HOST[:PORT]",
+    multiple=True,
+    help="A host that PROGRAM may reach, *.suffix for every subdomain. [none]",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["sandbox", "none"]),
+    help="none runs PROGRAM as the gateway's user, with all its files. [sandbox]",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @as_operator
 def register(
@@ -60,17 +80,24 @@ def register(
     rate: int | None,
     expires: str | None,
     mcp_url: str | None,
+    mounts: tuple[str, ...],
+    egress: tuple[str, ...],
+    isolation: str | None,
     program: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Register CAPABILITY_ID, or change its terms; PROGRAM is its MCP server on stdio.
 
-    What is left out stays as it was, but for the status: it counts as healthy until it is looked at.
+    A member that is left out keeps its value; the status is healthy until the next check.
     """
     if program and program[0].startswith("-"):  # what follows a program's name is the program's
         raise click.NoSuchOption(program[0])
     if program and mcp_url:
         raise click.UsageError("a server is a program or --mcp-url, not both")
+    box = {"mounts": list(mounts), "egress": list(egress), "isolation": isolation}
+    boxed = {name: value for name, value in box.items() if value}
+    if boxed and not program:
+        raise click.UsageError("--mount, --egress and --isolation need a program after --")
     given = {"scope": scope, "level": level, "rateLimit": rate}
     body: dict[str, Any] = {
         "capabilityId": capability_id,
@@ -83,7 +110,7 @@ def register(
     if mcp_url:
         body["server"] = {"url": mcp_url}
     elif program:
-        body["server"] = {"command": program[0], "args": list(program[1:])}
+        body["server"] = {"command": program[0], "args": list(program[1:]), **boxed}
     kept = operator.data("POST", "/capabilities/register", body)
     click.echo(json.dumps(kept) if as_json else f"{capability_id} is registered")
 
@@ -103,7 +130,7 @@ def remove(operator: Operator, *, capability_id: str, as_json: bool) -> None:
 
 
 def _terms(operator: Operator, capability_id: str) -> dict[str, Any]:
-    """As they are: to register anew is to say all of them again."""
+    """The terms in force: a registration must name all of them."""
     for one in operator.data("GET", "/capabilities")["items"]:
         if one["capabilityId"] == capability_id:
             return {name: one[name] for name in TERMS}

@@ -30,6 +30,7 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),
     "capabilities": ("capabilities", "List capabilities, register one, remove one."),
+    "mcp": ("mcp", "Show the tools of MCP servers, and accept changed ones."),
     "task": ("task", "Run browser tasks, and see those that have run."),
     "events": ("events", "Show what happens, as it happens."),
     "settings": ("settings", "List every setting, its default and its meaning."),

@@ -22,7 +22,7 @@ from toolgate.contracts.wire import (
     Text,
     UnixMs,
 )
-from toolgate.core.enums import Decision, HealthStatus, Level, Outcome, TargetKind
+from toolgate.core.enums import Decision, HealthStatus, Isolation, Level, Outcome, TargetKind
 
 DEFAULT_PORT: Final = 8787
 
@@ -543,13 +543,20 @@ class RateLimit(CamelWire):
 
 
 class McpServer(CamelWire):
-    """The MCP server of a capability: a program on stdio, or a URL."""
+    """A capability's MCP server: a program on stdio, or a URL.
+
+    `mounts` (`HOST:INSIDE[:ro|rw]`) and `egress` (`HOST[:PORT]`) are what a program in the sandbox
+    may reach; `isolation: none` runs it as the gateway's user.
+    """
 
     command: str | UnsetType = UNSET
     args: list[str] | UnsetType = UNSET
     env: dict[str, str] | UnsetType = UNSET
     url: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
+    mounts: list[str] | UnsetType = UNSET
+    egress: list[str] | UnsetType = UNSET
+    isolation: Isolation | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if isinstance(self.command, UnsetType) == isinstance(self.url, UnsetType):
@@ -580,10 +587,40 @@ class Capability(CamelWire):
     expires_at: UnixMs | None
     status: HealthStatus
     updated_at: UnixMs
+    isolation: Isolation | UnsetType = UNSET  # of a program
+    reason: str | UnsetType = UNSET  # why its server is not healthy
 
 
 class CapabilityList(CamelWire):
     items: list[Capability]
+
+
+class ToolDefinition(CamelWire):
+    """A tool of an MCP server. `changed` is what the server says now, until a person accepts it."""
+
+    name: str
+    capability_id: str
+    tool: str
+    level: Level
+    status: Literal["pinned", "changed"]
+    digest: str
+    pinned_at: UnixMs
+    accepted_by: str
+    changed_digest: str | UnsetType = UNSET
+    definition: dict[str, Json] | UnsetType = UNSET
+    changed: dict[str, Json] | UnsetType = UNSET
+
+
+class ToolDefinitionList(CamelWire):
+    items: list[ToolDefinition]
+
+
+class AcceptDefinition(CamelWire):
+    """`digest` is the `changedDigest` that the person has seen."""
+
+    capability_id: Id
+    tool: Text
+    digest: str
 
 
 class TargetUpsert(CamelWire):

@@ -85,6 +85,13 @@ class TargetKind(StrEnum):
     DOCKER_RUNNER = "docker-runner"
 
 
+class Isolation(StrEnum):
+    """Where the program of an MCP server runs."""
+
+    SANDBOX = "sandbox"
+    NONE = "none"  # as the gateway's own user, with everything that it may read
+
+
 class HealthStatus(StrEnum):
     """The state of a capability or a target."""
 

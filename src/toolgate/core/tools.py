@@ -22,6 +22,7 @@ class Tool:
     level: Level
     schema: Mapping[str, JsonValue]  # JSON Schema of the arguments
     repeatable: bool  # safe to run again after a crash
+    definition: str = ""  # the digest of what an MCP server says of it, as pinned
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ OUTSIDE_SCOPE: Final = "outside_scope"
 RATE_LIMITED: Final = "rate_limited"
 CAPABILITY_OFFLINE: Final = "capability_offline"
 CAPABILITY_EXPIRED: Final = "capability_expired"
+TOOL_CHANGED: Final = "tool_changed"
 
 _EXPLAIN: Final = "toolgate policy explain --tool {tool}"
 _CHANGE_RULE: Final = f"To allow it, change this rule of the policy: {_EXPLAIN}"
@@ -64,6 +65,9 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         ),
         CAPABILITY_OFFLINE: (
             "Start its MCP server and send the call again; its health: toolgate capabilities list"
+        ),
+        TOOL_CHANGED: (
+            "To see the change: toolgate mcp show {tool}; to accept it: toolgate mcp accept {tool}"
         ),
         CAPABILITY_EXPIRED: "To renew it: toolgate capabilities register --expires",
     }

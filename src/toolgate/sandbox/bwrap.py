@@ -114,14 +114,8 @@ class BwrapSandbox:
             raise NotStarted(f"the sandbox did not start: {refused}") from refused
 
     async def _open(self, spec: SessionSpec) -> "BwrapSession":
-        self._prepare()
-        if self._groups is None or not self._groups.exist:
-            self._groups = cgroups.find(f"toolgate-{os.getpid()}")
-        self._opened += 1
-        group = self._groups.make(
-            f"{spec.key.digest}-{self._instance}-{self._opened}",
-            cgroups.Ceiling(self.limits.memory_bytes, self.limits.pids, self.limits.cpus),
-        )
+        self.prepare()
+        group = self.make_group(spec.key.digest)
         try:
             session = BwrapSession(limits=self.limits, group=group, uid=self._take_uid())
         except OSError:
@@ -157,14 +151,27 @@ class BwrapSandbox:
         self._next_uid += 1
         return self._next_uid
 
-    def _prepare(self) -> None:
-        """Make the files that all sessions share, at the first opening and after a clean-up."""
+    def make_group(self, name: str) -> cgroups.Group:
+        """Make a cgroup with the limits of one session; raises Unavailable."""
+        if self._groups is None or not self._groups.exist:
+            self._groups = cgroups.find(f"toolgate-{os.getpid()}")
+        self._opened += 1
+        return self._groups.make(
+            f"{name}-{self._instance}-{self._opened}",
+            cgroups.Ceiling(self.limits.memory_bytes, self.limits.pids, self.limits.cpus),
+        )
+
+    def prepare(self) -> tuple[Programs, Path]:
+        """Return the programs and the folder that all sessions share; raises Unavailable.
+
+        The folder is made when the first session opens, and again if it was cleaned up.
+        """
+        self._programs = self._programs or find_programs()
         if self._folder is not None:
             if all((self._folder / name).exists() for name in ("seccomp", "agent", *ETC)):
-                return
+                return self._programs, self._folder
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-        self._programs = self._programs or find_programs()
         if platform.machine() not in sandbox_seccomp.MACHINES:
             raise Unavailable(f"no system-call filter for {platform.machine()}")
         folder = make_scratch("sandbox")
@@ -177,34 +184,39 @@ class BwrapSandbox:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._folder = folder
+        return self._programs, folder
 
     def _arguments(
         self, spec: SessionSpec, session: "BwrapSession", fds: "Descriptors"
     ) -> list[str]:
-        programs, folder = self._programs, self._folder
-        assert programs is not None
-        assert folder is not None
+        programs, folder = self.prepare()
         size = str(self.limits.disk_bytes)
-        arguments = [*_limits_first(programs, self.limits, session.uid), programs.bwrap]
-        arguments += ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net"]
-        arguments += ["--unshare-uts", "--unshare-cgroup-try", "--disable-userns"]
-        arguments += ["--uid", str(INNER_UID), "--gid", str(INNER_UID), "--hostname", "sandbox"]
-        arguments += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-        arguments += ["--cap-drop", "ALL", "--seccomp", fds.open(folder / "seccomp")]
-        arguments += ["--ro-bind", "/usr", "/usr", *_top_level(), *_shared_etc()]
-        for name in ETC:
-            arguments += ["--ro-bind-data", fds.open(folder / name), f"/etc/{name}"]
-        arguments += ["--ro-bind-data", fds.open(folder / "agent"), "/run/agent"]
+        arguments = [*limits_first(programs, self.limits, session.uid), programs.bwrap]
+        arguments += [*system_arguments(folder, fds), "--as-pid-1", "--clearenv"]
         if spec.egress is not None:
             arguments += ["--ro-bind", str(spec.egress), EGRESS_SOCKET]
-        arguments += ["--proc", "/proc", "--dev", "/dev", *_masked_proc()]
         for where, mode in (("/workspace", "0700"), ("/tmp", "1777"), ("/dev/shm", "1777")):  # noqa: S108 - inside
             arguments += ["--perms", mode, "--size", size, "--tmpfs", where]
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
         return [*arguments, programs.python, "-I", "-S", "/run/agent", WORKSPACE]
 
 
-def _limits_first(programs: Programs, limits: Limits, uid: int) -> list[str]:
+def system_arguments(folder: Path, fds: "Descriptors") -> list[str]:
+    """The namespaces, the filter and the read-only system, which are the same in every sandbox."""
+    arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net"]
+    arguments += ["--unshare-uts", "--unshare-cgroup-try", "--disable-userns"]
+    arguments += ["--uid", str(INNER_UID), "--gid", str(INNER_UID), "--hostname", "sandbox"]
+    arguments += ["--die-with-parent", "--new-session"]
+    arguments += ["--cap-drop", "ALL", "--seccomp", fds.open(folder / "seccomp")]
+    arguments += ["--ro-bind", "/usr", "/usr", *_top_level(), *_shared_etc()]
+    for name in ETC:
+        arguments += ["--ro-bind-data", fds.open(folder / name), f"/etc/{name}"]
+    arguments += ["--ro-bind-data", fds.open(folder / "agent"), "/run/agent"]
+    return [*arguments, "--proc", "/proc", "--dev", "/dev", *_masked_proc()]
+
+
+def limits_first(programs: Programs, limits: Limits, uid: int) -> list[str]:
+    """The commands that set a session's user and resource limits, before the one they run."""
     arguments = []
     if os.geteuid() == 0:
         arguments += [programs.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
@@ -245,6 +257,13 @@ class Descriptors:
 
     def open(self, path: Path) -> str:
         self.numbers.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return str(self.numbers[-1])
+
+    def hold(self, content: bytes) -> str:
+        """A descriptor from which the content can be read once; it stands in no file."""
+        self.numbers.append(os.memfd_create("arguments"))
+        os.write(self.numbers[-1], content)
+        os.lseek(self.numbers[-1], 0, os.SEEK_SET)
         return str(self.numbers[-1])
 
     def close(self) -> None:

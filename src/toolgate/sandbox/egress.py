@@ -4,26 +4,16 @@ The sandbox has no network; its agent passes connections from its own loopback t
 hosts may be reached is decided here, outside, and each connection is checked as every fetch is.
 """
 
-import re
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
 
-from toolgate.core.errors import Misconfigured
 from toolgate.core.scratch import make_scratch
+from toolgate.sandbox.egress_hosts import Allows, allows
 from toolgate.sandbox.sandbox import SessionKey
 from toolgate.web.egress_proxy import Client, EgressDecision, EgressProxy
 from toolgate.web.guard import Guard
 
-PORTS: Final = (80, 443)  # of a host that is listed without one
-
-# A name as proxies see it, or an address; one that is not ASCII is written xn--.
-_ENTRY: Final = re.compile(
-    r"(?P<name>(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*)\.?(:(?P<port>[0-9]{1,5}))?"
-)
-
-Allows = Callable[[str, int], bool]
 Note = Callable[[SessionKey, EgressDecision], Awaitable[None] | None]
 
 
@@ -35,30 +25,6 @@ def same_for_all(hosts: Sequence[str]) -> Callable[[SessionKey], Allows | None]:
     """One list for every session, as a runner has it."""
     allowed = allows(hosts) if hosts else None
     return lambda _: allowed
-
-
-def allows(hosts: Sequence[str]) -> Callable[[str, int], bool]:
-    """`name`, `*.suffix` or `name:port`; nothing by default. Raises Misconfigured for others."""
-    entries = [_entry(host) for host in hosts]
-
-    def allowed(host: str, port: int) -> bool:
-        host = host.lower().rstrip(".")
-        return any(_matches(host, name) and port in ports for name, ports in entries)
-
-    return allowed
-
-
-def _entry(text: str) -> tuple[str, tuple[int, ...]]:
-    read = _ENTRY.fullmatch(text.strip().lower())
-    if read is None or not 0 < int(read["port"] or PORTS[0]) < 65536:
-        raise Misconfigured(
-            f"egress to {text!r} cannot be granted: use name, *.suffix or name:port"
-        )
-    return read["name"], (int(read["port"]),) if read["port"] else PORTS
-
-
-def _matches(host: str, name: str) -> bool:
-    return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
 def _name(key: SessionKey) -> str:

@@ -1,4 +1,4 @@
-"""What is registered to be called, in memory as it is in the journal."""
+"""The registered capabilities, in memory as they are in the journal."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,14 +11,15 @@ from toolgate.access.audit import Trail
 from toolgate.core.clock import Clock
 from toolgate.core.enums import HealthStatus
 from toolgate.core.errors import Conflict, Invalid, NotFound
+from toolgate.core.tools import JsonValue
 from toolgate.journal.journal import Check, Journal, Operation, Put
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.secrets.seal import Seal
-from toolgate.tools.capabilities import Capability
+from toolgate.tools.capabilities import Capability, Server
 
 CAPABILITIES: Final = "capabilities"
 
-Tell = Callable[[str, HealthStatus], Sequence[Operation]]  # the world, of a health that changed
+Tell = Callable[[str, HealthStatus], Sequence[Operation]]  # the event of a health that changed
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Capability | None).decode
 
@@ -32,11 +33,11 @@ class Capabilities:
     seal: Seal
     trail: Trail
     built_in: Sequence[Capability] = ()
-    learn: Callable[[str], None] = lambda _secret: None  # what must not be written down anywhere
+    learn: Callable[[str], None] = lambda _secret: None  # a secret that must never be stored
     tell: Tell = lambda _capability_id, _health: ()
     _known: dict[str, Capability] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
-    _observed: dict[str, HealthStatus] = field(default_factory=dict)
+    _observed: dict[str, tuple[HealthStatus, str]] = field(default_factory=dict)
     _registering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
@@ -51,15 +52,17 @@ class Capabilities:
             self._learn(capability)
 
     def get(self, capability_id: str) -> Capability | None:
-        """As registered, but no healthier than it was seen to be."""
+        """The capability as registered, but no healthier than the last check found it."""
         known = self._known.get(capability_id)
-        seen = self._observed.get(capability_id)
-        if known is None or seen is None or seen.rank <= known.status.rank:
+        if known is None or capability_id not in self._observed:
             return known
-        return replace(known, status=seen)
+        seen, reason = self._observed[capability_id]
+        if seen.rank < known.status.rank:
+            return known
+        return replace(known, status=seen, reason=reason)
 
     def registered(self, capability_id: str) -> Capability | None:
-        """As registered, however it was seen to be."""
+        """The capability as registered, whatever checks have found."""
         return self._known.get(capability_id)
 
     def check_of(self, capability_id: str) -> Check | None:
@@ -73,9 +76,9 @@ class Capabilities:
         return [one for one in found if one is not None]
 
     async def register(self, capability: Capability, *, by: str) -> Capability:
-        """Registering again updates; a server that was given before stays unless a new one is.
+        """Register a capability, or change its terms; without a server it keeps the one it has.
 
-        Raises Invalid for a server of what is built in without one: nobody would call it.
+        Raises Invalid for a server of a built-in capability that has none: nobody would call it.
         """
         ours = (one.capability_id for one in self.built_in if one.server is None)
         if capability.server is not None and capability.capability_id in ours:
@@ -109,7 +112,7 @@ class Capabilities:
                 metadata={
                     "level": capability.level,
                     "status": capability.status,
-                    **({"server": server.url or server.command} if server is not None else {}),
+                    **(_placed(server) if server is not None else {}),
                 },
             ),
             *(self.tell(capability.capability_id, capability.status) if changed else ()),
@@ -159,7 +162,7 @@ class Capabilities:
         return Put(CAPABILITIES, capability_id, value, expected)
 
     def _keep(self, capability_id: str, capability: Capability | None, version: int) -> None:
-        """Hold what a row says: None where the capability was removed."""
+        """Store a row's content in memory; None if the capability was removed."""
         self._versions[capability_id] = version
         self._known.pop(capability_id, None)
         self._known.update(
@@ -169,13 +172,22 @@ class Capabilities:
             self._learn(capability)
             self._known[capability_id] = capability
 
-    def report(self, capability_id: str, health: HealthStatus) -> bool:
-        """What a check found; whether that is news. Of this process alone: it is not kept."""
-        if self._observed.get(capability_id, HealthStatus.HEALTHY) is health:
-            return False
-        self._observed[capability_id] = health
-        return True
+    def report(self, capability_id: str, health: HealthStatus, reason: str = "") -> bool:
+        """Note what a check found, in memory only; return whether the health has changed."""
+        before, _ = self._observed.get(capability_id, (HealthStatus.HEALTHY, ""))
+        self._observed[capability_id] = (health, reason)
+        return before is not health
 
     def _learn(self, capability: Capability) -> None:
         for secret in capability.server.secrets if capability.server is not None else ():
             self.learn(secret)
+
+
+def _placed(server: Server) -> dict[str, JsonValue]:
+    """The audit row's account of a server: where it is, and what a program may reach."""
+    shown: dict[str, JsonValue] = {"server": server.url or server.command}
+    if server.command:
+        shown["isolation"] = server.isolation.value
+        shown["mounts"] = [str(mount) for mount in server.mounts]
+        shown["egress"] = list(server.egress)
+    return shown

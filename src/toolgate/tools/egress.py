@@ -1,6 +1,6 @@
-"""The policy's word on what sandboxes may reach, and the record of what they did.
+"""The policy's decisions on what sandboxes may reach, and the record of what they reached.
 
-A sandbox is known by its tenant, workspace and session, so its rules can speak of these.
+A sandbox is known by its tenant, workspace and session, so rules can name these.
 """
 
 import asyncio
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MOST_REFUSED: Final = 256  # different hosts of one session that it did not reach
 MOST_KEPT: Final = 1024  # of one session's hosts; an older one counts as new when it comes again
 
+SERVER_EGRESS: Final = "server.egress"  # the member of a registration, in place of a rule
+
 Allows = Callable[[str, int], bool]
 
 
@@ -43,7 +45,7 @@ class PolicyEgress:
     _granting: Policy | None = None
 
     def grants(self, key: SessionKey) -> Allows | None:
-        """What this session may reach; None: nothing, so it gets no way out."""
+        """The hosts that this session may reach; None: no host, so it gets no way out."""
         granted = self._current()
         if granted is None or not may_reach_any(granted, _caller(key)):
             return None
@@ -65,9 +67,19 @@ class PolicyEgress:
         return self._granting
 
 
+def registered_egress(allowed: Allows) -> Callable[[SessionKey, str, int], Decision]:
+    """The decisions for an MCP server: its registration lists the hosts, not the policy."""
+
+    def decide(_key: SessionKey, host: str, port: int) -> Decision:
+        effect = Effect.ALLOW if allowed(host, port) else Effect.DENY
+        return Decision(effect, SERVER_EGRESS, "Its registration decides", "", "")
+
+    return decide
+
+
 @dataclass(slots=True)
 class Noted:
-    """What is on record of one session: host, port and whether it was granted."""
+    """The recorded connections of one session: host, port and whether it was granted."""
 
     hosts: dict[tuple[str, int, bool], "asyncio.Task[None]"] = field(default_factory=dict)
     unreached: int = 0

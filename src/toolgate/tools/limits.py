@@ -1,4 +1,4 @@
-"""The limits of capabilities, for every call: offline, expired, called too often.
+"""The limits of capabilities, for every call: offline, expired, changed, called too often.
 
 A tool has up to three capabilities: its MCP server's, that of a server of ours, and its own name.
 """
@@ -14,10 +14,16 @@ from toolgate.core.enums import Level
 from toolgate.core.tools import Caller, Tool
 from toolgate.journal.journal import Check
 from toolgate.policy.model import Effect
-from toolgate.policy.refusal_texts import CAPABILITY_EXPIRED, CAPABILITY_OFFLINE, refusal_text
+from toolgate.policy.refusal_texts import (
+    CAPABILITY_EXPIRED,
+    CAPABILITY_OFFLINE,
+    TOOL_CHANGED,
+    refusal_text,
+)
 from toolgate.tools.capabilities import Capability
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.routing import Route
+from toolgate.tools.upstream.pins import Pins
 
 
 class CapabilityRefusal(NamedTuple):
@@ -32,6 +38,7 @@ class CapabilityLimits:
     rates: RateLimits
     capability_of: Callable[[str], str]  # the MCP server of a tool; empty: none
     own: Mapping[str, str] = field(default_factory=dict)  # the capability of a tool of ours
+    pins: Pins | None = None  # of the tools of MCP servers; None: there are none
 
     def route(self) -> Route:
         """A route that takes no call; it raises the level of tools registered as `sign`."""
@@ -43,21 +50,27 @@ class CapabilityLimits:
         return Tool(tool, "", Level.SIGN, {}, False) if signs else None
 
     def checks(self, tool: str) -> list[Check]:
-        """The checks that the capabilities of a tool are the ones in memory."""
-        found = (self.capabilities.check_of(name) for name in self.names(tool))
+        """The checks that the capabilities and the pinned definition of a tool are as in memory."""
+        found = [self.capabilities.check_of(name) for name in self.names(tool)]
+        if self.pins is not None and (server := self.capability_of(tool)):
+            found.append(self.pins.check_of(server, tool.removeprefix(f"{server}.")))
         return [check for check in found if check is not None]
 
     def refusal(self, tool: str) -> CapabilityRefusal | None:
-        """Why a tool may not be called now; rates are left to `charge`."""
+        """The reason why a tool may not be called now; rates are left to `charge`."""
         now = self.clock.now_ms()
         for one in self._capabilities(tool):
             if reason := one.refusal(now):
                 rule_id = CAPABILITY_EXPIRED if one.is_expired(now) else CAPABILITY_OFFLINE
                 return CapabilityRefusal(rule_id, reason)
+        if self.pins is not None and (server := self.capability_of(tool)):
+            action = tool.removeprefix(f"{server}.")
+            if reason := self.pins.refusal(server, action):
+                return CapabilityRefusal(TOOL_CHANGED, reason)
         return None
 
     def buckets(self, tool: str) -> list[Bucket]:
-        """What one call of a tool takes from."""
+        """The buckets that one call of a tool takes from."""
         return [
             Bucket(f"capability/{one.capability_id}", one.rate, f"capability {one.capability_id}")
             for one in self._capabilities(tool)

@@ -103,6 +103,14 @@ class Routing:
                 return known
         return None
 
+    def definition_of(self, request: ToolRequest) -> str:
+        """The digest of the tool's pinned definition; empty for a tool that is not pinned."""
+        taken = self._take(request)
+        if taken is None or taken[0].describe is None:
+            return ""
+        known = taken[0].describe(request.tool, request.caller)
+        return "" if known is None else known.definition
+
     def level_of(self, request: ToolRequest) -> Level:
         """The tool's own level; write for one that nobody has described."""
         known = self.describe(request.tool, request.caller)

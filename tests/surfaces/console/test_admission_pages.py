@@ -57,6 +57,20 @@ async def test_another_rate_leaves_a_capability_as_healthy_as_it_was_registered(
     assert registered == {"mcp.off": HealthStatus.OFFLINE, "mcp.docs": HealthStatus.HEALTHY}
 
 
+async def test_the_isolation_of_a_server_and_what_it_may_reach_are_shown() -> None:
+    clock = FakeClock()
+    journal = MemoryJournal(clock=clock, bus=LocalBus())
+    capabilities = Capabilities(journal, clock, PlainSeal(), SilentAudit())
+    admission = SimpleNamespace(capabilities=capabilities)
+    pages = AdmissionPages(cast(Parts, SimpleNamespace(clock=clock, admission=admission)))
+    boxed = {"command": "notes", "mounts": ["/srv/notes:/notes:rw"], "egress": ["example.com"]}
+    shown = await pages.register(asking("mcp.notes", **boxed))
+    assert (shown["isolation"], shown["mounts"]) == ("sandbox", boxed["mounts"])
+    assert shown["egress"] == boxed["egress"]
+    shown = await pages.register(asking("mcp.open", command="notes", isolation="none"))
+    assert shown["isolation"] == "none"
+
+
 async def test_the_row_of_a_token_says_what_it_may_do() -> None:
     clock = FakeClock()
     journal = MemoryJournal(clock=clock, bus=LocalBus())

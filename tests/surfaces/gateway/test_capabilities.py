@@ -72,6 +72,21 @@ async def test_registering_and_registering_again(door: Door) -> None:
         {"rateLimit": 0},
         {"server": {"url": "nonsense"}},
         {"server": {"url": "http://user:word@server/mcp"}},
+        {"server": {"command": "x", "mounts": ["/srv"]}},
+        {"server": {"command": "x", "mounts": ["srv:/srv"]}},
+        {"server": {"command": "x", "mounts": ["/srv:/srv:wr"]}},
+        {"server": {"command": "x", "mounts": ["/srv/../etc:/srv"]}},
+        {"server": {"command": "x", "mounts": ["/:/srv"]}},
+        {"server": {"command": "x", "mounts": ["/proc/1:/srv"]}},
+        {"server": {"command": "x", "mounts": ["/srv:/usr/lib"]}},
+        {"server": {"command": "x", "mounts": ["/srv:/workspace"]}},
+        {"server": {"command": "x", "mounts": ["/a:/srv", "/b:/srv"]}},
+        {"server": {"command": "x", "egress": ["https://example.com"]}},
+        {"server": {"command": "x", "egress": ["example.com:0"]}},
+        {"server": {"command": "x", "isolation": "some"}},
+        {"server": {"command": "x", "isolation": "none", "egress": ["example.com"]}},
+        {"server": {"url": "http://server/mcp", "isolation": "none"}},
+        {"server": {"url": "http://server/mcp", "mounts": ["/srv:/srv"]}},
     ],
 )
 async def test_a_registration_that_makes_no_sense_is_invalid(door: Door, wrong: Any) -> None:
@@ -100,6 +115,12 @@ async def test_registering_needs_the_operators_or_a_service_token(door: Door) ->
         told = await door.ask("POST", "/capabilities/register", body=again, headers=headers)
         assert told.status == answered
     assert (await register(door)).status == 200  # the operator may
+    for lower in (body, {**body, "capabilityId": "mcp.docs.wipe"}):  # a level decides what is asked
+        told = await door.ask(
+            "POST", "/capabilities/register", body={**lower, "level": "read"}, headers=headers
+        )
+        assert (told.status, told.code) == (403, ErrorCode.PERMISSION_DENIED)
+    assert (await register(door, level="read")).status == 200
     await door.parts.registry.remove_service("ci")
     gone = await door.ask("POST", "/capabilities/register", body=body, headers=headers)
     assert (gone.status, gone.code) == (401, ErrorCode.INVALID_TOKEN)

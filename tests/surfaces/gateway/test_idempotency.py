@@ -395,7 +395,7 @@ async def test_a_write_that_was_under_way_at_sigkill_is_never_executed_again(
     """The program is killed while the tool runs; what the tool saw is in a file of its own."""
     log, policy, servers = tmp_path / "log", tmp_path / "policy.yaml", tmp_path / "mcp.json"
     policy.write_text(POLICY)
-    program = {"command": sys.executable, "args": [str(PLAIN), str(log)]}
+    program = {"command": sys.executable, "args": [str(PLAIN), str(log)], "isolation": "none"}
     servers.write_text(json.dumps({"mcpServers": {"plain": program}}))
     more = (f"POLICY_FILE={policy}", f"MCP_FILE={servers}")
     operator = {"Authorization": "Bearer op-token"}

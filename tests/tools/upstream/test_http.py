@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.support.upstreams import mcp_upstreams
 from toolgate.core.enums import HealthStatus, Outcome
-from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import ToolOutput, ToolRequest
 from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import MAX_TEXT
-from toolgate.tools.upstream.servers import McpUpstreams
 from toolgate.tools.upstream.stdio import MAX_MESSAGE
 
 
@@ -88,10 +87,9 @@ class Upstream:
     def __init__(self, url: str) -> None:
         self.health: list[HealthStatus] = []
         server = Server(url=url)
-        self.sessions = McpUpstreams(
+        self.sessions = mcp_upstreams(
             lambda name: server if name == "mcp.test" else None,
-            clock=SystemClock(),
-            report=lambda _name, health: self.health.append(health),
+            report=lambda _name, health, _why: self.health.append(health),
         )
 
     @property

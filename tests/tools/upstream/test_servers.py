@@ -12,19 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.core.enums import HealthStatus, Level, Outcome
+from tests.support.upstreams import mcp_upstreams
+from toolgate.core.enums import HealthStatus, Isolation, Level, Outcome
 from toolgate.core.errors import Misconfigured, Unavailable
-from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.capabilities import PLAYWRIGHT_CAPABILITY, PLAYWRIGHT_SCOPE, Server
 from toolgate.tools.upstream import session as mcp_session
 from toolgate.tools.upstream.file import read_servers
 from toolgate.tools.upstream.outputs import MAX_TEXT
-from toolgate.tools.upstream.servers import McpUpstreams
 
 SERVERS = Path(__file__).parent / "servers"
-STDIO = Server(command=sys.executable, args=(str(SERVERS / "server.py"), "stdio"))
-GARBAGE = Server(command=sys.executable, args=(str(SERVERS / "garbage.py"),))
+STDIO = Server(
+    command=sys.executable, args=(str(SERVERS / "server.py"), "stdio"), isolation=Isolation.NONE
+)
+GARBAGE = Server(
+    command=sys.executable, args=(str(SERVERS / "garbage.py"),), isolation=Isolation.NONE
+)
 
 
 class Upstream:
@@ -33,10 +36,9 @@ class Upstream:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.health: list[HealthStatus] = []
-        self.sessions = McpUpstreams(
+        self.sessions = mcp_upstreams(
             lambda name: self.server if name == "mcp.test" else None,
-            clock=SystemClock(),
-            report=lambda _name, health: self.health.append(health),
+            report=lambda _name, health, _why: self.health.append(health),
         )
 
     @property
@@ -60,7 +62,7 @@ async def stdio() -> AsyncIterator[Upstream]:
 async def plain(tmp_path: Path) -> AsyncIterator[Upstream]:
     """A server that starts at once, for tests that start several."""
     program = (str(SERVERS / "plain.py"), str(tmp_path / "messages"))
-    upstream = Upstream(Server(command=sys.executable, args=program))
+    upstream = Upstream(Server(command=sys.executable, args=program, isolation=Isolation.NONE))
     yield upstream
     await upstream.sessions.close()
 
@@ -98,7 +100,7 @@ async def test_the_place_of_a_call_is_its_server_whatever_that_is_called() -> No
 @pytest.mark.requirement("002/mcp/stdio-and-http")
 async def test_a_stdio_server_is_listed_with_levels_and_called(stdio: Upstream) -> None:
     tools = await stdio.sessions.tools("mcp.test")
-    assert tools["echo"].level is Level.READ
+    assert tools["echo"].level is Level.WRITE  # as registered, whatever the server says
     assert tools["write"].level is Level.WRITE
     assert "text" in str(tools["echo"].schema)
     output = await stdio.call("echo", text="hello")
@@ -116,7 +118,7 @@ async def test_a_stdio_server_is_listed_with_levels_and_called(stdio: Upstream) 
     assert stdio.health[-1] is HealthStatus.HEALTHY
     known = stdio.sessions.describe("mcp.test.echo", Caller())
     assert known is not None
-    assert known.level is Level.READ
+    assert known.definition
     stdio.server = GARBAGE  # what one server said of its tools is not said of another's
     assert stdio.sessions.describe("mcp.test.echo", Caller()) is None
 
@@ -126,7 +128,7 @@ async def test_an_http_server_is_called_the_same_way(http_server: Server) -> Non
     upstream = Upstream(http_server)
     try:
         tools = await upstream.sessions.tools("mcp.test")
-        assert tools["echo"].level is Level.READ
+        assert "text" in str(tools["echo"].schema)
         assert (await upstream.call("echo", text="over http")).stdout == "over http"
     finally:
         await upstream.sessions.close()
@@ -170,8 +172,10 @@ async def test_what_is_no_mcp_server_is_unavailable_and_in_the_end_offline(
     monkeypatch.setattr(mcp_session, "OPEN_S", 0.3)
     for server in (
         GARBAGE,
-        Server(command="/nonexistent/program"),
-        Server(command=sys.executable, args=("-c", "raise SystemExit(1)")),
+        Server(command="/nonexistent/program", isolation=Isolation.NONE),
+        Server(
+            command=sys.executable, args=("-c", "raise SystemExit(1)"), isolation=Isolation.NONE
+        ),
         Server(url="http://127.0.0.1:9/mcp"),
     ):
         upstream = Upstream(server)

@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.upstreams import mcp_upstreams
 from toolgate.access.devices import named_session, session_of
-from toolgate.core.enums import HealthStatus, Level, Outcome
+from toolgate.core.enums import HealthStatus, Isolation, Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.core.system_clock import SystemClock
 from toolgate.core.tools import Caller, JsonValue, ToolOutput, ToolRequest
 from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream import servers as mcp_upstream
 from toolgate.tools.upstream import session as mcp_session
 from toolgate.tools.upstream import stdio as mcp_stdio
-from toolgate.tools.upstream.servers import McpUpstreams
 
 SERVERS = Path(__file__).parent / "servers"
 
@@ -33,10 +32,9 @@ class Upstream:
     def __init__(self, server: Server) -> None:
         self.health: list[HealthStatus] = []
         self.server: Server | None = server
-        self.sessions = McpUpstreams(
+        self.sessions = mcp_upstreams(
             lambda name: self.server if name == "mcp.test" else None,
-            clock=SystemClock(),
-            report=lambda _name, health: self.health.append(health),
+            report=lambda _name, health, _why: self.health.append(health),
         )
 
     async def call(
@@ -55,7 +53,7 @@ def kept(tmp_path: Path) -> Path:
 @pytest.fixture
 async def plain(kept: Path) -> AsyncIterator[Upstream]:
     program = (str(SERVERS / "plain.py"), str(kept))
-    upstream = Upstream(Server(command=sys.executable, args=program))
+    upstream = Upstream(Server(command=sys.executable, args=program, isolation=Isolation.NONE))
     yield upstream
     await upstream.sessions.close()
 
@@ -301,18 +299,18 @@ async def test_a_server_that_died_once_is_not_offline_for_the_many_who_called_it
 
 
 async def test_a_server_that_does_not_start_is_not_offline_for_the_many_who_called_it() -> None:
-    nothing = Upstream(Server(command="/nowhere/at/all"))
+    nothing = Upstream(Server(command="/nowhere/at/all", isolation=Isolation.NONE))
     ended = await asyncio.gather(*(nothing.call("say") for _ in range(5)))
     assert not any(one.ok for one in ended)
     assert set(nothing.health) == {HealthStatus.DEGRADED}
 
 
 async def test_a_server_that_was_changed_is_not_offline_for_what_the_one_before_it_did() -> None:
-    upstream = Upstream(Server(command="/nowhere/at/all"))
+    upstream = Upstream(Server(command="/nowhere/at/all", isolation=Isolation.NONE))
     for _ in range(3):
         await upstream.call("say")
     assert upstream.health == [HealthStatus.DEGRADED, HealthStatus.DEGRADED, HealthStatus.OFFLINE]
-    upstream.server = Server(command="/nowhere/else")
+    upstream.server = Server(command="/nowhere/else", isolation=Isolation.NONE)
     await upstream.call("say")
     assert upstream.health[3:] == [HealthStatus.DEGRADED]
 
@@ -338,7 +336,9 @@ async def test_an_error_amid_a_call_does_not_say_that_nothing_was_done(plain: Up
 
 def silent(pids: Path) -> Server:
     """A program that never shakes hands."""
-    return Server(command="sh", args=("-c", f"echo $$ >> '{pids}'; exec sleep 1000"))
+    return Server(
+        command="sh", args=("-c", f"echo $$ >> '{pids}'; exec sleep 1000"), isolation=Isolation.NONE
+    )
 
 
 async def started(pids: Path) -> int:
@@ -388,7 +388,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_session_to_those_who_wait_t
 
 async def test_a_server_that_refuses_to_list_its_tools_is_told_as_unavailable(kept: Path) -> None:
     program = (str(SERVERS / "plain.py"), str(kept), "unlisted")
-    upstream = Upstream(Server(command=sys.executable, args=program))
+    upstream = Upstream(Server(command=sys.executable, args=program, isolation=Isolation.NONE))
     with pytest.raises(Unavailable):
         await upstream.sessions.tools("mcp.test")
     await upstream.sessions.close()
@@ -396,7 +396,7 @@ async def test_a_server_that_refuses_to_list_its_tools_is_told_as_unavailable(ke
 
 async def test_a_list_of_tools_that_never_ends_is_ended(kept: Path) -> None:
     program = (str(SERVERS / "plain.py"), str(kept), "endless")
-    upstream = Upstream(Server(command=sys.executable, args=program))
+    upstream = Upstream(Server(command=sys.executable, args=program, isolation=Isolation.NONE))
     async with asyncio.timeout(20):
         assert await upstream.sessions.tools("mcp.test") == {}
     await upstream.sessions.close()
@@ -429,16 +429,25 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
-    servers = {f"mcp.hangs{n}": Server(command="sleep", args=("60",)) for n in range(3)}
-    servers["mcp.test"] = Server(command="/nowhere/at/all")
+    servers = {
+        f"mcp.hangs{n}": Server(command="sleep", args=("60",), isolation=Isolation.NONE)
+        for n in range(3)
+    }
+    servers["mcp.test"] = Server(command="/nowhere/at/all", isolation=Isolation.NONE)
     health: dict[str, HealthStatus] = {}
-    sessions = McpUpstreams(servers.get, clock=SystemClock(), report=health.__setitem__)
+
+    def report(name: str, found: HealthStatus, _why: str) -> None:
+        health[name] = found
+
+    sessions = mcp_upstreams(servers.get, report=report)
     with monkeypatch.context() as hurry:
         hurry.setattr(mcp_session, "OPEN_S", 0.1)
         for name in servers:
             assert not await sessions.check(name)
     servers["mcp.test"] = Server(
-        command=sys.executable, args=(str(SERVERS / "plain.py"), str(kept))
+        command=sys.executable,
+        args=(str(SERVERS / "plain.py"), str(kept)),
+        isolation=Isolation.NONE,
     )
     watching = asyncio.create_task(sessions.watch(every_s=0.01))
     try:
@@ -454,12 +463,15 @@ async def test_servers_that_hang_do_not_keep_another_from_coming_back(
 async def test_servers_are_looked_after_though_a_look_at_one_broke() -> None:
     reports: Counter[str] = Counter()
 
-    def report(name: str, _: HealthStatus) -> None:
+    def report(name: str, _: HealthStatus, _why: str) -> None:
         reports[name] += 1
         raise ValueError("a fault of ours")
 
-    servers = {name: Server(command="/nowhere/at/all") for name in ("mcp.one", "mcp.two")}
-    sessions = McpUpstreams(servers.get, clock=SystemClock(), report=report)
+    servers = {
+        name: Server(command="/nowhere/at/all", isolation=Isolation.NONE)
+        for name in ("mcp.one", "mcp.two")
+    }
+    sessions = mcp_upstreams(servers.get, report=report)
     watching = asyncio.create_task(sessions.watch(every_s=0.01, registered=lambda: servers))
     async with asyncio.timeout(10):
         while not watching.done() and min(reports[name] for name in servers) < 2:
@@ -486,41 +498,9 @@ async def test_the_process_of_a_server_that_was_removed_or_changed_ends(
                 await asyncio.sleep(0.01)
 
 
-def is_known_to_read(upstream: Upstream, action: str) -> bool:
-    """What the policy is told of it."""
-    known = upstream.sessions.describe(f"mcp.test.{action}", Caller())
-    return known is not None and known.level is Level.READ
-
-
-@pytest.fixture
-async def fickle(kept: Path) -> AsyncIterator[Upstream]:
-    program = (str(SERVERS / "plain.py"), str(kept), "fickle")
-    upstream = Upstream(Server(command=sys.executable, args=program))
-    yield upstream
-    await upstream.sessions.close()
-
-
-async def test_a_tool_that_only_read_before_its_server_was_restarted_is_not_called_as_one_that_does(
-    fickle: Upstream, kept: Path
-) -> None:
-    await fickle.sessions.tools("mcp.test")
-    assert is_known_to_read(fickle, "say")
-    assert not (await fickle.call("die")).ok
-    refused = await fickle.call("say")  # decided on by what was known before
-    assert (refused.ok, refused.outcome) == (False, Outcome.NOT_STARTED)
-    assert [one["params"]["name"] for one in messages(kept, "tools/call")] == ["die"]
-    assert not is_known_to_read(fickle, "say")
-    assert (await fickle.call("say")).stdout == "said"
-
-
-async def test_what_a_servers_tools_are_is_known_once_one_was_called(fickle: Upstream) -> None:
-    assert (await fickle.call("say")).ok
-    assert is_known_to_read(fickle, "say")
-
-
 async def test_a_model_is_not_told_of_more_tools_than_it_can_read(kept: Path) -> None:
     program = (str(SERVERS / "plain.py"), str(kept), "talkative")
-    upstream = Upstream(Server(command=sys.executable, args=program))
+    upstream = Upstream(Server(command=sys.executable, args=program, isolation=Isolation.NONE))
     assert upstream.sessions.offered("mcp.test") == ()
     assert len(await upstream.sessions.tools("mcp.test")) == 501
     offered = [tool.name for tool in upstream.sessions.offered("mcp.test")]

@@ -8,11 +8,11 @@ from starlette.requests import Request
 
 from toolgate.access.devices import Scope
 from toolgate.access.ratelimit import Rate
-from toolgate.core.enums import HealthStatus, Level
+from toolgate.core.enums import HealthStatus, Isolation, Level
 from toolgate.core.errors import Invalid, Unavailable
 from toolgate.core.ids import is_path_safe
 from toolgate.surfaces.console.parts import OPERATOR, Admission, Answer, Parts, body_of
-from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capabilities import Capability, Mount, Server
 
 
 class Named(msgspec.Struct):
@@ -39,7 +39,7 @@ class DeviceGrant(Grant, kw_only=True):
 
 
 class Terms(msgspec.Struct):
-    """Of a capability. Without a server, the one that it has stays."""
+    """The terms of a capability. Without a server, it keeps the one it has."""
 
     level: Level = Level.WRITE
     scope: str = "mcp"
@@ -48,6 +48,9 @@ class Terms(msgspec.Struct):
     args: tuple[str, ...] = ()
     url: str = ""
     secrets: dict[str, str] = {}  # a program's environment, or the headers that go to a URL
+    mounts: tuple[str, ...] = ()
+    egress: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.SANDBOX
 
     def server(self) -> Server | None:
         if not self.command and not self.url:
@@ -55,7 +58,14 @@ class Terms(msgspec.Struct):
         pairs = tuple(self.secrets.items())
         if self.url:
             return Server(url=self.url, headers=pairs)
-        return Server(command=self.command, args=self.args, env=pairs)
+        return Server(
+            command=self.command,
+            args=self.args,
+            env=pairs,
+            mounts=tuple(map(Mount.parse, self.mounts)),
+            egress=self.egress,
+            isolation=self.isolation,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,7 @@ class AdmissionPages:
 
 
 def _name(request: Request) -> str:
-    """What someone calls a thing; raises Invalid."""
+    """The name in the path; raises Invalid."""
     name = str(request.path_params["id"])
     if not is_path_safe(name):
         raise Invalid("a name has 1 to 128 of A-Z a-z 0-9 . _ -", field="name")
@@ -190,4 +200,8 @@ def _shown(one: Capability) -> dict[str, Any]:
         "expires_at": one.expires_at,
         "updated_at": one.updated_at,
         "server": "" if server is None else server.url or " ".join((server.command, *server.args)),
+        "isolation": one.isolation,
+        "reason": one.reason,
+        "mounts": [] if server is None else [str(mount) for mount in server.mounts],
+        "egress": [] if server is None else list(server.egress),
     }

@@ -1,6 +1,6 @@
-"""`/capabilities`: what is registered, registering, and removing."""
+"""`/capabilities` and `/definitions`: registered capabilities, and the tools of MCP servers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec import UnsetType
@@ -12,9 +12,10 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Level
 from toolgate.http.bodies import check_id
-from toolgate.surfaces.gateway.routes import Access, Call, Route
-from toolgate.surfaces.gateway.translate import capability_in, capability_out
+from toolgate.surfaces.gateway.routes import Access, Call, Parameter, Route
+from toolgate.surfaces.gateway.translate import capability_in, capability_out, definition_out
 from toolgate.tools.capability_registry import Capabilities
+from toolgate.tools.upstream.pins import Pin, Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,14 @@ class CapabilityRoutes:
         return Result(capability_out(kept))
 
     def _check_script(self, wanted: wire.CapabilityRegister, level: Level) -> None:
-        """What a service token may not change, whatever its scope; raises Forbidden."""
+        """Refuse what a service token may not change, whatever its scope; raises Forbidden."""
         if not isinstance(wanted.server, UnsetType):
             # A server is a program that runs here, or an address that is asked from here.
             raise Forbidden("only the operator may say where a capability's server is")
         known = self.capabilities.registered(wanted.capability_id)
-        if known is not None and known.level is Level.SIGN and level is not Level.SIGN:
-            raise Forbidden("only the operator may let what signs run without a person")
+        before = Level.WRITE if known is None else known.level
+        if level.rank < before.rank:  # it may be the level of an MCP server's tool
+            raise Forbidden(f"only the operator may register a level below {before}")
 
     async def _list(self, _: Call) -> Result:
         found = [capability_out(one) for one in self.capabilities.all()]
@@ -83,3 +85,49 @@ class CapabilityRoutes:
         await self.capabilities.remove(capability_id, by=call.caller.name)
         assert before is not None  # or it could not have been removed
         return Result(capability_out(before))
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionRoutes:
+    pins: Pins
+    level_of: Callable[[str], Level | None]
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                "GET",
+                "/definitions",
+                Access.OPERATOR,
+                "The tools of MCP servers, as they were pinned; those of one capability in full.",
+                self._list,
+                wire.ToolDefinitionList,
+                v2="definitions.list",
+                query=(Parameter("capabilityId", "only its tools, with their definitions"),),
+            ),
+            Route(
+                "POST",
+                "/definitions/accept",
+                Access.OPERATOR,
+                "Accept the definition that a server has changed.",
+                self._accept,
+                wire.ToolDefinition,
+                v2="definitions.accept",
+                takes=wire.AcceptDefinition,
+                statuses=(200, 404, 409),
+            ),
+        )
+
+    async def _list(self, call: Call) -> Result:
+        name = call.query.get("capabilityId", "")
+        found = self.pins.of(name) if name else self.pins.all()
+        return Result(wire.ToolDefinitionList([self._out(pin, whole=bool(name)) for pin in found]))
+
+    async def _accept(self, call: Call) -> Result:
+        wanted: wire.AcceptDefinition = call.body
+        accepted = await self.pins.accept(
+            wanted.capability_id, wanted.tool, wanted.digest, by=call.caller.name
+        )
+        return Result(self._out(accepted, whole=True))
+
+    def _out(self, pin: Pin, *, whole: bool) -> wire.ToolDefinition:
+        return definition_out(pin, level=self.level_of(pin.name) or Level.WRITE, whole=whole)

@@ -1,13 +1,16 @@
-"""Between the wire's words and the domain's."""
+"""Translation between the wire's types and the domain's."""
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from toolgate.access.devices import Device, Pending, Scope
 from toolgate.access.ratelimit import Rate
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import given
+from toolgate.core.enums import Isolation, Level
 from toolgate.core.errors import Invalid
-from toolgate.tools.capabilities import Capability, Server
+from toolgate.tools.capabilities import Capability, Mount, Server
+from toolgate.tools.upstream.pins import Pin
 
 
 def scope_in(scope: wire.Scope) -> Scope:
@@ -74,6 +77,9 @@ def server_in(server: wire.McpServer) -> Server:
         env=() if isinstance(server.env, UnsetType) else tuple(server.env.items()),
         url="" if isinstance(server.url, UnsetType) else server.url,
         headers=() if isinstance(server.headers, UnsetType) else tuple(server.headers.items()),
+        mounts=tuple(Mount.parse(text) for text in given(server.mounts, [])),
+        egress=tuple(given(server.egress, [])),
+        isolation=given(server.isolation, Isolation.SANDBOX),
     )
 
 
@@ -91,7 +97,27 @@ def capability_out(capability: Capability) -> wire.Capability:
         expires_at=capability.expires_at,
         status=capability.status,
         updated_at=capability.updated_at,
+        isolation=capability.isolation or UNSET,
+        reason=capability.reason or UNSET,
     )
+
+
+def definition_out(pin: Pin, *, level: Level, whole: bool) -> wire.ToolDefinition:
+    shown = wire.ToolDefinition(
+        name=pin.name,
+        capability_id=pin.capability_id,
+        tool=pin.tool,
+        level=level,
+        status="pinned" if pin.changed is None else "changed",
+        digest=pin.digest,
+        pinned_at=pin.at,
+        accepted_by=pin.accepted_by,
+    )
+    if pin.changed is not None:
+        shown = replace(shown, changed_digest=pin.changed_digest)
+    if whole:
+        shown = replace(shown, definition=pin.definition, changed=pin.changed or UNSET)
+    return shown
 
 
 def _rate(limit: int | wire.RateLimit | None) -> Rate | None:

@@ -8,7 +8,7 @@ from toolgate.core.tools import Tool
 
 class Upstreams(Protocol):
     def knows(self, capability_id: str) -> bool:
-        """Whether there is a server behind this capability."""
+        """True if the capability has a server."""
         ...
 
     def capability_of(self, tool: str) -> str:
@@ -16,7 +16,7 @@ class Upstreams(Protocol):
         ...
 
     async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
-        """What the server offers, by its own names; raises Unavailable where it does not answer.
+        """The tools of the server, by its own names; raises Unavailable if it does not answer.
 
         Where it has to be asked, it is asked in this session (empty: the one that all share).
         """

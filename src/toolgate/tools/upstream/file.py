@@ -4,13 +4,14 @@ from pathlib import Path
 
 import msgspec
 
-from toolgate.core.enums import Level
+from toolgate.core.enums import Isolation, Level
 from toolgate.core.errors import Invalid, Misconfigured
 from toolgate.tools.capabilities import (
     BROWSER_CAPABILITY,
     PLAYWRIGHT_CAPABILITY,
     PLAYWRIGHT_SCOPE,
     Capability,
+    Mount,
     Server,
 )
 
@@ -23,6 +24,9 @@ class _Server(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     url: str = ""
     headers: dict[str, str] = {}
+    mounts: list[str] = []
+    egress: list[str] = []
+    isolation: Isolation = Isolation.SANDBOX
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -30,7 +34,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_servers(path: Path) -> list[Capability]:
-    """Each as the capability `mcp.<name>`; raises Misconfigured."""
+    """Read the servers, each as the capability `mcp.<name>`; raises Misconfigured."""
     try:
         named = msgspec.json.decode(path.read_bytes(), type=_File).mcp_servers
         found = [_capability(name, one) for name, one in named.items()]
@@ -59,5 +63,8 @@ def _capability(name: str, server: _Server) -> Capability:
             env=tuple(server.env.items()),
             url=server.url,
             headers=tuple(server.headers.items()),
+            mounts=tuple(map(Mount.parse, server.mounts)),
+            egress=tuple(server.egress),
+            isolation=server.isolation,
         ),
     )

@@ -1,4 +1,4 @@
-"""What an MCP server says of a call, cut to the size there is room for."""
+"""The result of a call of an MCP server, cut to a largest size."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The MCP servers of registered capabilities: which may be called now, as which level, and where."""
+"""The MCP servers of registered capabilities: their route, their tools' levels, their health."""
 
 import asyncio
 import logging
@@ -13,18 +13,30 @@ from toolgate.tools.capabilities import Capability, Server
 from toolgate.tools.capability_registry import Capabilities
 from toolgate.tools.engine import Engine
 from toolgate.tools.routing import Route
+from toolgate.tools.upstream.pins import Pins
+from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.servers import McpUpstreams
 
 log = logging.getLogger(__name__)
 
 
 class RegisteredServers:
-    def __init__(self, clock: Clock, capabilities: Capabilities | None) -> None:
+    def __init__(
+        self, clock: Clock, capabilities: Capabilities | None, *, programs: Programs, pins: Pins
+    ) -> None:
         """`capabilities` is None where nothing can be registered."""
         self._clock = clock
         self._capabilities = capabilities
         self._commits: set[asyncio.Task[None]] = set()
-        self.sessions = McpUpstreams(self._server, clock=clock, report=self._report)
+        self.pins = pins
+        self.sessions = McpUpstreams(
+            self._server,
+            clock=clock,
+            report=self._report,
+            level=self._level,
+            programs=programs,
+            pins=pins,
+        )
 
     def route(self) -> Route:
         return Route(
@@ -44,17 +56,25 @@ class RegisteredServers:
         capability = self._capability(tool)
         if capability is None:
             return None
-        known = self.sessions.describe(tool, caller)
-        if capability.level is not Level.SIGN:
+        if (known := self.sessions.describe(tool, caller)) is not None:
             return known
-        if known is None:
-            return Tool(tool, "", Level.SIGN, {}, False)
-        return replace(known, level=Level.SIGN)
+        # Not listed yet: its level is the registered one, which a listing may raise.
+        level = self._level(*self.sessions.pin_of(tool))
+        return Tool(tool, "", level, {}, False) if level is Level.SIGN else None
+
+    def _level(self, capability_id: str, action: str) -> Level:
+        """The registered level of a tool, else of its server."""
+        if self._capabilities is None:
+            return Level.WRITE
+        for name in (f"{capability_id}.{action}", capability_id):
+            if (registered := self._capabilities.registered(name)) is not None:
+                return registered.level
+        return Level.WRITE
 
     def _offers(self, _caller: Caller) -> Sequence[Tool]:
         """The listed tools, by the names under which agents call them."""
         return [
-            replace(tool, name=f"{each.capability_id}.{tool.name}", level=_level(each, tool))
+            replace(tool, name=f"{each.capability_id}.{tool.name}")
             for each in self._open()
             for tool in self.sessions.offered(each.capability_id)
         ]
@@ -75,15 +95,15 @@ class RegisteredServers:
         found = self._capabilities.get(capability_id) if self._capabilities else None
         return None if found is None else found.server
 
-    def _report(self, capability_id: str, health: HealthStatus) -> None:
+    def _report(self, capability_id: str, health: HealthStatus, reason: str) -> None:
         """Note what a check found, and append the event of a change."""
         if self._capabilities is None:
             return
         before = self._capabilities.get(capability_id)
-        if self._capabilities.report(capability_id, health):
-            log.info("capability_health id=%s health=%s", capability_id, health)
+        if self._capabilities.report(capability_id, health, reason):
+            log.info("capability_health id=%s health=%s why=%s", capability_id, health, reason)
         after = self._capabilities.get(capability_id)
-        if after is not None and after != before:
+        if after is not None and (before is None or after.status is not before.status):
             task = asyncio.create_task(self._commit_event(self._capabilities, after))
             self._commits.add(task)
             task.add_done_callback(self._commits.discard)
@@ -95,8 +115,3 @@ class RegisteredServers:
             )
         except ToolgateError as failed:
             log.warning("health_not_recorded id=%s error=%s", changed.capability_id, failed)
-
-
-def _level(capability: Capability, tool: Tool) -> Level:
-    """The server's level of a tool; `sign` where the capability is registered so."""
-    return Level.SIGN if capability.level is Level.SIGN else tool.level

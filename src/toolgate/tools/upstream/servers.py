@@ -1,14 +1,15 @@
 """MCP servers upstream, over stdio and streamable HTTP: their sessions, their tools, their health.
 
-A session is opened when it is first needed and opened anew when it has died. Callers share the one
-of a capability; a caller that names a session has one of its own, which nobody else is in. There
-are so many of those: the one that was idle longest makes room.
+A session is opened when it is first needed, and again when it has died. Callers share one session
+of a capability; a caller that names a session has one of its own. The number of those is limited:
+the one that was idle longest is ended.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,23 +20,26 @@ from toolgate.core.enums import HealthStatus, Level, Outcome
 from toolgate.core.errors import Unavailable
 from toolgate.core.json_schema import MAX_SCHEMA, Unusable, compiled
 from toolgate.core.tools import Caller, JsonValue, Tool, ToolOutput, ToolRequest
-from toolgate.tools.capabilities import Server, health_after
+from toolgate.tools.capabilities import FAILURES_OFFLINE, Server, health_after
 from toolgate.tools.engine import Update, no_update
 from toolgate.tools.upstream.outputs import Result, failed, output_of
+from toolgate.tools.upstream.pins import Pins, definition_of, place_of
+from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.session import Session
 from toolgate.tools.upstream.stdio import NotBegun, ServerError
 
 log = logging.getLogger(__name__)
 
-STALE_S: Final = 2.0  # a session that was silent for longer is looked at before it is used
+STALE_S: Final = 2.0  # a session that was silent for longer is checked before it is used
 WATCH_S: Final = 15.0
 TOOLS_KEPT_S: Final = 60.0
-MAX_OFFERED: Final = 128  # of one server: a model reads all that it is told of, in each turn
+MAX_OFFERED: Final = 128  # of one server: a model reads every tool in each turn
 MAX_NAMED: Final = 8  # sessions of callers' own, for one capability
 IDLE_S: Final = 300.0  # after which such a session ends
 
 FindServer = Callable[[str], Server | None]
-Report = Callable[[str, HealthStatus], object]
+Report = Callable[[str, HealthStatus, str], object]  # with the reason, where it is not healthy
+RegisteredLevel = Callable[[str, str], Level]  # of a capability's tool
 
 
 class _Key(NamedTuple):
@@ -47,8 +51,8 @@ class _Listed(NamedTuple):
     at: float
     server: Server
     said: list[Any]  # by the SDK
-    tools: dict[str, Tool]
-    offered: Sequence[Tool]
+    tools: dict[str, Tool]  # each with the level that its annotations raise it to
+    offered: Sequence[str]
     checks: dict[str, Any]  # by tool: what its structured answer must fit
 
 
@@ -65,10 +69,22 @@ class McpUpstreams:
 
     ref: Final = "mcp_upstream"
 
-    def __init__(self, find: FindServer, *, clock: Clock, report: Report) -> None:
+    def __init__(
+        self,
+        find: FindServer,
+        *,
+        clock: Clock,
+        report: Report,
+        level: RegisteredLevel,
+        programs: Programs,
+        pins: Pins,
+    ) -> None:
         self._find = find
         self._clock = clock
         self._report = report
+        self._level = level
+        self._programs = programs
+        self._pins = pins
         self._sessions: dict[_Key, Session] = {}
         self._failures: dict[str, tuple[Server, int]] = {}  # in a row, of the server it has
         self._listed: dict[str, _Listed] = {}
@@ -81,32 +97,59 @@ class McpUpstreams:
 
     def describe(self, tool: str, _caller: Caller) -> Tool | None:
         capability_id, action = self._split(tool)
-        known = self._known(capability_id)
-        return None if known is None else known.tools.get(action)
+        return self._tool(capability_id, action)
 
     async def place(self, request: ToolRequest) -> str:
-        """The server that the call would go to now, but for its environment and headers."""
-        server = self._find(self.capability_of(request.tool))
+        """The server and the tool definition that the call would be made with now."""
+        capability_id, action = self._split(request.tool)
+        server = self._find(capability_id)
         if server is None:
             return ""
-        return msgspec.json.encode([server.url, server.command, server.args]).decode()
+        pin = self._pins.get(capability_id, action)
+        return place_of(server) + ("" if pin is None else f" {pin.digest}")
+
+    def pin_of(self, tool: str) -> tuple[str, str]:
+        """The capability and the server's name of a tool, by which its pin is found."""
+        return self._split(tool)
 
     def offered(self, capability_id: str) -> Sequence[Tool]:
-        """What a model can be told of; nothing where the server was never asked."""
+        """The tools that a model can be offered; none if the server has not listed them yet."""
         known = self._known(capability_id)
-        return () if known is None else known.offered
+        if known is None:
+            return ()
+        found = (
+            self._tool(capability_id, name)
+            for name in known.offered
+            if not self._pins.refusal(capability_id, name)
+        )
+        return [tool for tool in found if tool is not None]
 
     async def tools(self, capability_id: str, *, session: str = "") -> Mapping[str, Tool]:
+        known = await self._listing(capability_id, session)
+        found = ((name, self._tool(capability_id, name)) for name in known.tools)
+        return {name: tool for name, tool in found if tool is not None}
+
+    async def _listing(self, capability_id: str, session: str) -> _Listed:
         if (known := self._lately(capability_id)) is not None:
-            return known.tools
+            return known
         connection = await self._session(_Key(capability_id, session))
         if (known := self._lately(capability_id)) is None:
             try:
                 said = await self._heard(connection, connection.list_all())
-                known = self._learn(connection, said)
+                known = await self._learn(connection, said)
             except ServerError as no:
                 raise Unavailable(f"{capability_id} does not list its tools: {no}"[:1000]) from no
-        return known.tools
+        return known
+
+    def _tool(self, capability_id: str, action: str) -> Tool | None:
+        """A listed tool, with its level and the digest of its pinned definition."""
+        known = self._known(capability_id)
+        tool = None if known is None else known.tools.get(action)
+        if tool is None:
+            return None
+        registered, pin = self._level(capability_id, action), self._pins.get(capability_id, action)
+        level = _higher(registered, tool.level)
+        return replace(tool, level=level, definition="" if pin is None else pin.digest)
 
     async def run(self, request: ToolRequest, *, update: Update = no_update) -> ToolOutput:
         capability_id, action = self._split(request.tool)
@@ -114,10 +157,8 @@ class McpUpstreams:
         meta = args.pop("_meta", None)
         name = named_session(request.caller.device, request.caller.session)
         key = _Key(capability_id, name and request.caller.session)
-        known = self._known(capability_id)
-        taken_for = None if known is None else known.tools.get(action)
         try:
-            result = await self._call(key, action, args, meta=_context(meta), taken_for=taken_for)
+            result = await self._call(key, action, args, meta=_context(meta))
         except _Failed as why:
             return failed(str(why), why.outcome)
         known = self._known(capability_id)
@@ -136,20 +177,23 @@ class McpUpstreams:
         args: dict[str, Any],
         *,
         meta: dict[str, Any] | None,
-        taken_for: Tool | None,
     ) -> Result:
-        """Raises _Failed. A server that has gone, or forgotten the session, is met anew.
+        """Raises _Failed. A server that has gone, or forgotten the session, is started again.
 
-        It may have other tools then: one that was let through as reading must still only read.
+        It may list other definitions then: the call is made only with the one it was decided on.
         """
+        decided_on = self._listed.get(key.capability_id)
         for is_last in (False, True):
             try:
                 session = await self._session(key)
             except Unavailable as gone:
                 raise _Failed(str(gone), Outcome.NOT_STARTED) from gone
-            if taken_for is not None and self._does_more(key.capability_id, taken_for):
-                why = f"{key.capability_id} says anew what {action} does: call it again"
-                raise _Failed(why, Outcome.NOT_STARTED)
+            if why := self._pins.refusal(key.capability_id, action):
+                accept = f"toolgate mcp accept {key.capability_id} {action}"
+                raise _Failed(f"{why}: a person must accept it ({accept})", Outcome.NOT_STARTED)
+            if self._does_more(key.capability_id, action, decided_on):
+                why = f"{key.capability_id}.{action} has a higher level than was known"
+                raise _Failed(f"{why}: call it again", Outcome.NOT_STARTED)
             try:
                 calling = session.call(action, args, meta=meta)
                 result: Result = await self._heard(session, calling)
@@ -165,13 +209,13 @@ class McpUpstreams:
         raise AssertionError
 
     async def check(self, capability_id: str) -> bool:
-        """Whether the server answers; its health follows from that."""
+        """Check a server's health; return whether it answers."""
         named = [key for key in self._sessions if key.capability_id == capability_id]
         try:
             session = await self._session(named[0] if named else _Key(capability_id, ""))
             if session.calls:
-                return True  # what it works on tells of its health
-            self._learn(session, await self._heard(session, session.check()))
+                return True  # the call under way decides its health
+            await self._learn(session, await self._heard(session, session.check()))
         except (Unavailable, ServerError):
             return False
         return True
@@ -179,9 +223,9 @@ class McpUpstreams:
     async def watch(
         self, *, every_s: float = WATCH_S, registered: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """Look after those that were used, for ever: one that is offline comes back only so.
+        """Check the servers that were used, for ever: only a check finds that one is back.
 
-        What is registered is asked once for its tools, which nobody can call who does not know them.
+        A registered server that was never used is asked once for its tools, so that they are offered.
         """
         while True:
             try:
@@ -189,19 +233,19 @@ class McpUpstreams:
                 used = {key.capability_id for key in self._sessions}
                 unknown = {name for name in registered() if self._known(name) is None}
                 looked_after = filter(self.knows, used | unknown | self._failures.keys())
-                # All at once: one that hangs must not keep the others from being found well.
+                # All at once: one that hangs must not delay the others.
                 checks = map(self.check, looked_after)
                 for failed in await asyncio.gather(*checks, return_exceptions=True):
                     if isinstance(failed, Exception):
                         log.error("mcp_check_failed", exc_info=failed)
-            except Exception:  # whatever one look brings, the next one comes
+            except Exception:  # the next round tries again
                 log.exception("mcp_watch_failed")
             await asyncio.sleep(every_s)
 
     async def end_idle(self, *, after_s: float = IDLE_S) -> None:
-        """End the sessions that callers named and have left alone for so long.
+        """End the sessions that callers named and have not used for so long.
 
-        And those with a server that is no longer the capability's: nobody will call it again.
+        Also those with a server that is no longer the capability's.
         """
         since = self._clock.monotonic() - after_s
         for key, session in list(self._sessions.items()):
@@ -210,7 +254,7 @@ class McpUpstreams:
                 await self._end(key)
 
     async def forget(self, capability_id: str) -> None:
-        """Its server was changed: the next call finds the new one."""
+        """End the sessions of a capability; the next call starts its server again."""
         self._listed.pop(capability_id, None)
         for key in [key for key in self._sessions if key.capability_id == capability_id]:
             await self._end(key)
@@ -239,7 +283,7 @@ class McpUpstreams:
             await self._make_room(key)
             session = self._sessions.get(key)
         if session is None:
-            session = Session(key.capability_id, server, self._clock)
+            session = Session(key.capability_id, server, self._clock, self._programs)
             session.used_at = self._clock.monotonic()
             self._sessions[key] = session
         try:
@@ -250,7 +294,7 @@ class McpUpstreams:
                 await self._end(key)
             raise
         if session.tools is not None:
-            self._learn(session, session.tools)
+            await self._learn(session, session.tools)
             session.tools = None
             self._well(session)
         return session
@@ -281,29 +325,35 @@ class McpUpstreams:
     def _well(self, session: Session) -> None:
         if self._has(session.name, session.server):
             self._failures.pop(session.name, None)
-            self._report(session.name, HealthStatus.HEALTHY)
+            self._report(session.name, HealthStatus.HEALTHY, "")
 
     def _failed(self, session: Session) -> None:
-        """Once for each session, however many were in it: it has failed them all at once.
+        """Count a failure, once for each session; one that cannot start is offline at once.
 
-        Another server that the capability has meanwhile has nothing to do with it.
+        The failure of a server that is no longer the capability's does not count.
         """
         if session.has_failed or not self._has(session.name, session.server):
             return
         session.has_failed = True
         server, before = self._failures.get(session.name, (session.server, 0))
         failures = before + 1 if server == session.server else 1
+        if session.cannot_start:
+            failures = max(failures, FAILURES_OFFLINE)
         self._failures[session.name] = (session.server, failures)
-        self._report(session.name, health_after(failures))
+        self._report(session.name, health_after(failures), session.failure)
 
-    def _learn(self, session: Session, said: list[Any]) -> _Listed:
-        """What a server has just said of its tools."""
+    async def _learn(self, session: Session, said: list[Any]) -> _Listed:
+        """Keep what a server has just listed; its definitions are pinned before they are used."""
         known, now = self._known(session.name), self._clock.monotonic()
         if known is not None and known.said == said:
             known = known._replace(at=now)  # its schemas need not be compiled again
         else:
-            tools = {one.name: _tool(one) for one in said}
-            checks = {one.name: _check_of(one.output_schema) for one in said}
+            listed = {one.name: one for one in said}
+            if self._has(session.name, session.server):
+                definitions = [definition_of(one) for one in listed.values()]
+                await self._pins.observe(session.name, session.server, definitions)
+            tools = {name: _tool(one) for name, one in listed.items()}
+            checks = {name: _check_of(one.output_schema) for name, one in listed.items()}
             known = _Listed(now, session.server, said, tools, _handy(tools.values()), checks)
         self._listed[session.name] = known
         return known
@@ -313,23 +363,27 @@ class McpUpstreams:
         fresh = known is not None and self._clock.monotonic() - known.at < TOOLS_KEPT_S
         return known if fresh else None
 
-    def _does_more(self, capability_id: str, before: Tool) -> bool:
-        known = self._known(capability_id)
-        tool = None if known is None else known.tools.get(before.name)
-        return (Level.WRITE if tool is None else tool.level).rank > before.level.rank
+    def _does_more(self, capability_id: str, action: str, before: _Listed | None) -> bool:
+        """True if a tool's level is higher than in an earlier listing; not listed counts as write."""
+        if self._listed.get(capability_id) is before:
+            return False
+        registered, tool = self._level(capability_id, action), self._tool(capability_id, action)
+        was = None if before is None else before.tools.get(action)
+        level = _higher(registered, Level.WRITE if was is None else was.level)
+        return tool is not None and tool.level.rank > level.rank
 
     def _known(self, capability_id: str) -> _Listed | None:
-        """What its server listed, if that is still its server: another's tools are others."""
+        """The tools that a server listed, if it is still the capability's server."""
         listed = self._listed.get(capability_id)
         return listed if listed is not None and self._has(capability_id, listed.server) else None
 
     def _has(self, capability_id: str, server: Server) -> bool:
-        """Whether that is still the capability's server."""
+        """True if a server is still the capability's."""
         now = self._find(capability_id)
-        return now is server or now == server  # the same object, unless it was registered anew
+        return now is server or now == server  # the same object, unless it was registered again
 
     def _split(self, tool: str) -> tuple[str, str]:
-        """`mcp.docs.search` is `search` of `mcp.docs`, where there is such a capability."""
+        """Split `mcp.docs.search` into `mcp.docs` and `search`, if there is such a capability."""
         capability_id, dot, action = tool.rpartition(".")
         while dot:
             if self._find(capability_id) is not None:
@@ -339,25 +393,32 @@ class McpUpstreams:
         return "", ""
 
 
+def _higher(one: Level, other: Level) -> Level:
+    return one if one.rank > other.rank else other
+
+
 def _tool(listed: Any) -> Tool:
+    """A tool with the level that its annotations raise it to: they never lower one."""
     hints = listed.annotations
-    read_only = bool(hints is not None and hints.read_only_hint)
+    writes = hints is not None and (hints.destructive_hint or hints.read_only_hint is False)
+    repeats = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
     return Tool(
         name=listed.name,
         description=(listed.description or "")[:4096],
-        level=Level.READ if read_only else Level.WRITE,
+        level=Level.WRITE if writes else Level.READ,
         schema=listed.input_schema,
-        repeatable=read_only or bool(hints is not None and hints.idempotent_hint),
+        repeatable=bool(repeats),
     )
 
 
-def _handy(tools: Iterable[Tool]) -> Sequence[Tool]:
-    small = (tool for tool in tools if len(msgspec.json.encode(tool.schema)) <= MAX_SCHEMA)
+def _handy(tools: Iterable[Tool]) -> Sequence[str]:
+    """The names of the tools that a model can be offered."""
+    small = (tool.name for tool in tools if len(msgspec.json.encode(tool.schema)) <= MAX_SCHEMA)
     return list(itertools.islice(small, MAX_OFFERED))
 
 
 def _check_of(schema: dict[str, Any] | None) -> Callable[[Any], bool] | None:
-    """Whether a structured answer is what the server said it would be; None where it said nothing."""
+    """A check of structured answers against the server's schema; None if it gave none."""
     if schema is None or len(msgspec.json.encode(schema)) > MAX_SCHEMA:
         return None
     errors: Callable[[Any], Iterator[Any]] | None = None

@@ -17,8 +17,10 @@ import msgspec
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
+from toolgate.sandbox.programs import NotIsolated
 from toolgate.tools.capabilities import Server
 from toolgate.tools.upstream.outputs import Result, decode_result
+from toolgate.tools.upstream.programs import Programs
 from toolgate.tools.upstream.stdio import (
     MAX_MESSAGE,
     NotBegun,
@@ -44,7 +46,7 @@ SHUT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 @dataclass(slots=True)
 class _Refusal:
-    """How one question was refused, if it was."""
+    """The HTTP refusal of one question, if there was one."""
 
     status: int = 0
     names_session: bool = False
@@ -59,11 +61,14 @@ class Session:
     name: str
     server: Server
     clock: Clock
+    programs: Programs
     last_heard: float = 0.0
     used_at: float = 0.0
     calls: int = 0  # under way
     has_failed: bool = False  # and that was counted
-    tools: list[Any] | None = None  # the SDK's, as it listed them when it was opened
+    failure: str = ""  # why it could not be opened
+    cannot_start: bool = False  # before its registration or this machine is changed
+    tools: list[Any] | None = None  # the SDK's, as last listed, until they are pinned
     _client: Any = None
     _pipe: Pipe | None = None
     _opened: asyncio.Future[None] | None = None
@@ -103,7 +108,7 @@ class Session:
                 await asyncio.wait({task}, timeout=CHECK_S)
 
     async def is_fit(self, *, after_s: float) -> bool:
-        """A silent session may be that of a server that was restarted."""
+        """Check a session that was silent, and list its tools again: they may have changed."""
         if self._pipe is not None:
             await self._pipe.settle()
         if self.dead:
@@ -113,7 +118,7 @@ class Session:
         if self.clock.monotonic() - self.last_heard < after_s:
             return True
         try:
-            await self._ask(self._client.list_tools(), seconds=CHECK_S)
+            self.tools = await self.check()
         except Unavailable:
             return False
         except ServerError:
@@ -121,11 +126,11 @@ class Session:
         return True
 
     async def check(self) -> list[Any]:
-        """What it lists, where it is well; raises Unavailable, ServerError."""
+        """List the tools within the time of a health check; raises Unavailable, ServerError."""
         return await self._list_all(seconds=CHECK_S)
 
     async def list_all(self) -> list[Any]:
-        """Its tools as the SDK has them; raises Unavailable, ServerError."""
+        """List the tools, as the SDK has them; raises Unavailable, ServerError."""
         return await self._list_all(seconds=OPEN_S)
 
     async def _list_all(self, *, seconds: float) -> list[Any]:
@@ -238,14 +243,23 @@ class Session:
                 await self._leave.wait()
         except Exception as failed:  # noqa: BLE001 - whatever a server does, it ends its own session
             if not self._opened.done():
-                self._opened.set_exception(Unavailable(f"{self.name}: {_plainly(failed)}"))
-                self._opened.exception()  # whoever waits is told; nobody has to
+                self._opened.set_exception(Unavailable(self._why_not_opened(failed)))
+                self._opened.exception()  # retrieved here: perhaps nobody waits for it
             else:
                 log.warning("mcp_session_ended name=%s error=%s", self.name, _plainly(failed))
         finally:
             if not self._opened.done():  # it was cancelled; those who wait were not
                 self._opened.set_exception(Unavailable(f"{self.name} was let go"))
                 self._opened.exception()
+
+    def _why_not_opened(self, failed: Exception) -> str:
+        self.cannot_start = isinstance(failed, NotIsolated)
+        if self.cannot_start:
+            self.failure = str(failed)
+        else:
+            complaint = "" if self._pipe is None else self._pipe.complaint
+            self.failure = f"{_plainly(failed)}{f'; it wrote: {complaint}' if complaint else ''}"
+        return f"{self.name}: {self.failure}"
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
@@ -258,11 +272,12 @@ class Session:
 
         if self.server.command:
             async with (
-                open_pipe(self.server, name=self.name) as pipe,
-                Client(stdio_transport(pipe)) as client,
+                self.programs.start(self.name, self.server) as launch,
+                open_pipe(launch, name=self.name) as pipe,
             ):
                 self._pipe = pipe
-                yield client
+                async with Client(stdio_transport(pipe)) as client:
+                    yield client
         else:
             async with (
                 httpx2.AsyncClient(
@@ -286,7 +301,7 @@ def _is_forgotten(failed: Exception, refusal: _Refusal) -> bool:
 
 
 def _bounded(response: Any) -> Any:
-    """Its body, unfolded, that ends in an error where it grows larger than a message may be."""
+    """The decoded body; reading it fails once it is larger than a message may be."""
     import httpx2  # noqa: PLC0415 - see `_connected`
 
     coded = httpx2.Response(response.status_code, headers=response.headers, stream=response.stream)

@@ -1,7 +1,7 @@
 """A program on stdio that speaks MCP: a transport for the SDK, and beside it a short way for calls.
 
-The SDK shakes hands and lists; its way costs milliseconds a call, so tool calls go over the same
-pipe under ids of our own. Whatever bears no such id is the SDK's. No message may be without end.
+The SDK shakes hands and lists. A call through it costs milliseconds, so tool calls go over the same
+pipe under ids of our own; every other message is the SDK's. A message has a largest size.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import re
-import signal
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, cast
 
@@ -19,11 +18,13 @@ import msgspec
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.enums import Outcome
 from toolgate.core.errors import Unavailable
-from toolgate.tools.capabilities import Server
+from toolgate.sandbox.programs import Launch
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 8 * 1024 * 1024
+STDERR: Final = 2
+MAX_COMPLAINT: Final = 4096  # bytes kept of stderr
 LEAVE_S: Final = 2.0  # for a program to go by itself once its stdin is closed
 AHEAD: Final = 16  # messages that may wait for the SDK
 OUR_ID: Final = "call-"  # the SDK's own ids are numbers
@@ -60,7 +61,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """As much of a message as tells whose it is."""
+    """The members of a message that say whose it is."""
 
     id: int | str | float | None = None
     method: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a request, under an id of its own
@@ -85,8 +86,10 @@ def _error_of(message: _Message) -> ServerError | None:
 class Pipe(asyncio.SubprocessProtocol):
     """The program's ends: `call` for us, `feed` and `lines` for the SDK's transport."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, launch: Launch) -> None:
         self._name = name
+        self._launch = launch
+        self._complaint = b""  # the end of what the program wrote to stderr
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.SubprocessTransport | None = None
         self._numbers = itertools.count(1)
@@ -101,11 +104,17 @@ class Pipe(asyncio.SubprocessProtocol):
 
     @property
     def is_gone(self) -> bool:
-        """Nothing comes of a call any more."""
+        """True if no call can be answered any more."""
         return self._gone
 
+    @property
+    def complaint(self) -> str:
+        """The last line that the program wrote to stderr."""
+        lines = self._complaint.decode("utf-8", "replace").split("\n")
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
     async def settle(self) -> None:
-        """A program that has just ended is known to be gone, and its last words are heard."""
+        """Read the last output of a program that has just ended."""
         if not self._gone and self._has_exited():
             await asyncio.wait({self.ended}, timeout=LEAVE_S)
             self._give_up("has gone away")
@@ -122,8 +131,11 @@ class Pipe(asyncio.SubprocessProtocol):
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            self._complaint = (self._complaint + data)[-MAX_COMPLAINT:]
+            return
         if self._gone:
-            return  # what a program says after it was given up is let go
+            return
         head, newline, rest = data.partition(b"\n")
         while newline:
             line = b"".join((*self._parts, head)) if self._parts else head
@@ -138,7 +150,8 @@ class Pipe(asyncio.SubprocessProtocol):
             self._give_up("said more than one message may hold")
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._give_up("has gone away")
+        if fd != STDERR:
+            self._give_up("has gone away")
 
     def process_exited(self) -> None:
         self._give_up("has gone away")
@@ -247,7 +260,7 @@ class Pipe(asyncio.SubprocessProtocol):
         return cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
 
     async def stop(self) -> None:
-        """Its stdin is closed, then it has a moment, then it and all its children are killed."""
+        """Close its stdin, give it a moment, then kill it and everything it has started."""
         assert self._transport is not None
         self._give_up("was let go")
         stdin = self._transport.get_pipe_transport(0)
@@ -257,23 +270,18 @@ class Pipe(asyncio.SubprocessProtocol):
             # A program that is stuck in writing cannot see that its stdin is closed.
             self._reading().resume_reading()
         await asyncio.wait({self.ended}, timeout=LEAVE_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._transport.get_pid(), signal.SIGKILL)
-        await self.ended
+        await self._launch.kill(self._transport.get_pid(), self.ended)
         self._transport.close()
 
 
 @contextlib.asynccontextmanager
-async def open_pipe(server: Server, *, name: str) -> AsyncIterator[Pipe]:
+async def open_pipe(launch: Launch, *, name: str) -> AsyncIterator[Pipe]:
     """Raises OSError where the program cannot be started."""
-    from mcp.client.stdio import get_default_environment  # noqa: PLC0415 - see mcp_session
-
     _, pipe = await asyncio.get_running_loop().subprocess_exec(
-        lambda: Pipe(name),
-        server.command,
-        *server.args,
-        stderr=asyncio.subprocess.DEVNULL,  # a server's own affair; it may hold anything
-        env={**get_default_environment(), **dict(server.env)},
+        lambda: Pipe(name, launch),
+        *launch.command,
+        pass_fds=launch.pass_fds,
+        env=dict(launch.env),
         start_new_session=True,
     )
     try:

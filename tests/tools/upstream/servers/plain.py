@@ -74,13 +74,9 @@ def result_of(message: dict[str, Any]) -> Any:
                     large = {"type": "object", "description": "x" * 100_000}
                     named = [{**TOOLS[0], "name": f"say{n}"} for n in range(500)]
                     return {"tools": [{"name": "large", "inputSchema": large}, *named]}
-                case ["fickle", *_]:  # its tools only read, until it is started again
-                    reads = Path(sys.argv[1]).read_text().count('"initialize"') == 1
-                    return {
-                        "tools": [
-                            {**tool, "annotations": {"readOnlyHint": reads}} for tool in TOOLS
-                        ]
-                    }
+                case ["reading"]:
+                    reads = {"readOnlyHint": True}
+                    return {"tools": [{**tool, "annotations": reads} for tool in TOOLS]}
                 case _:
                     return {"tools": TOOLS}
         case "tools/call":

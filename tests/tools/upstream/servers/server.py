@@ -20,6 +20,16 @@ def write(text: str) -> str:
     return f"wrote {text}"
 
 
+@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+def destroy() -> str:
+    return "gone"
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=False))
+def change() -> str:
+    return "changed"
+
+
 @server.tool()
 def fail() -> str:
     raise ValueError("it broke")

@@ -4,6 +4,7 @@ import { t } from "../lang.js";
 import { ago, badge, button, confirm, dialog, empty, field, later, mono, page, table, toast } from "../ui.js";
 
 const SERVERS = { "": "No server, or the one it has", command: "A program on this machine (stdio)", url: "An address (HTTP)" };
+const ISOLATIONS = { sandbox: "In the sandbox", none: "None: as Toolgate's own user" };
 const LEVELS = { read: "Read", write: "Write", sign: "Sign" };
 const options = (names, chosen) => Object.entries(names).map(([value, words]) => h("option", { value, selected: value === chosen }, t(words)));
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -25,9 +26,12 @@ function edit(known, done) {
   const kind = h("select", null, options(SERVERS, ""));
   const command = h("input", { spellcheck: "false", placeholder: "npx" });
   const args = h("textarea", { rows: 3, spellcheck: "false", placeholder: "-y\n@playwright/mcp" });
+  const mounts = h("textarea", { rows: 2, spellcheck: "false", placeholder: "/srv/notes:/notes:ro" });
+  const egress = h("textarea", { rows: 2, spellcheck: "false", placeholder: "api.example.com:443" });
+  const isolation = h("select", null, options(ISOLATIONS, "sandbox"));
   const url = h("input", { type: "url", placeholder: "https://mcp.example.com/mcp" });
   const secrets = h("textarea", { rows: 2, spellcheck: "false", placeholder: "NAME=VALUE" });
-  const parts = { command: [field(t("Program"), command), field(t("Arguments, one a line"), args)], url: [field(t("Address"), url)] };
+  const parts = { command: [field(t("Program"), command), field(t("Arguments, one a line"), args), field(t("Isolation"), isolation), field(t("Mounts, HOST:INSIDE[:ro|rw] a line"), mounts), field(t("Hosts that it may reach, one a line"), egress)], url: [field(t("Address"), url)] };
   const server = h("div", { class: "stack" });
   const pick = () => put(server, parts[kind.value] || null, kind.value ? field(kind.value === "url" ? t("Headers, NAME=VALUE a line") : t("Environment, NAME=VALUE a line"), secrets, t("Goes in and is never shown.")) : null);
   kind.addEventListener("change", pick);
@@ -35,7 +39,7 @@ function edit(known, done) {
   const save = async () => {
     if (!form.reportValidity()) return;
     const body = { level: level.value, scope: scope.value, rate: rate.value ? Number(rate.value) : null, secrets: kind.value ? pairs(secrets.value) : {} };
-    if (kind.value === "command") Object.assign(body, { command: command.value.trim(), args: lines(args.value) });
+    if (kind.value === "command") Object.assign(body, { command: command.value.trim(), args: lines(args.value), isolation: isolation.value, mounts: lines(mounts.value), egress: lines(egress.value) });
     if (kind.value === "url") body.url = url.value.trim();
     await send(`/capabilities/${encodeURIComponent(id.value)}`, body);
     box.close();
@@ -53,8 +57,8 @@ export async function show(context) {
     if (!context.isHere()) return;
     const drop = (one) => confirm(t("Remove {name}?", { name: one.id }), t("Calls of its tools will be refused."), t("Remove"), async () => { await remove(`/capabilities/${encodeURIComponent(one.id)}`); await load(); });
     put(box, data.items.length ? table([
-      { name: t("Capability"), class: "clip", show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => badge(one.status) }, { name: t("Level"), show: (one) => badge(one.level) },
-      { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip wide", show: (one) => (one.server ? h("code", { title: plain(one.server) }, plain(one.server)) : "–") },
+      { name: t("Capability"), class: "clip", show: (one) => mono(one.id) }, { name: t("Health"), show: (one) => h("span", { title: plain(one.reason) }, badge(one.status)) }, { name: t("Level"), show: (one) => badge(one.level) },
+      { name: t("Scope"), show: (one) => plain(one.scope) }, { name: t("Server"), class: "clip wide", show: (one) => (one.server ? h("code", { title: plain(one.server) }, one.isolation === "none" ? t("Not isolated:") : "", " ", plain(one.server)) : "–") },
       { name: t("Rate"), class: "num", show: (one) => (one.rate ? t("{n} a minute", { n: one.rate }) : "–") },
       { name: t("Changed"), class: "num", show: (one) => (one.updated_at ? ago(one.updated_at) : t("built in")) },
       { name: "", class: "end", show: (one) => h("div", { class: "actions" }, button(t("Edit…"), () => edit(one, load), { tone: "quiet", small: true }), one.updated_at ? button(t("Remove"), () => drop(one), { tone: "danger", small: true }) : null) },
