@@ -268,7 +268,9 @@ class Policy:
 
 def rules_name(call: ToolRequest) -> str:
     """The tool's name to find rules by: a template's own, whichever tool is called to run it."""
-    template = call.args.get("templateId") if call.tool == RUN_TEMPLATE else None
+    if call.tool != RUN_TEMPLATE:
+        return call.tool
+    template = call.args.get("templateId")
     name = f"{BROWSER}{template}"
     return name if isinstance(template, str) and name not in _NO_TEMPLATES else call.tool
 

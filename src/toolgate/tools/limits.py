@@ -50,10 +50,10 @@ class CapabilityLimits:
         return Tool(tool, "", Level.SIGN, {}, False) if signs else None
 
     def checks(self, tool: str) -> list[Check]:
-        """The checks that the capabilities and the pinned definition of a tool are as in memory."""
-        found = [self.capabilities.check_of(name) for name in self.names(tool)]
-        if self.pins is not None and (server := self.capability_of(tool)):
-            found.append(self.pins.check_of(server, tool.removeprefix(f"{server}.")))
+        names = self.names(tool)
+        if names == (tool,) and self.capabilities.registered(tool) is None:
+            return []
+        found = [self.capabilities.check_of(name) for name in names]
         return [check for check in found if check is not None]
 
     def refusal(self, tool: str) -> CapabilityRefusal | None:
@@ -101,11 +101,15 @@ class CapabilityLimits:
 
     def names(self, tool: str) -> Sequence[str]:
         """The names that the capabilities of a tool would have."""
-        server, own = self.capability_of(tool), self.own.get(tool)
-        if not server and not own:
+        own = self.own.get(tool)
+        if not own and "." not in tool:  # a server's tool has the server's name and a dot
             return (tool,)
+        server = self.capability_of(tool)
         return [name for name in dict.fromkeys((server, own, tool)) if name]
 
     def _capabilities(self, tool: str) -> list[Capability]:
-        found = (self.capabilities.get(name) for name in self.names(tool))
+        names = self.names(tool)
+        if names == (tool,) and self.capabilities.registered(tool) is None:
+            return []
+        found = (self.capabilities.get(name) for name in names)
         return [one for one in found if one is not None]
