@@ -50,10 +50,13 @@ class CapabilityLimits:
         return Tool(tool, "", Level.SIGN, {}, False) if signs else None
 
     def checks(self, tool: str) -> list[Check]:
+        """The checks that the capabilities and the pinned definition of a tool are as in memory."""
         names = self.names(tool)
         if names == (tool,) and self.capabilities.registered(tool) is None:
             return []
         found = [self.capabilities.check_of(name) for name in names]
+        if self.pins is not None and (server := self.capability_of(tool)):
+            found.append(self.pins.check_of(server, tool.removeprefix(f"{server}.")))
         return [check for check in found if check is not None]
 
     def refusal(self, tool: str) -> CapabilityRefusal | None:
