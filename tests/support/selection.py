@@ -8,6 +8,7 @@ from typing import Final
 
 # They need bubblewrap, Docker, Chromium or npm packages.
 NEEDS_SYSTEM: Final = (
+    "tests/architecture/test_one_text.py",
     "tests/architecture/test_every_way_in.py",
     "tests/sandbox/",
     "tests/tools/engines/test_sandbox.py",
@@ -36,6 +37,8 @@ NEEDS_SYSTEM: Final = (
     "tests/tools/engines/builtin/test_tools_in_a_sandbox.py",
     "tests/tools/engines/test_transfers.py",
     "tests/hostile/",
+    "tests/tools/upstream/test_npm_servers.py",
+    "tests/tools/upstream/test_sandboxed.py",
     "tests/surfaces/gateway/test_installed.py",
     "tests/surfaces/mcp/test_checklist.py",
     "tests/surfaces/mcp/test_conformance_suite.py",
@@ -80,6 +83,12 @@ LONG: Final = (
     "tests/tools/upstream/test_sessions.py",
     "tests/e2e/test_kills.py",
     "tests/cli/test_every_command.py",
+    "tests/e2e/test_arguments_of_a_device.py",
+    "tests/homes/test_0_1_0.py",
+    "tests/journal/sqlite/test_upgrade.py",
+    "tests/secrets/test_no_secret_on_disk.py",
+    "tests/secrets/test_recall.py",
+    "tests/e2e/test_tool_updates.py",
 )
 
 # Files that are part of the soak without a mark.
