@@ -44,7 +44,7 @@ class Paid(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What was taken, and the operations that write it: for one commit, in this turn of the loop."""
+    """A charge and the operations that write it, for one commit in this turn of the loop."""
 
     paid: Paid
     operations: Sequence[Put]
@@ -152,7 +152,7 @@ class RateLimits:
         )
 
     def _is_stale(self, name: str) -> bool:
-        """Whether another node may have changed or deleted the row unnoticed."""
+        """Tell if another node may have changed or deleted the row unnoticed."""
         kept_until = self._tats.get(name, 0.0) + KEPT_MS
         forgotten = name in self._versions and kept_until <= self.clock.now_ms()
         return forgotten or name in self._stale

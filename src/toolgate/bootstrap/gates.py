@@ -26,7 +26,7 @@ from toolgate.tools.routing import Routing
 
 @dataclass(frozen=True, slots=True)
 class GateParts:
-    """What a gate decides by and records in."""
+    """The policy, evidence, audit and ledger of one gate."""
 
     blobs: DiskBlobs
     evidence: EvidenceLog

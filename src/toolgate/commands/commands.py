@@ -93,7 +93,7 @@ class _Work:
 
     @property
     def needs_row(self) -> bool:
-        """Whether it has an open row from its begin."""
+        """True if the command has an open row from its begin."""
         plan = self.plan
         return bool(self.command.key) or len(plan.requests) > 1 or plan.start is not None
 
