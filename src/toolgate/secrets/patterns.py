@@ -34,6 +34,7 @@ from toolgate.secrets.writings import (
     OPEN_JOINS,
     SHORTEST,
     WRAPPED,
+    WRAPPED_GATE,
     WRAPPED_LINE,
     Escapes,
     View,
@@ -229,13 +230,13 @@ class SecretPatterns:
                 spans += self._matches(self._kinds[number], text)
             elif number == len(self._kinds):
                 spans += self._known(text)
-            else:
+            elif number == len(self._kinds) + 1 or _is_wrapped(text):
                 spans += self._laid_out(text)
         return spans
 
     def _laid_out(self, text: str) -> Iterator[Span]:
         """Known secrets in wrapped base64, in groups, and in a hex dump."""
-        if compiled(WRAPPED).search(_replaced(text)) is not None:
+        if _is_wrapped(text):
             for span in self._without(BREAKS, text):
                 yield span._replace(anchor=max(0, span.start - WRAPPED_LINE))
         if next(self._known(without_gaps(text)), None) is not None:
@@ -299,7 +300,7 @@ class SecretPatterns:
         """`_begun` for a secret that is escaped, wrapped or dumped, and cut off anywhere in that."""
         begun = view.end
         undoable = [escapes for sign, escapes in ESCAPES if sign in view.text]
-        if compiled(WRAPPED).search(_replaced(view.text)) is not None:
+        if _is_wrapped(view.text):
             undoable.append(BREAKS)
         if _DUMP_LINE.search(view.text) is not None:
             undoable.append(OPEN_JOINS)
@@ -379,7 +380,8 @@ class SecretPatterns:
             # Sorted: RE2 shares what neighbours have in common, and is 100 times faster for it.
             searched.Add("|".join(re2.escape(_replaced(stem)) for stem in sorted(by_stem)))
             grouped = {form[:STEM] for one in self._secrets for form in grouped_forms(one)}
-            searched.Add("|".join([WRAPPED, DUMPED, *_with_gaps(sorted(map(_replaced, grouped)))]))
+            searched.Add("|".join([DUMPED, *_with_gaps(sorted(map(_replaced, grouped)))]))
+            searched.Add(WRAPPED_GATE)
         searched.Compile()
         self._by_stem, self._automaton, self._set = by_stem, automaton, searched
         self._written = "\0".join(form for all_ in by_stem.values() for form in all_)
@@ -392,6 +394,10 @@ def _with_gaps(stems: Sequence[str]) -> Iterator[str]:
     for first, group in itertools.groupby(stems, key=lambda stem: stem[0]):
         rests = "|".join(_with_gaps([stem[1:] for stem in group if len(stem) > 1]))
         yield f"{re2.escape(first)}{GAP}*(?:{rests})" if rests else re2.escape(first)
+
+
+def _is_wrapped(text: str) -> bool:
+    return compiled(WRAPPED).search(_replaced(text)) is not None
 
 
 def _replaced(text: str) -> str:
