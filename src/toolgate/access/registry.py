@@ -134,8 +134,10 @@ class Registry:
         identity = OPERATOR if name == OPERATOR.name else self.identity(name)
         if identity is None:
             return REASON
-        refusals = (identity.scope.refusal(kind, needed.level) for kind in needed.kinds)
-        return next(filter(None, refusals), "")
+        for kind in needed.kinds:
+            if refusal := identity.scope.refusal(kind, needed.level):
+                return refusal
+        return ""
 
     def subscribe(self, notify: Callable[[str], Awaitable[None]]) -> None:
         """Await `notify` with the name of each caller that may have lost rights, once it is on disk."""

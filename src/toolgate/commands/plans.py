@@ -51,6 +51,7 @@ class Command(msgspec.Struct):
     trace_id: str
     at: int
     started: float
+    is_traced: bool = True  # the caller may have chosen the trace id
     is_clean: bool = False  # its names were searched for secrets, and hold none
     who: str = ""
     row_key: str = ""
@@ -201,6 +202,7 @@ def read(
         trace_id=trace_id_of(body_trace, asked.traceparent),
         at=at,
         started=started,
+        is_traced=bool(body_trace or asked.traceparent),
     )
 
 

@@ -169,21 +169,17 @@ class Records:
     def begin(
         self, command: Command, name: str, capabilities: Sequence[str], *, subject: str = ""
     ) -> tuple[Operation, ...]:
-        """The event `started` and the audit row; their texts are searched for secrets once.
+        """The event `started` and the audit row; what is not made here is searched for secrets.
 
         `subject` is the command's id if it has no row: then its end is found by its events.
         """
         needed = ",".join(capabilities)
-        texts = (
-            command.identity.name,
-            name,
-            command.request_id,
-            command.trace_id,
-            command.key,
-            needed,
-        )
-        names = "\0".join(texts)
-        command.is_clean = self.redact(names) == names
+        # Apart: the names are the same for many commands, and the search remembers them.
+        names = f"{command.identity.name}\0{name}\0{needed}"
+        request_id = command.request_id if command.is_named else ""
+        trace_id = command.trace_id if command.is_traced else ""
+        chosen = f"{command.key}\0{request_id}\0{trace_id}"
+        command.is_clean = self.redact(names) == names and self.redact(chosen) == chosen
         started = self.event(command, name, wire.EventStatus.STARTED, subject=subject)
         return (started, *self.row(command, needed))
 

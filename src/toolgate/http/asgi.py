@@ -43,6 +43,7 @@ HEAD_LIMIT: Final = 65_536  # bytes of a request before its body
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
 LATE_S: Final = 0.02  # a loop so late was busy: data may wait that it has not read
 UNREAD_MS: int = 60_000  # for a reader to take what it was sent
+_STATUS_LINE: Final = b"HTTP/1.1 "
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -216,6 +217,40 @@ class EventStream(StreamingResponse):
         await self._streams.serve(super().__call__, scope, receive, send, owes=self._owes)
 
 
+class _Joined:
+    """A transport that sends a response's head together with the first bytes of its body.
+
+    uvicorn writes them apart, and each write is a system call that wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.whole = transport
+        self.is_closing = transport.is_closing
+        self._call_soon = loop.call_soon
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self.whole.writelines((head, data))
+        elif data.startswith(_STATUS_LINE):
+            self._head = data
+            self._call_soon(self._flush)  # a body may come much later
+        else:
+            self.whole.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self.whole.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self.write(b"")
+
+
 class _Connection(HttpToolsProtocol):
     """A connection whose requests have an end: a head of some size, and no silence in the middle.
 
@@ -223,7 +258,7 @@ class _Connection(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._in_head, self._is_whole = True, False
         self._head_size = 0
         self._began = False  # a head, in what is being read
@@ -261,6 +296,8 @@ class _Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._looking.cancel()
+        if isinstance(self.transport, _Joined):
+            self.transport = self.transport.whole
         super().handle_websocket_upgrade()
 
     def _look_later(self, seconds: float) -> None:

@@ -184,13 +184,13 @@ def described(request: ToolRequest) -> dict[str, JsonValue]:
 
 
 def names_in(request: ToolRequest) -> tuple[str, ...]:
-    """Every id and name of a request. They are written as they are, so none may be a secret."""
+    """The names of a request and its caller, the same for many requests.
+
+    Names and ids are written as they are, so none may be a secret.
+    """
     caller = request.caller
     return (
-        request.request_id,
         request.tool,
-        request.run_id,
-        request.step_id,
         request.policy_ref,
         request.target_id,
         caller.tenant,

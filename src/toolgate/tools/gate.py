@@ -553,20 +553,23 @@ class Gate:
 
     def _take(self, request: ToolRequest, engine: Engine) -> Call:
         """Understand a request, before anything happens; raises Invalid."""
+        ids = f"{request.request_id}\0{request.run_id}\0{request.step_id}"  # without derived ones
         request = complete(request)
         content = described(request)
         names = "\0".join(names_in(request))
-        if not names.isprintable() and _readable(names) != names:
+        if _readable(ids) != ids or _readable(names) != names:
             raise Invalid(
                 "ids and names must be valid UTF-8 text without control characters", field="ctx"
             )
         args = content["args"]
-        # One search for all of it; only where that finds something, one for each.
+        # One search for ids and arguments; only where that finds something, one for each.
         clean = args
-        both: dict[str, JsonValue] = {"names": names, "args": args}
-        if self._redactor.value(both) is not both:
-            if self._redactor.text(names) != names:
-                raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        both: dict[str, JsonValue] = {"ids": ids, "args": args}
+        is_clean = self._redactor.value(both) is both
+        named = names if is_clean else f"{ids}\0{names}"
+        if self._redactor.text(named) != named:
+            raise Invalid("an id or a name in the request holds a secret", field="ctx")
+        if not is_clean:
             clean = self._redactor.value(args)
             if not isinstance(clean, dict):  # nobody could tell, nor see, what is asked
                 raise Invalid("args cannot be looked through for secrets", field="args")
@@ -639,10 +642,9 @@ class Gate:
         needed = call.request.scope
         if needed is None or self._registry is None:
             return ""
-        level = max(needed.level, call.level, key=lambda level: level.rank)
-        return self._registry.scope_refusal(
-            call.request.caller.device, needed._replace(level=level)
-        )
+        if call.level.rank > needed.level.rank:
+            needed = needed._replace(level=call.level)
+        return self._registry.scope_refusal(call.request.caller.device, needed)
 
     async def _ask(
         self, call: Call, decision: Decision, checks: Sequence[Check], also: Also

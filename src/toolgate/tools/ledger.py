@@ -639,7 +639,7 @@ def unapproved(decision: Decision, approval: Approval) -> Decision | None:
 
 def running(call: Call) -> Call:
     """A call after the commit of its `start`."""
-    return call._replace(version=call.version + 1, status=CallStatus.RUNNING)
+    return Call(*call[:5], version=call.version + 1, status=CallStatus.RUNNING)  # as in `complete`
 
 
 def _ended_as(output: ToolOutput) -> CallStatus:

@@ -61,8 +61,8 @@ class CapabilityLimits:
 
     def refusal(self, tool: str) -> CapabilityRefusal | None:
         """The reason why a tool may not be called now; rates are left to `charge`."""
-        now = self.clock.now_ms()
         for one in self._capabilities(tool):
+            now = self.clock.now_ms()
             if reason := one.refusal(now):
                 rule_id = CAPABILITY_EXPIRED if one.is_expired(now) else CAPABILITY_OFFLINE
                 return CapabilityRefusal(rule_id, reason)
