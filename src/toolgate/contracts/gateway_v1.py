@@ -732,6 +732,7 @@ class ApprovalSummary(CamelWire):
     request_id: str | UnsetType = UNSET
     decided_by: str | UnsetType = UNSET
     confirmation: str | UnsetType = UNSET  # `self`: the operator confirmed their own call
+    definition_digest: str | UnsetType = UNSET  # of the pinned definition of an MCP server's tool
 
 
 class ApprovalPage(CamelWire):

@@ -67,7 +67,13 @@ class Approvals:
         return await self.get(approval_id_of(request.request_id))
 
     def new(
-        self, request: ToolRequest, decision: Decision, *, summary: str, place: str = ""
+        self,
+        request: ToolRequest,
+        decision: Decision,
+        *,
+        summary: str,
+        place: str = "",
+        definition: str = "",
     ) -> tuple[Approval, list[Operation]]:
         """An approval for this call at this place, and the operations that write it."""
         now = self._clock.now_ms()
@@ -88,6 +94,7 @@ class Approvals:
             session=request.caller.session,
             run_id=request.run_id,
             rule_digest=decision.rule_digest,
+            definition=definition,
         )
         return approval, self._write(approval, expected=0)
 
@@ -174,6 +181,7 @@ class Approvals:
                     "decided_by": approval.decided_by,
                     "confirmation": approval.confirmation,
                     "note": approval.note,
+                    **({"definition_digest": approval.definition} if approval.definition else {}),
                 },
                 subject=approval.request_id,
             ),

@@ -60,6 +60,7 @@ class Approval:
     used: bool = False
     confirmation: str = ""  # `self`: the operator decided a call of their own
     rule_digest: str = ""  # of the rule that asked
+    definition: str = ""  # the digest of the tool's pinned definition
 
     @property
     def text(self) -> str:

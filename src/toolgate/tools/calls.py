@@ -100,6 +100,7 @@ class Call(NamedTuple):
     level: Level
     version: int = 0  # of its row; 0 without one
     status: CallStatus = CallStatus.CREATED
+    definition: str = ""  # the digest of the tool's pinned definition
 
     @property
     def id(self) -> str:

@@ -586,6 +586,7 @@ class Gate:
             fingerprint=evidence.commitment(whole),
             engine_ref=engine.ref,
             level=self._routing.level_of(request),
+            definition=self._routing.definition_of(request),
         )
 
     async def _known(self, call: Call, known: Entry, decision: Decision) -> outcomes.Begun | None:
@@ -656,7 +657,7 @@ class Gate:
             text = f"{call.request.tool} {_as_text(args)}"
             summary = _summary(self._redactor.preview(text, limit=len(MASK) * len(text)))
             approval, operations = self._approvals.new(
-                call.request, decision, summary=summary, place=place
+                call.request, decision, summary=summary, place=place, definition=call.definition
             )
         except RecursionError as deep:
             raise Invalid("args are nested too deeply to be shown", field="args") from deep

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.clock import Clock
@@ -122,7 +122,7 @@ class Ledger:
         asked = {
             "approval_id": approval.approval_id,
             "expires_at": to_iso_ms(approval.expires_at),
-            **msgspec.structs.asdict(_Verdict.of(decision)),
+            **msgspec.to_builtins(_Verdict.of(decision, call.definition)),
         }
         contents = {
             **self._of_request(call),
@@ -185,7 +185,9 @@ class Ledger:
         await self._commit(
             Check(EXECUTIONS, call.id, call.version),  # an ended call has another answer
             await self._decided(
-                call, decision, {name: self.evidence.canonical(_Verdict.of(decision))}
+                call,
+                decision,
+                {name: self.evidence.canonical(_Verdict.of(decision, call.definition))},
             ),
             *self._ended(call, response, (name,), None),
             *also(response),
@@ -418,7 +420,9 @@ class Ledger:
         self, call: Call, decision: Decision, approval: Approval | None
     ) -> Operation:
         """The record of a final decision, with the person's answer if one was asked."""
-        verdict = self.evidence.canonical(_Verdict.of(decision))
+        # A call that is closed by its row alone has it in its approval only.
+        definition = call.definition or (approval.definition if approval else "")
+        verdict = self.evidence.canonical(_Verdict.of(decision, definition))
         if approval is None:
             contents = {**self._of_request(call), Artifact.POLICY_DECISION: verdict}
             return await self._decided(call, decision, contents)
@@ -456,6 +460,7 @@ class Ledger:
             caller.agent,
             call.fingerprint,
             decision.effect,
+            call.definition or UNSET,
             caller.device,
             call.engine_ref,
             call.level,
@@ -536,6 +541,7 @@ class _DecisionFields(msgspec.Struct):
     agent: str
     content: str  # the call's fingerprint
     decision: str
+    definition_digest: str | UnsetType  # of a pinned tool
     device: str
     engine: str
     level: str  # the tool's own, for a simulation of a policy
@@ -570,6 +576,7 @@ class _Verdict(msgspec.Struct):
     """The `policy_decision` artifact."""
 
     decision: str
+    definition_digest: str | UnsetType  # of a pinned tool
     detail: str
     policy_ref: str
     policy_version: str
@@ -577,9 +584,10 @@ class _Verdict(msgspec.Struct):
     rule_id: str
 
     @classmethod
-    def of(cls, decision: Decision) -> "_Verdict":
+    def of(cls, decision: Decision, definition: str) -> "_Verdict":
         return cls(
             decision.effect,
+            definition or UNSET,
             decision.detail,
             decision.policy_ref,
             decision.policy_version,
@@ -639,7 +647,8 @@ def unapproved(decision: Decision, approval: Approval) -> Decision | None:
 
 def running(call: Call) -> Call:
     """A call after the commit of its `start`."""
-    return Call(*call[:5], version=call.version + 1, status=CallStatus.RUNNING)  # as in `complete`
+    definition = call.definition
+    return Call(*call[:5], call.version + 1, CallStatus.RUNNING, definition)  # as in `complete`
 
 
 def _ended_as(output: ToolOutput) -> CallStatus:

@@ -105,6 +105,8 @@ class Routing:
 
     def definition_of(self, request: ToolRequest) -> str:
         """The digest of the tool's pinned definition; empty for a tool that is not pinned."""
+        if "." not in request.tool:  # a server's tool has the server's name and a dot
+            return ""
         taken = self._take(request)
         if taken is None or taken[0].describe is None:
             return ""

@@ -161,4 +161,5 @@ def _approval(approval: Approval) -> wire.ApprovalSummary:
         request_id=approval.request_id or UNSET,
         decided_by=approval.decided_by or UNSET,
         confirmation=approval.confirmation or UNSET,
+        definition_digest=approval.definition or UNSET,
     )

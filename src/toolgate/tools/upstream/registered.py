@@ -59,8 +59,12 @@ class RegisteredServers:
         if (known := self.sessions.describe(tool, caller)) is not None:
             return known
         # Not listed yet: its level is the registered one, which a listing may raise.
-        level = self._level(*self.sessions.pin_of(tool))
-        return Tool(tool, "", level, {}, False) if level is Level.SIGN else None
+        name = self.sessions.pin_of(tool)
+        level, pin = self._level(*name), self.pins.get(*name)
+        if level is not Level.SIGN and pin is None:
+            return None
+        level = level if level is Level.SIGN else Level.WRITE
+        return Tool(tool, "", level, {}, False, definition="" if pin is None else pin.digest)
 
     def _level(self, capability_id: str, action: str) -> Level:
         """The registered level of a tool, else of its server."""
