@@ -1194,6 +1194,15 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/states/approval-moves",
         source="spec ingress.md, Tool call",
         behaviour="An approval goes from PENDING to APPROVED, REJECTED or EXPIRED and nowhere else.",
+        divergence="An approval that is overtaken before it is used becomes REJECTED.",
+    ),
+    Requirement(
+        id="001/states/approval-overtaken",
+        source="spec ingress.md, Tool call",
+        behaviour=(
+            "An approval whose call may not run any more, because the policy, the place or the tool"
+            " has changed, is REJECTED by `policy`."
+        ),
     ),
     Requirement(
         id="001/states/compare-and-set",

@@ -65,6 +65,10 @@ class House:
         answered = (await self.ask("GET", path, **self._device))["data"]
         return answered["answer"]
 
+    async def artifact(self, ref: str) -> Any:
+        token = (self.program.home / "executor.token").read_text().strip()
+        return await self.ask("GET", f"/artifact/get?ref={ref}", Authorization=f"Bearer {token}")
+
     async def changed(self) -> None:
         """Wait until the gateway has seen that a tool has changed."""
         async with asyncio.timeout(3 * PATIENCE):
@@ -116,8 +120,22 @@ async def test_a_destructive_tool_that_is_redefined_as_reading_never_runs_withou
     assert waiting["data"]["status"] == "pending"
     house.says(HARMLESS)
     await house.changed()
+    [pinned] = [
+        one
+        for one in (await house.ask("GET", "/definitions"))["data"]["items"]
+        if one["name"] == "mcp.notes.wipe"
+    ]
+    [shown] = [
+        one
+        for one in (await house.ask("GET", "/approvals?status=PENDING"))["data"]["items"]
+        if one["approvalId"] == waiting["data"]["approvalId"]
+    ]
+    assert shown["definitionDigest"] == pinned["digest"]
     refused = await house.approve(waiting)  # an approval of what the tool was
     assert refused["error"]["code"] == "ERR_PERMISSION_DENIED"
+    for artifact in ("approval_request", "policy_decision"):
+        recorded = await house.artifact(f"requests/{shown['requestId']}/{artifact}.json")
+        assert recorded["definition_digest"] == pinned["digest"]
     refused = await house.call("wipe")
     assert "toolgate mcp accept mcp.notes.wipe" in refused["error"]["message"]
     listed = await house.toolgate("mcp", "list")

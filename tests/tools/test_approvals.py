@@ -27,10 +27,26 @@ ASKED = Approval(
 
 
 @pytest.mark.requirement("001/states/approval-moves")
-def test_only_a_pending_approval_can_change() -> None:
-    ends = {status for status, after in TRANSITIONS.items() if not after}
-    assert ends == set(ApprovalStatus) - {ApprovalStatus.PENDING}
-    assert TRANSITIONS[ApprovalStatus.PENDING] == ends
+def test_only_a_pending_approval_can_be_decided() -> None:
+    others = set(ApprovalStatus) - {ApprovalStatus.PENDING}
+    assert TRANSITIONS[ApprovalStatus.PENDING] == others
+    moves = {status: after for status, after in TRANSITIONS.items() if status in others and after}
+    assert moves == {ApprovalStatus.APPROVED: {ApprovalStatus.REJECTED}}
+
+
+@pytest.mark.requirement("001/states/approval-overtaken")
+def test_an_approval_is_overtaken_only_before_it_is_used() -> None:
+    approved = ASKED.decide(approve=True, decided_by="user:u", now=1500)
+    overtaken = approved.overtake(now=1600, note="Frozen")
+    assert (overtaken.status, overtaken.decided_by) == (ApprovalStatus.REJECTED, "policy")
+    assert overtaken.note == "Frozen"
+    with pytest.raises(Conflict):
+        approved.use("b", now=1600).overtake(now=1700, note="Frozen")
+    for closed in (overtaken, ASKED.decide(approve=False, decided_by="user:u", now=1500)):
+        with pytest.raises(Conflict):
+            closed.overtake(now=1700, note="Frozen")
+    with pytest.raises(Conflict):
+        approved.close(by="run", now=1600, note="The run has ended")
 
 
 @pytest.mark.parametrize(

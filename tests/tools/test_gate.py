@@ -299,9 +299,40 @@ async def test_an_approval_is_bound_to_the_rule_that_asked(
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
     answer = await rig.run(call("r1", "ask.once"))
     assert rig.engine.runs["ask.once"] == (0 if rule_id else 1)
+    approval = await rig.approvals.get(pending.approval_id)
     if rule_id:
         assert isinstance(answer, Denied)
         assert answer.rule_id == rule_id
+        assert (approval.status, approval.decided_by) == (ApprovalStatus.REJECTED, "policy")
+        assert approval.note == answer.reason
+        [row] = (await rig.audit.query(AuditQuery(run_id="run_r1"))).items
+        assert row.metadata["confirmation"] == ApprovalStatus.REJECTED
+    else:
+        assert approval.status is ApprovalStatus.APPROVED
+
+
+@pytest.mark.parametrize(
+    ("text", "rule_id"),
+    [
+        (POLICY.replace("A person", "Two people"), "approval_rejected"),
+        (POLICY.replace(ASKS, '- {id: now, allow: "ask.*", match: any, reason: Fine}'), ""),
+    ],
+    ids=["another rule", "allowed now"],
+)
+async def test_a_rule_that_is_no_longer_in_force_cannot_be_answered_with_approved(
+    rig: Rig, text: str, rule_id: str
+) -> None:
+    pending = await rig.run(call("r1", "ask.once"))
+    assert isinstance(pending, Pending)
+    rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    approval = await rig.approvals.get(pending.approval_id)
+    assert (approval.status, approval.decided_by) == (ApprovalStatus.REJECTED, "policy")
+    answer = await rig.run(call("r1", "ask.once"))
+    if rule_id:
+        assert isinstance(answer, Denied)
+        assert answer.rule_id == rule_id
+    assert rig.engine.runs["ask.once"] == (0 if rule_id else 1)
 
 
 async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(rig: Rig) -> None:

@@ -39,6 +39,20 @@ class Policies:
         """
         return self.read_row_version()
 
+    @property
+    def version(self) -> str:
+        """The version of the policy in force."""
+        policy = self.find(ACTIVE_POLICY)
+        return "" if policy is None else policy.version
+
+    def has_rule(self, digest: str) -> bool:
+        """True if a rule of the policy in force has this digest."""
+        policy = self.find(ACTIVE_POLICY)
+        rules = () if policy is None else policy.rules
+        return any(
+            digest in (rule.decision.rule_digest, rule.signing.rule_digest) for rule in rules
+        )
+
     def decide(self, request: ToolRequest, *, level: Level | None = None) -> Decision:
         """Never raises: what cannot be decided is denied. `level` is the tool's, where known."""
         if level is None:

@@ -16,7 +16,7 @@ from toolgate.core.tools import ToolRequest
 from toolgate.evidence.evidence import Evidence
 from toolgate.journal.journal import Append, Delete, Journal, NewEvent, Operation, Put, Row
 from toolgate.policy.model import Decision
-from toolgate.tools.approvals import DEFAULT_TTL_MS, Approval, askers, binding_of
+from toolgate.tools.approvals import DEFAULT_TTL_MS, POLICY, Approval, askers, binding_of
 
 COLLECTION: Final = "approvals"
 OPEN: Final = "open_approvals"  # copies of the rows that wait for a person
@@ -99,14 +99,24 @@ class Approvals:
         return approval, self._write(approval, expected=0)
 
     async def decide(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str = ""
+        self,
+        approval_id: str,
+        *,
+        approve: bool,
+        decided_by: str,
+        reason: str = "",
+        overtaken: str = "",
     ) -> Approval:
-        """Raises NotFound, Conflict if it is no longer open, Refused if this person may not."""
+        """Raises NotFound, Conflict if it is no longer open, Refused if this person may not.
+
+        `overtaken` is the reason why it cannot be approved any more: then it is closed.
+        """
         while True:
             row = await self._row(approval_id)
-            decided = decode(row.value).decide(
-                approve=approve, decided_by=decided_by, now=self._clock.now_ms(), note=reason
-            )
+            asked, now = decode(row.value), self._clock.now_ms()
+            decided = asked.decide(approve=approve, decided_by=decided_by, now=now, note=reason)
+            if overtaken:
+                decided = asked.close(by=POLICY, now=now, note=overtaken)
             # Another decision may have been first: then the next attempt says which one.
             with contextlib.suppress(Conflict):
                 await self._journal.commit(*self._write(decided, expected=row.version))
@@ -121,6 +131,14 @@ class Approvals:
         """
         row = await self._row(approval_id_of(request_id))
         closed = decode(row.value).close(by=by, now=self._clock.now_ms(), note=reason)
+        return closed, self._write(closed, expected=row.version)
+
+    async def overtake(
+        self, request_id: str, *, reason: str
+    ) -> tuple[Approval, list[Operation]]:
+        """Close an approved call that may not run any more; as `close`."""
+        row = await self._row(approval_id_of(request_id))
+        closed = decode(row.value).overtake(now=self._clock.now_ms(), note=reason)
         return closed, self._write(closed, expected=row.version)
 
     async def use(self, request: ToolRequest, decision: Decision, *, place: str = "") -> Operation:

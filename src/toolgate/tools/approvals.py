@@ -17,8 +17,8 @@ from toolgate.policy.model import Effect
 from toolgate.policy.refusal_texts import refusal_text
 
 DEFAULT_TTL_MS: Final = 10 * 60 * 1000
-# `decided_by` of an approval that was closed without an answer: the policy denies the call, or its
-# run has ended.
+# `decided_by` of an approval that was closed without an answer or after it: the policy, the place or
+# the tool has changed, or its run has ended.
 POLICY: Final = "policy"
 RUN: Final = "run"
 OPERATOR: Final = "operator"  # may confirm their own call, at the console or a terminal
@@ -30,7 +30,7 @@ TRANSITIONS: Final[dict[ApprovalStatus, frozenset[ApprovalStatus]]] = {
     ApprovalStatus.PENDING: frozenset(
         {ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED}
     ),
-    ApprovalStatus.APPROVED: frozenset(),
+    ApprovalStatus.APPROVED: frozenset({ApprovalStatus.REJECTED}),  # overtaken by the policy
     ApprovalStatus.REJECTED: frozenset(),
     ApprovalStatus.EXPIRED: frozenset(),
 }
@@ -98,8 +98,18 @@ class Approval:
 
     def close(self, *, by: str, now: int, note: str) -> "Approval":
         """Reject without an answer: the call will not run. Raises Conflict if no longer open."""
-        rejected = self.at(now)._to(ApprovalStatus.REJECTED)
+        current = self.at(now)
+        if current.status is not ApprovalStatus.PENDING:
+            raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
+        rejected = current._to(ApprovalStatus.REJECTED)
         return replace(rejected, decided_by=by, decided_at=now, note=note)
+
+    def overtake(self, *, now: int, note: str) -> "Approval":
+        """Reject an approved call that may not run any more; raises Conflict if it has run."""
+        if self.used:
+            raise Conflict(f"approval {self.approval_id} has been used")
+        rejected = self._to(ApprovalStatus.REJECTED)
+        return replace(rejected, decided_by=POLICY, decided_at=now, note=note)
 
     def use(self, binding: str, *, now: int) -> "Approval":
         """Raises Refused unless it is for exactly this call and was not used before."""

@@ -76,6 +76,7 @@ MAX_SUMMARY: Final = 4_000  # characters of a call: a person approves its end to
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 ELSEWHERE_S: Final = 0.05
 ATTEMPTS: Final = 600  # 30 s for a call that another process runs; a conflict takes one or two
+FOLLOWED: Final = 20  # looks, ELSEWHERE_S apart, at an approval given under a changed policy
 STALE_S: Final = 0.01  # until memory has the row that a commit has found changed
 
 MAX_TEXT: Final = 512 * 1024  # characters of stdout and of stderr
@@ -326,13 +327,28 @@ class Gate:
     ) -> str:
         if self._redactor.text(decided_by) != decided_by:  # it is written as it is
             raise Invalid("the name of who decides holds a secret", field="decided_by")
+        asked = await self._approvals.get(approval_id)
+        overtaken = ""
+        if approve and not self._policies.has_rule(asked.rule_digest):
+            overtaken = f"rule {asked.rule_id}, which asked, is no longer in force as it was"
         decided = await self._approvals.decide(
             approval_id,
             approve=approve,
             decided_by=decided_by,
             reason=self._redactor.text(reason),
+            overtaken=overtaken,
         )
+        if approve and asked.policy_version != self._policies.version:
+            await self._follow(decided)
         return decided.request_id
+
+    async def _follow(self, approval: Approval) -> None:
+        """Wait a moment until a call is decided again: another rule may deny it now."""
+        for _ in range(FOLLOWED):
+            if approval.used or approval.status is not ApprovalStatus.APPROVED:
+                return
+            await asyncio.sleep(ELSEWHERE_S)
+            approval = await self._approvals.get(approval.approval_id)
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
         offered = self._routing.tools(caller)
@@ -432,7 +448,7 @@ class Gate:
         if decision.effect is Effect.ASK or is_in(known, CallStatus.WAITING_APPROVAL):
             approval = await self._approvals.get_for(call.request)
             if approval.status is not ApprovalStatus.PENDING:
-                decision, use = await self._apply_approval(call, decision, approval)
+                decision, approval, use = await self._apply_approval(call, decision, approval)
             elif decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
                 approval, use = await self._approvals.close(
                     call.id, by=POLICY, reason=decision.reason
@@ -667,22 +683,27 @@ class Gate:
 
     async def _apply_approval(
         self, call: Call, decision: Decision, approval: Approval
-    ) -> tuple[Decision, Sequence[Operation]]:
-        """The decision after a person's answer, and the operation that uses the approval up."""
-        if decision.effect is Effect.DENY:  # the policy has become stricter meanwhile
-            return decision, ()
-        if decision.effect is Effect.ALLOW and approval.status is not ApprovalStatus.REJECTED:
-            return decision, ()  # the policy asks no longer
-        if (denied := unapproved(decision, approval)) is not None:
-            return denied, ()
-        try:
-            place = await self._routing.place_of(call.request)
-            return decision, [await self._approvals.use(call.request, decision, place=place)]
-        except Refused as refused:
-            denied = decision._replace(
-                effect=Effect.DENY, rule_id=APPROVAL_DOES_NOT_FIT, reason=str(refused)
-            )
-            return denied, ()
+    ) -> tuple[Decision, Approval, Sequence[Operation]]:
+        """The decision after a person's answer, and the approval as the operations write it."""
+        by_person = approval.decided_by != POLICY
+        is_rejected = approval.status is ApprovalStatus.REJECTED
+        if decision.effect is Effect.ALLOW and not (is_rejected and by_person):
+            return decision, approval, ()  # the policy asks no longer
+        if decision.effect is not Effect.DENY:
+            if (denied := unapproved(decision, approval)) is not None:
+                return denied, approval, ()
+            try:
+                place = await self._routing.place_of(call.request)
+                use = await self._approvals.use(call.request, decision, place=place)
+                return decision, approval, [use]
+            except Refused as refused:
+                decision = decision._replace(
+                    effect=Effect.DENY, rule_id=APPROVAL_DOES_NOT_FIT, reason=str(refused)
+                )
+        if approval.status is not ApprovalStatus.APPROVED:
+            return decision, approval, ()
+        overtaken, closing = await self._approvals.overtake(call.id, reason=decision.reason)
+        return decision, overtaken, closing
 
     async def _execute(self, shared: _Open, update: Update) -> ToolOutput:
         """Run the tool; every end, also a failure, is a redacted output."""

@@ -424,6 +424,37 @@ async def test_what_was_approved_for_this_machine_does_not_run_on_a_target_that_
     assert done.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
 
 
+@pytest.mark.requirement("001/states/approval-overtaken")
+@pytest.mark.parametrize("number", [0, 1])
+async def test_an_approval_that_the_policy_has_overtaken_is_not_answered_approved(
+    installed: Installed, number: int
+) -> None:
+    """A new rule denies the call; or the rule that asked was changed."""
+    request_id = f"r-overtaken-{number}"
+    args = {"name": "kv.set", "args": {"key": "a", "value": 1}}
+    waiting = await installed.command("tool", args, requestId=request_id)
+    assert waiting.status == 202, waiting.json
+    (rule,) = [line for line in POLICY.splitlines() if "kv.set" in line and "ask" in line]
+    denial = "  - {id: frozen, deny: kv.set, match: any, reason: Frozen}"
+    new = rule.replace("reason: ", "reason: Twice. ") if number else f"{rule}\n{denial}"
+    put = await installed.operator("PUT", "/policy", {"text": POLICY.replace(rule, new)})
+    assert put.status == 200, put.json
+    try:
+        path = f"/approvals/{waiting.data['approvalId']}/decide"
+        decided = await installed.operator("POST", path, {"decision": "approve"})
+        done = await installed.ask(
+            "GET", f"/command/{request_id}?wait=20", headers=installed.device
+        )
+        listed = await installed.operator("GET", "/approvals")
+    finally:
+        await installed.operator("PUT", "/policy", {"text": POLICY})
+    assert (decided.data["status"], decided.data["decidedBy"]) == ("REJECTED", "policy")
+    assert done.data["answer"]["error"]["code"] == ErrorCode.PERMISSION_DENIED
+    approval_id = waiting.data["approvalId"]
+    (shown,) = [one for one in listed.data["items"] if one["approvalId"] == approval_id]
+    assert (shown["status"], shown["decidedBy"]) == ("REJECTED", "policy")
+
+
 @pytest.mark.parametrize("ctx", [{}, {"run_id": "run-of-another-orchestrator"}])
 async def test_what_an_executor_was_asked_for_can_be_decided(
     installed: Installed, ctx: dict[str, str]
