@@ -325,7 +325,8 @@ async def test_a_rule_that_is_no_longer_in_force_cannot_be_answered_with_approve
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    with pytest.raises(Conflict):
+        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
     approval = await rig.approvals.get(pending.approval_id)
     assert (approval.status, approval.decided_by) == (ApprovalStatus.REJECTED, "policy")
     answer = await rig.run(call("r1", "ask.once"))

@@ -339,16 +339,19 @@ class Gate:
             overtaken=overtaken,
         )
         if approve and asked.policy_version != self._policies.version:
-            await self._follow(decided)
+            decided = await self._followed(decided)
+        if approve and decided.status is not ApprovalStatus.APPROVED:
+            raise Conflict(f"approval {approval_id} does not count any more: {decided.note}")
         return decided.request_id
 
-    async def _follow(self, approval: Approval) -> None:
-        """Wait a moment until a call is decided again: another rule may deny it now."""
+    async def _followed(self, approval: Approval) -> Approval:
+        """An approval a moment later: its call is decided again, and another rule may deny it."""
         for _ in range(FOLLOWED):
             if approval.used or approval.status is not ApprovalStatus.APPROVED:
-                return
+                break
             await asyncio.sleep(ELSEWHERE_S)
             approval = await self._approvals.get(approval.approval_id)
+        return approval
 
     def visible_tools(self, caller: Caller) -> Sequence[Tool]:
         offered = self._routing.tools(caller)

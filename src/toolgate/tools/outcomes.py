@@ -176,8 +176,9 @@ class ToolGate(Protocol):
     ) -> str:
         """Decide an open approval and return the id of the call it is for.
 
-        Raises NotFound where there is none, Conflict where it has been decided or has expired,
-        Refused where this person may not, Invalid where their name holds a secret.
+        Raises NotFound where there is none, Conflict where it has been decided, has expired or no
+        longer counts under the policy, Refused where this person may not, Invalid where their name
+        holds a secret.
         """
         ...
 
