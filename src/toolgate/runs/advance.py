@@ -309,7 +309,7 @@ class Advance:
             await self._undecided(state.run_id, call.call_id, str(error), is_client=is_client)
             return True
         if isinstance(outcome, Pending):
-            return not (outcome.known and call.status is CallStatus.WAITING_APPROVAL)
+            return False
         if not isinstance(outcome, Denied) and not is_client:
             output = await self._run_tool(state, call.call_id, outcome)
             await self._finish(state.run_id, call.call_id, outcome, output)
