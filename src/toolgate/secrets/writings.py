@@ -50,7 +50,7 @@ OPEN_JOINS: Final = re.compile(  # and where the dump is cut off in its text col
 WRAPPED: Final = rf"[A-Za-z0-9+/_-]{{{WRAPPED_LINE}}}\r?\n"
 # Finds all that WRAPPED finds. RE2 counts from each place of a text: up to 48 in one set with other
 # patterns, it takes five times as long for a line of ids.
-WRAPPED_GATE: Final = r"[A-Za-z0-9+/_-]{12}\r?\n"
+WRAPPED_GATE: Final = r"[A-Za-z0-9+/_-]{8}\r?\n"
 DUMPED: Final = r"(?:\A|\s)[0-9A-Fa-f]{6,16}:?[ \t]{1,3}[0-9A-Fa-f]{2,8}[ \t]"
 
 
