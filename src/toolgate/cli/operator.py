@@ -1,5 +1,6 @@
 """How commands speak to a running gateway, as its operator."""
 
+import contextlib
 import functools
 import http.client
 import ipaddress
@@ -33,37 +34,33 @@ class Operator:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The whole answer; raises Refused with the gateway's own words, Unavailable."""
-        try:
-            request = self._request(method, path, body)
-            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
-                answer = json.loads(got.read())
-        except urllib.error.HTTPError as refused:
-            raise refusal(refused, self.url) from refused
-        except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise silence("gateway", self.url, silent) from silent
+        with self._open(method, path, body) as got:
+            answer = json.loads(got.read())
         return answer_of("gateway", self.url, answer)
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
 
     def lines(self, path: str) -> Iterator[str]:
-        """A stream, line by line, until it ends; a living one is never silent for so long."""
+        """A stream, line by line, until it ends; an open stream is never silent for TIMEOUT_S."""
+        with self._open("GET", path) as got:
+            for line in got:
+                yield line.decode().rstrip("\n")
+
+    @contextlib.contextmanager
+    def _open(self, method: str, path: str, body: Any = None) -> Iterator[Any]:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
-            request = self._request("GET", path, None)
+            request = urllib.request.Request(  # noqa: S310 - the operator's own URL
+                self.url + path, data=content, headers=headers, method=method
+            )
             with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
-                for line in got:
-                    yield line.decode().rstrip("\n")
+                yield got
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
             raise silence("gateway", self.url, silent) from silent
-
-    def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        return urllib.request.Request(  # noqa: S310 - the operator's own URL
-            self.url + path, data=content, headers=headers, method=method
-        )
 
 
 class _NotElsewhere(urllib.request.HTTPRedirectHandler):
