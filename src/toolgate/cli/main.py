@@ -26,6 +26,8 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
     "audit": ("audit", "Query the audit log."),
+    "approvals": ("approvals", "Show the calls that wait for a person, and answer them."),
+    "runs": ("runs", "List agents' runs, show one, cancel one."),
     "pair": ("pair", "Show and approve the devices that wait to be paired."),
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),

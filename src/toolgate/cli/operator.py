@@ -5,6 +5,7 @@ import functools
 import http.client
 import ipaddress
 import json
+import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -163,10 +164,15 @@ def show(
     *,
     as_json: bool,
     none: str = "there are none",
+    lines: bool = False,
 ) -> None:
-    """As a table of these columns, each with its member; `none` is said instead of an empty one."""
+    """Print a table of these columns, each with its member, or `none` instead of an empty table.
+
+    As JSON: one list, or with `lines` a line for each row.
+    """
     if as_json:
-        click.echo(json.dumps(list(rows)))
+        for part in rows if lines else [list(rows)]:
+            click.echo(json.dumps(part))
         return
     if not rows:
         click.echo(none)
@@ -178,11 +184,27 @@ def show(
     print_table(shown)
 
 
+def next_command(*words: str) -> str:
+    """A command to type next, with the options of this command that say where the gateway is."""
+    given = click.get_current_context().params
+    where = [
+        word
+        for option in ("home", "config", "url")
+        if given.get(option) is not None
+        for word in (f"--{option}", str(given[option]))
+    ]
+    return one_line(shlex.join(["toolgate", *words, *where]))
+
+
+def time_of(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name.endswith("At") and isinstance(value, int):
-        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return time_of(value)
     if name == "scope" and isinstance(value, dict):  # the level, and what is granted beside it
         return ", ".join([value["tools"], *(key for key, held in value.items() if held is True)])
     if name == "rateLimit" and isinstance(value, dict):

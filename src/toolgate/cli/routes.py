@@ -28,6 +28,7 @@ def request(
     columns: Mapping[str, str] | None = None,
     rows: str = "items",
     none: str = "there are none",
+    lines: bool = False,
     done: str | FromMembers = "",
 ) -> Run:
     """Send one request, and print the `rows` of its answer as a table, or the sentence `done`.
@@ -42,7 +43,10 @@ def request(
         answer = operator.ask(method, path.format_map(defaultdict(str, quoted)), sent)
         data = answer.get("data", answer)
         if columns is not None:
-            show(data[rows] if rows else [data], columns, as_json=as_json, none=none)
+            found = data[rows] if rows else [data]
+            show(found, columns, as_json=as_json, none=none, lines=lines)
+            if "nextCursor" in data:
+                click.echo(f"more: --cursor {data['nextCursor']}", err=True)
         elif as_json:
             click.echo(json.dumps(data))
         else:

@@ -725,7 +725,7 @@ class RunPage(CamelWire):
 
 
 class RunCancel(CamelWire):
-    reason: str = "cancelled by the operator"
+    reason: str = ""
 
 
 class ApprovalSummary(CamelWire):

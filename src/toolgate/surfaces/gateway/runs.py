@@ -8,7 +8,7 @@ from msgspec import UNSET
 from toolgate.access.audit import Trail
 from toolgate.commands.answers import Result
 from toolgate.contracts import gateway_v1 as wire
-from toolgate.core.errors import Conflict, NotFound
+from toolgate.core.errors import Conflict
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
 from toolgate.runs import records
@@ -75,11 +75,9 @@ class RunRoutes:
         return Result(wire.RunPage(items=items, next_cursor=items[-1].run_id if more else UNSET))
 
     async def _get(self, call: Call) -> Result:
-        run_id = check_id("runId", call.path["runId"])
-        row = await self.journal.get(records.RUNS, run_id)
-        if row is None:
-            raise NotFound("run", run_id)
-        return Result(_run(records.decode_run_line(row.value)))
+        # From its events: the row of the list is written only when a run first moves.
+        state = await self.runs.state(check_id("runId", call.path["runId"]))
+        return Result(_run(records.decode_run_line(records.run_line(state))))
 
     async def _cancel(self, call: Call) -> Result:
         wanted: wire.RunCancel = call.body
@@ -87,9 +85,10 @@ class RunRoutes:
         state = await self.runs.state(run_id)
         if state.ended:
             raise Conflict(f"run {run_id} has ended already: it is {state.status}")
-        await self.runs.cancel(run_id, session_id="", reason=wanted.reason)
-        about = {"runId": run_id, "reason": wanted.reason}
         name = call.caller.name
+        reason = wanted.reason or f"cancelled by {name}"
+        await self.runs.cancel(run_id, session_id="", reason=reason)
+        about = {"runId": run_id, "reason": reason}
         await self.journal.commit(
             *self.trail.note("run.cancelled", actor=name, resource=("run", run_id), metadata=about)
         )
