@@ -134,6 +134,18 @@ def test_a_run_says_what_it_waits_for_and_is_cancelled_once(gateway: Gateway) ->
     assert "ended already" in gateway.run("runs", "cancel", run_id, code=1).stderr
 
 
+def test_an_empty_result_says_so_and_what_to_do(gateway: Gateway) -> None:
+    for words, text in (
+        (("devices",), "toolgate pair DEVICE_ID"),
+        (("pair",), "no device waits"),
+        (("mcp", "list"), "toolgate capabilities register"),
+        (("task", "list"), "toolgate task run"),
+    ):
+        assert text in gateway.run(*words).stdout
+        listed = gateway.run(*words, "--json").stdout
+        assert listed in ("[]\n", "")
+
+
 def test_a_page_says_where_the_next_one_begins(gateway: Gateway) -> None:
     names = [gateway.ask(number) for number in range(3)]
     first = gateway.run("approvals", "list", "--limit=2", "--json")

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final
 
 import click
+from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 
 from toolgate.cli.interrupts import INTERRUPTED, raise_again
@@ -63,6 +64,14 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as unknown:
+            raise NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """From the table: to import every command would take seconds, at each press of Tab."""

@@ -9,7 +9,7 @@ import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -25,6 +25,9 @@ from toolgate.core.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 40.0
+GATEWAY_HEALTH: Final = frozenset({"ok", "version", "uptime"})
+HEALTH_TIMEOUT_S: Final = 2.0  # ours: of this machine, and answered from memory
+MOST_HEALTH_BYTES: Final = 64 * 1024  # ours: another program's answer may have no end
 TOKEN_FILE: Final = "operator.token"  # noqa: S105 - a file's name
 
 
@@ -83,6 +86,16 @@ def _is_this_machine(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def answers(url: str, members: Set[str] = GATEWAY_HEALTH) -> bool:
+    """Tell if a Toolgate listens at this address: its health has these members."""
+    try:
+        with opener_for(url).open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+            health = json.loads(answer.read(MOST_HEALTH_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):  # another program, whatever it says
+        return False
+    return isinstance(health, dict) and members <= health.keys()
 
 
 class _Answer(dict[str, Any]):

@@ -45,11 +45,7 @@ command = click.Group(
     commands={
         "list": command_of(
             "The targets that there are, without their tokens.",
-            request(
-                "GET /execution-targets",
-                columns=COLUMNS,
-                none="no targets; set one with `toolgate targets set TARGET_ID --endpoint URL`",
-            ),
+            request("GET /execution-targets", columns=COLUMNS),
         ),
         "set": command_of(
             "Make TARGET_ID, or change what is given and keep the rest.",

@@ -80,7 +80,12 @@ def listed(operator: Operator, *, as_json: bool) -> None:
     """The newest tasks."""
     found = Tasks(operator).ask("GET", "/tasks")["runs"]
     columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
-    show(found, columns, as_json=as_json, none="no browser task has run")
+    show(
+        found,
+        columns,
+        as_json=as_json,
+        none="no browser task has run; run one with `toolgate task run TEMPLATE`",
+    )
 
 
 @command.command()
