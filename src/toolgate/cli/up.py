@@ -20,7 +20,7 @@ def command(settings: table.Settings) -> None:
     Prints one JSON line with every URL once it is ready; everything else goes to stderr. Stops
     cleanly on Ctrl-C and SIGTERM.
     """
-    if settings.gateway_port and not os.path.exists(settings.home):
+    if settings.gateway_port and not os.access(settings.home, os.F_OK):
         url = gateway_url(settings, None)
         if answers(url):
             raise Misconfigured(
