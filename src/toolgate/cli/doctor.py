@@ -66,7 +66,7 @@ async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
 
 
 def hint_for(backend: str, said: str) -> str:
-    """How to get a backend that does not work, by what is missing here and what it said."""
+    """The way to get a backend that does not work, by what is missing and its own error."""
     if backend == DOCKER:
         if shutil.which("dockerd") is None and shutil.which("docker") is None:
             return f"{INSTALL} docker.io"
@@ -165,7 +165,7 @@ async def examine(settings: Settings, docker_url: str) -> list[Finding]:
 
 
 def works(findings: list[Finding]) -> bool:
-    """Whether Toolgate can do its work here: all that is needed, and one sandbox at least."""
+    """Tell if Toolgate can work here: everything needed is ok, and at least one sandbox."""
     sandboxes = [finding.ok for finding in findings if finding.name.startswith("sandbox ")]
     return any(sandboxes) and all(finding.ok for finding in findings if finding.needed)
 

@@ -1,4 +1,4 @@
-"""How commands speak to a running gateway, as its operator."""
+"""The operator's requests to a running gateway, and the tables that show its answers."""
 
 import contextlib
 import functools
@@ -68,14 +68,14 @@ class Operator:
 
 
 class _NotElsewhere(urllib.request.HTTPRedirectHandler):
-    """No gateway leads elsewhere, and whoever is led to would be sent our token."""
+    """Follows no redirect: a gateway sends none, and the token would go with it."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """What asks this address. No proxy can reach this machine for us, nor may it have our token."""
+    """An opener for this address. Loopback is reached directly: no proxy may get the token."""
     host = urllib.parse.urlsplit(url).hostname or ""
     direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
     return urllib.request.build_opener(_NotElsewhere, *direct, *handlers)
@@ -99,7 +99,7 @@ def answers(url: str, members: Set[str] = GATEWAY_HEALTH) -> bool:
 
 
 class _Answer(dict[str, Any]):
-    """JSON of what should be ours: where a member is not there, it is not."""
+    """The JSON of an answer; a missing member means that the server is not Toolgate."""
 
     def __init__(self, members: dict[str, Any], stranger: Unavailable) -> None:
         super().__init__(members)
@@ -110,7 +110,7 @@ class _Answer(dict[str, Any]):
 
 
 def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
-    """The members of an answer; raises Unavailable, also later for one that is not there."""
+    """The members of an answer; raises Unavailable, also later for a missing member."""
     stranger = Unavailable(f"no {what} answers at {url}, but something else: see --url")
     if not isinstance(answer, dict):
         raise stranger
@@ -118,7 +118,7 @@ def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
 
 
 def silence(what: str, url: str, silent: Exception) -> Unavailable:
-    """Why nothing answers, and what to do."""
+    """The error for an address where nothing answers."""
     cause = silent.reason if isinstance(silent, urllib.error.URLError) else silent
     why = (cause.strerror if isinstance(cause, OSError) else None) or cause
     return Unavailable(f"no {what} answers at {url} ({why}); `toolgate up` starts one")
@@ -131,7 +131,7 @@ def refusal(
     setting: str = "OPERATOR_TOKEN",
     unproven: HTTPStatus = HTTPStatus.UNAUTHORIZED,
 ) -> Refused | Unavailable:
-    """What a gateway said no with; where it was none, that. `unproven` is said to a wrong token."""
+    """The gateway's refusal as an error of ours; `unproven` is its status for a wrong token."""
     with refused:
         try:
             said = json.loads(refused.read())["error"]["message"]
@@ -141,12 +141,12 @@ def refusal(
 
 
 def kept_in(setting: str = "OPERATOR_TOKEN") -> str:
-    """What to do about a token that is wrong."""
+    """The advice for a wrong token."""
     return f"set {setting}, or --home to where it is kept"
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the operator's way to the gateway of these settings, and `--json`."""
+    """Give a command an Operator for the gateway of the settings, `--url` and `--json`."""
 
     @click.option("--url", help="The gateway's address, where it is not that of the settings.")
     @click.option("--json", "as_json", is_flag=True, help="As JSON.")

@@ -16,7 +16,7 @@ RIGHTS: Final = {
 
 
 def scope_options(command: Any) -> Any:
-    """What a device or a script may do."""
+    """Add the options for the scope of a device or script."""
     for name, means in reversed(RIGHTS.items()):
         command = click.option(f"--{name}", is_flag=True, help=means)(command)
     levels = click.Choice(["read", "write", "sign"])

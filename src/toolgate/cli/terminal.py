@@ -1,4 +1,4 @@
-"""What a terminal is given: tables, progress of long work, and texts that cannot steer it."""
+"""Output for a terminal: tables, progress of long work, texts that cannot control it."""
 
 import contextlib
 import json
@@ -14,8 +14,8 @@ from rich.segment import Segment, Segments
 from rich.table import Column, Table
 
 T = TypeVar("T")
-Told = Callable[[int, int], None]
-"""How far it is, and of how much."""
+Progressed = Callable[[int, int], None]
+"""Called with the part that is done, and the whole."""
 
 WIDEST: Final = 1_000_000  # of a line; only so that nothing is folded
 GAP: Final = 2  # between the columns of a table
@@ -34,7 +34,7 @@ _UNSEEN: Final = re.compile(
 
 
 def plain(text: str) -> str:
-    """What a stranger wrote, with everything visible that would act on a terminal."""
+    """A stranger's text; characters that would control a terminal are made visible."""
     return _STEERING.sub(_visible, text.replace("\r\n", "\n"))
 
 
@@ -118,7 +118,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Told]:
+def progress(what: str) -> Iterator[Progressed]:
     """A bar on stderr while this goes on; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -131,7 +131,7 @@ def progress(what: str) -> Iterator[Told]:
 
 def through(items: Iterable[T], what: str, *, total: int = 0) -> Iterator[T]:
     """The items, with a bar while they are gone through."""
-    with progress(what) as told:
+    with progress(what) as show_progress:
         for done, item in enumerate(items, 1):
-            told(done, total or done)
+            show_progress(done, total or done)
             yield item
