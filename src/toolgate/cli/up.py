@@ -6,7 +6,6 @@ import click
 
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
-from toolgate.cli.operator import answers
 from toolgate.cli.options import gateway_url, with_settings
 from toolgate.cli.serving import serve
 from toolgate.core.errors import Misconfigured
@@ -21,6 +20,8 @@ def command(settings: table.Settings) -> None:
     cleanly on Ctrl-C and SIGTERM.
     """
     if settings.gateway_port and not os.access(settings.home, os.F_OK):
+        from toolgate.cli.operator import answers  # noqa: PLC0415 - only where a home is made
+
         url = gateway_url(settings, None)
         if answers(url):
             raise Misconfigured(
