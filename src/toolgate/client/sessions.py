@@ -147,7 +147,7 @@ class Session:
             raise self._over
         request_id = request_id or f"req_{secrets.token_hex(8)}"
         message = wire.Message(role, content)
-        run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
+        run = _Run(wire.AgentInvoke(agent_id, message, request_id, ts=_now()))
         wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
         self._supersede(request_id)
         self._asked[request_id] = run
@@ -194,10 +194,10 @@ class Session:
         self._decide(asked, Decision.REJECT, reason)
 
     def cancel(self, run_id: str) -> None:
-        self._say_surely(run_id, wire.CancelRun(_now(), run_id))
+        self._say_surely(run_id, wire.CancelRun(run_id, ts=_now()))
 
     def _decide(self, asked: wire.ApprovalRequired, decision: Decision, reason: str) -> None:
-        said = wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason)
+        said = wire.ApprovalDecision(asked.approval_id, decision, asked.run_id, reason, ts=_now())
         self._say_surely(asked.approval_id, said)
 
     def _say_surely(self, key: str, message: Said) -> None:

@@ -30,10 +30,10 @@ class Recorder:
 
 
 COMMANDS: list[tuple[Any, str]] = [
-    (wire.AgentInvoke(1, "q", "echo", wire.Message("user", "x")), "invoke"),
-    (wire.ToolResult(1, "run_1", "tc_1", ok=True, result=5), "submit_result"),
-    (wire.ApprovalDecision(1, "run_1", "ap_1", Decision.REJECT), "decide_approval"),
-    (wire.CancelRun(1, "run_1"), "cancel"),
+    (wire.AgentInvoke("echo", wire.Message("user", "x"), "q"), "invoke"),
+    (wire.ToolResult("tc_1", ok=True, run_id="run_1", result=5), "submit_result"),
+    (wire.ApprovalDecision("ap_1", Decision.REJECT, "run_1"), "decide_approval"),
+    (wire.CancelRun("run_1"), "cancel"),
 ]
 
 
@@ -68,7 +68,7 @@ async def test_each_command_is_one_call_in_the_name_of_its_session(command: Any,
 async def test_a_failure_is_an_error_with_the_ids_it_is_about(
     failure: Exception, code: ErrorCode
 ) -> None:
-    command = wire.CancelRun(1, "run_1", request_id="q")
+    command = wire.CancelRun("run_1", request_id="q")
     answer = await dispatch(
         command, Recorder(failure), session_id="s", user_id="u", clock=FakeClock()
     )
@@ -85,8 +85,8 @@ def test_every_error_of_ours_has_a_code() -> None:
 
 
 def test_tools_are_told_by_name_or_in_full() -> None:
-    hello = wire.Hello(1, "u", "k", client_meta=wire.ClientMeta(tools=["a", wire.ClientTool("b")]))
+    hello = wire.Hello("u", "k", client_meta=wire.ClientMeta(tools=["a", wire.ClientTool("b")]))
     tools = client_tools(hello)
     assert tools is not None
     assert [tool.name for tool in tools] == ["a", "b"]
-    assert client_tools(wire.Hello(1, "u", "k")) is None
+    assert client_tools(wire.Hello("u", "k")) is None
