@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, UnixMs, Wire
+from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, MaybeId, UnixMs, Wire
 from toolgate.core.enums import Decision, Level, Outcome
 
 WS_PATH: Final = "/ws"
@@ -216,7 +216,7 @@ class AgentInvoke(ClientMessage, tag="agent_invoke"):
 
     agent_id: Id
     message: Message
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
@@ -225,10 +225,10 @@ class ToolResult(ClientMessage, tag="tool_result"):
 
     tool_call_id: Id
     ok: bool
-    run_id: str = ""
+    run_id: MaybeId = ""
     result: Json | UnsetType = UNSET
     error: str | dict[str, Any] | UnsetType = UNSET
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
@@ -237,15 +237,15 @@ class ApprovalDecision(ClientMessage, tag="approval_decision"):
 
     approval_id: Id
     decision: Decision
-    run_id: str = ""
+    run_id: MaybeId = ""
     reason: str = ""
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
 class CancelRun(ClientMessage, tag="cancel_run"):
     run_id: Id
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 

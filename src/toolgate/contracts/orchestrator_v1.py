@@ -208,6 +208,12 @@ class RunView(Wire, omit_defaults=True):
     approvals: list[ApprovalView] | UnsetType = UNSET
 
 
+class CancelRequest(Wire, omit_defaults=True):
+    """The body may be left out."""
+
+    reason: str = "cancelled"
+
+
 class CancelAnswer(Wire):
     """The state that stands; `cancelled` says whether the run has ended so."""
 
@@ -347,4 +353,5 @@ encode = msgspec.json.Encoder().encode
 decode_event = msgspec.json.Decoder(AnyEvent).decode
 decode_invoke = msgspec.json.Decoder(InvokeRequest).decode
 decode_submit = msgspec.json.Decoder(ToolCallSubmit).decode
+decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 decode_decide = msgspec.json.Decoder(ApprovalDecide).decode

@@ -383,7 +383,9 @@ class HttpOrchestrator:
         answer: Mapping[str, Any] = {}
         try:
             with contextlib.suppress(_NotKnownThere):
-                answer = await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+                answer = await self._ask(
+                    wire.CANCEL_PATH.format(run_id=_quoted(run_id)), wire.CancelRequest(reason)
+                )
             status = str(answer.get("status")).upper()
             if status in OTHER_ENDS:  # that was first, and is on its way to us
                 await self._let_end(run_id, run, status)

@@ -110,7 +110,8 @@ def _joined(run_id: str, pieces: Iterable[tuple[Event, str]]) -> list[tuple[int,
 
 
 def _one_of(run_id: str, held: list[tuple[Event, str]]) -> tuple[int, bytes]:
-    (first, _), (last, _) = held[0], held[-1]
+    (first, _), (last, text) = held[0], held[-1]
+    if first is last and text == _decode_text(_decode(first.data)["text"]):
+        return first.seq, frame(first)
     data = _encode({"run_id": run_id, "text": "".join(text for _, text in held)})
-    first_seq = 0 if first is last else first.seq
-    return last.seq, frame(last._replace(data=data), first_seq=first_seq)
+    return last.seq, frame(last._replace(data=data), first_seq=first.seq)

@@ -158,7 +158,8 @@ class OrchestratorApi:
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
         run_id = request.path_params["run_id"]
-        await self.runs.cancel(run_id, session_id="", reason="cancelled")
+        asked = wire.decode_cancel(await asgi.read_body(request) or b"{}")
+        await self.runs.cancel(run_id, session_id="", reason=asked.reason)
         state = await self.runs.state(run_id)
         status = state.status
         return asgi.Json(wire.CancelAnswer(run_id, status, cancelled=status is RunStatus.CANCELLED))
