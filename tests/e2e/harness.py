@@ -121,6 +121,7 @@ class Client:
     session_id: str
     ack: dict[str, Any]
     last_seq: int = 0
+    user: str = ""
     confirmed: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -131,7 +132,7 @@ class Client:
         )
         ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
         assert ack["type"] == "hello_ack", ack
-        client = cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0))
+        client = cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0), user=user)
         _connected.append(client)
         return client
 

@@ -347,12 +347,94 @@ async def test_two_devices_with_one_request_id_start_one_run(running: Running) -
     assert [one["request_id"] for one in starts] == ["next"]
 
 
-@requirement("001/invoke/unknown-agent", "001/messages/error-echoes-ids")
+@requirement("001/invoke/unknown-agent", "001/messages/error-echoes-ids", "001/codes/six-only")
 async def test_an_unknown_agent_is_an_error_with_the_request_id(client: Client) -> None:
     await client.invoke("x", agent="nobody", request_id="q7")
     said = await refusal(client)
     assert said["request_id"] == "q7"
+    assert said["code"] == ErrorCode.ORCHESTRATOR_ERROR
+    assert said["detail"] == {"reason": "unknown_agent", "retry": False}
     assert "nobody" in said["message"]
+
+
+@requirement("001/messages/optional-members")
+async def test_members_that_the_seed_leaves_out_may_be_missing(running: Running) -> None:
+    socket = await websockets.connect(running.ws)
+    hello = {"type": "hello", "user_id": f"u{next(numbers)}", "api_key": API_KEY}
+    await socket.send(json.dumps({**hello, "client_meta": TOOLS}))
+    ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
+    client = Client(socket, ack["session_id"], ack)
+    message = {"role": "user", "content": PAY}
+    await socket.send(
+        json.dumps({"type": "agent_invoke", "agent_id": "script", "message": message})
+    )
+    started = await client.hear()
+    assert started["request_id"].startswith("req_")
+    asked = (await client.hear_until("approval_required"))[-1]
+    decision = {"type": "approval_decision", "approval_id": asked["approval_id"]}
+    await socket.send(json.dumps({**decision, "decision": "approve"}))
+    request = (await client.hear_until("tool_request"))[-1]
+    result = {"type": "tool_result", "tool_call_id": request["tool_call_id"], "ok": True}
+    await socket.send(json.dumps(result))
+    assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
+    confirmed = [one["detail"] for one in client.confirmed]
+    assert confirmed == [
+        {"approval_id": asked["approval_id"], "decision": "approve"},
+        {"tool_call_id": request["tool_call_id"], "accepted": True},
+    ]
+    assert {one["run_id"] for one in client.confirmed} == {started["run_id"]}
+    await client.close()
+
+
+@requirement("001/tools/result-confirmed", "001/approvals/decision-confirmed")
+async def test_a_result_and_a_decision_are_confirmed_to_the_connection_that_sent_them(
+    running: Running, client: Client
+) -> None:
+    other = await running.connect(session_id=client.session_id, user=client.user)
+    asked = await ask_for_approval(client)
+    ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
+    await client.say("approval_decision", **ids, decision="approve")
+    confirmation = await client.confirmation()
+    assert confirmation["detail"] == {"approval_id": asked["approval_id"], "decision": "approve"}
+    request = (await other.hear_until("tool_request"))[-1]
+    answer = {"run_id": asked["run_id"], "tool_call_id": request["tool_call_id"]}
+    await client.say("tool_result", **answer, ok=True, result="paid")
+    confirmation = await client.confirmation()
+    assert confirmation["detail"] == {"tool_call_id": request["tool_call_id"], "accepted": True}
+    assert confirmation["state"] in {"RUNNING", "DONE"}
+    await other.hear_until("done")
+    assert other.confirmed == []
+    await other.close()
+
+
+@requirement("001/resume/without-last-seq", "001/resume/text-so-far", "001/m5/short-reconnect")
+async def test_a_client_that_knows_only_its_session_hears_what_it_missed(running: Running) -> None:
+    user = f"recalled{next(numbers)}"
+    client = await running.connect(user=user, client_meta=TOOLS)
+    await client.invoke("one two three", request_id="ended")
+    ended = await client.hear_until("done")
+    await client.invoke("a word or two " + LOOK + PAY, agent="script", request_id="open")
+    opened = await client.hear_until("tool_request")
+    answered = {"run_id": opened[0]["run_id"], "tool_call_id": opened[-1]["tool_call_id"]}
+    await client.say("tool_result", **answered, ok=True, result="a door")
+    opened += await client.hear_until("approval_required")
+    await client.socket.close()
+    back = await running.connect(user=user, session_id=client.session_id)
+    assert (back.ack["resumed"], back.ack["seq"]) == (True, client.last_seq)
+    expected = [one for one in (*ended, *opened) if one["type"] not in ("delta", "tool_request")]
+    deltas = [one for one in opened if one["type"] == "delta"]
+    heard = [await back.receive() for _ in range(len(expected) + 1)]
+    assert [one for one in heard if one["type"] != "delta"] == expected
+    (text,) = [one for one in heard if one["type"] == "delta"]
+    assert text["text"] == "".join(one["text"] for one in deltas)
+    assert text.get("first_seq", text["seq"]) == deltas[0]["seq"]
+    assert (text["seq"], text["event_id"]) == (deltas[-1]["seq"], deltas[-1]["event_id"])
+    back.last_seq = back.ack["seq"]
+    ids = {"run_id": opened[0]["run_id"], "approval_id": opened[-1]["approval_id"]}
+    await back.say("approval_decision", **ids, decision="reject")
+    assert (await back.hear_until("done", "error"))[-1]["run_id"] == opened[0]["run_id"]
+    for one in (client, back):
+        await one.close()
 
 
 @requirement("001/invoke/other-session-refused")
@@ -612,6 +694,7 @@ async def decided(device: Client) -> list[dict[str, Any]]:
 
 @requirement(
     "001/cancel/stops-run",
+    "001/cancel/ends-with-done",
     "001/cancel/no-delta-after",
     "001/cancel/twice-is-once",
     "001/cancel/spelling",
@@ -641,7 +724,10 @@ async def test_a_cancelled_run_says_nothing_more(running: Running, client: Clien
     assert (await run_status(running, started["run_id"]))["status"] == "CANCELLED"
 
 
-@requirement("001/cancel/not-yours", "001/cancel/unknown-run", "001/cancel/finished-run")
+@requirement(
+    "001/cancel/not-yours", "001/cancel/unknown-run", "001/cancel/finished-run",
+    "001/cancel/confirmed",
+)  # fmt: skip
 async def test_only_ones_own_open_run_can_be_cancelled(running: Running, client: Client) -> None:
     stranger = await running.connect(user="stranger")
     await client.invoke(LOOK, agent="script")

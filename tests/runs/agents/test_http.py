@@ -111,7 +111,7 @@ async def is_no_stream(_: web.Request) -> web.StreamResponse:
     return web.json_response({"text": "hello"})
 
 
-@requirement("001/agents/external-fails")
+@requirement("001/agents/external-fails", "001/codes/six-only")
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
