@@ -39,6 +39,7 @@ from toolgate.surfaces.ingress.conversation import (
     Open,
     Send,
     error,
+    is_utf8,
 )
 from toolgate.surfaces.ingress.dispatch import Command, client_tools, dispatch
 from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame, source_of
@@ -141,6 +142,8 @@ class Connection(WSListener):
         code = int.from_bytes(frame.get_payload_as_bytes()[:2], "big")
         if frame.payload_size and (code not in SENT or code == ABNORMAL):
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, f"close code {code}")
+        if not is_utf8(frame.get_payload_as_bytes()[2:]):
+            raise WSProtocolError(WSCloseCode.INVALID_TEXT, "the reason is not UTF-8")
         if not transport.is_close_frame_sent:
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()

@@ -53,7 +53,7 @@ class Conversation:
     def receive(self, text: bytes, *, now: int) -> list[Effect]:
         if self.state is ConnectionState.CLOSED:
             return []
-        if not _is_utf8(text):
+        if not is_utf8(text):
             self.state = ConnectionState.CLOSED
             return [Close(CloseCode.NOT_UTF8, "a text message is not UTF-8")]
         try:
@@ -137,7 +137,7 @@ class Conversation:
         return error(ErrorCode.INVALID_MESSAGE, f"{field_of(unreadable)}: {unreadable}", now)
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
     try:
         text.decode()
     except UnicodeDecodeError:
