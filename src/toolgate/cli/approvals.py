@@ -206,7 +206,7 @@ def _print(one: Members, *, hints: bool) -> None:
             "approval": one_line(name),
             "status": one["status"].lower(),
             "tool": one_line(one["tool"]),
-            "arguments": exact(one["args"]) if "args" in one else one_line(summary),
+            "arguments": exact(one["args"]) if one.get("args") else one_line(summary),
             "place": one_line(", ".join(places)),
             "rule": one_line(one.get("ruleId", "")),
             "reason": one_line(one["reason"]),
@@ -217,7 +217,7 @@ def _print(one: Members, *, hints: bool) -> None:
             "decided by": one_line(one.get("decidedBy", "")),
         }
     )
-    if "args" not in one and CUT in summary:
+    if not one.get("args") and CUT in summary:
         click.echo("These arguments are cut short; the console shows all of them.")
     if is_open and _is_hidden(one):
         click.echo(f"{one['hidden']} characters are hidden: reveal them before you decide.")
