@@ -21,9 +21,7 @@ TOLD_LINES = 8  # of an error, from its end
 ROOT = Path(__file__).parents[1]
 
 # Continuous integration as root has every part that `make test` installs: there a skip is a failure.
-# Autobahn's `wstest` runs under Python 2.7 only and cannot be installed by make.
 NOTHING_MISSING = bool(os.environ.get("CI")) and os.getuid() == 0
-MAY_SKIP = "tests/e2e/test_autobahn.py"
 
 # A slow machine is no failure. A soak draws other examples each time, and prints how to repeat one.
 SLOW = [HealthCheck.too_slow]
@@ -103,7 +101,7 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    expected = hasattr(report, "wasxfail") or item.nodeid.startswith(MAY_SKIP)
+    expected = hasattr(report, "wasxfail")
     if NOTHING_MISSING and report.skipped and not expected:
         report.outcome = "failed"
         report.longrepr = f"skipped where nothing may be missing: {report.longreprtext}"

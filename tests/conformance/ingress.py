@@ -91,6 +91,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A decision on an approval of another session is answered with an error and changes nothing.",
     ),
     Requirement(
+        id="001/approvals/decision-confirmed",
+        source="spec ingress.md, Confirmations",
+        behaviour="An accepted `approval_decision` is answered with `state` and `detail {approval_id, decision}`.",
+    ),
+    Requirement(
         id="001/cancel/stops-run",
         source="seed 001, cancel_run",
         behaviour="`cancel_run` ends the run as CANCELLED.",
@@ -141,6 +146,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="The state is spelt CANCELLED.",
     ),
     Requirement(
+        id="001/cancel/confirmed",
+        source="spec ingress.md, Confirmations",
+        behaviour="`cancel_run` is answered with `state` and the run's state, also for a run that had ended.",
+    ),
+    Requirement(
+        id="001/cancel/ends-with-done",
+        source="spec ingress.md, Codes",
+        behaviour="A cancelled run ends with `state` CANCELLED and `done`, without an `error`.",
+    ),
+    Requirement(
         id="001/codes/invalid-message",
         source="seed 001, invalid_message",
         behaviour="`invalid_message` is sent for a message of the wrong format.",
@@ -174,6 +189,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/codes/uniform",
         source="seed 001, type ErrorEvent",
         behaviour="Every error has the same form with a code of the table and a message.",
+    ),
+    Requirement(
+        id="001/codes/six-only",
+        source="seed 001, 错误码定义",
+        behaviour="`error.code` is one of the six codes of the table; `detail.reason` says more.",
     ),
     Requirement(
         id="001/connection/created",
@@ -354,6 +374,41 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/dispatch/in-process-and-http",
         source="seed 001, type OrchestratorClient",
         behaviour="The same suite passes with the orchestrator in the same process and over HTTP.",
+    ),
+    Requirement(
+        id="001/dispatch/submit-body",
+        source="spec ingress.md, Submit body",
+        behaviour="The submit body is `{run_id, tool_call_id, ok, status, result?, error?}` with a string as error; either of `ok` and `status` suffices when received.",
+    ),
+    Requirement(
+        id="001/dispatch/refusal-text",
+        source="spec ingress.md, Codes",
+        behaviour="Any answer of an orchestrator that is not 2xx is `orchestrator_error` with its own text.",
+    ),
+    Requirement(
+        id="001/dispatch/refusal-not-settled",
+        source="spec ingress.md, Codes",
+        behaviour="A result or decision that the orchestrator did not take can be sent again.",
+    ),
+    Requirement(
+        id="001/dispatch/slow-first-event",
+        source="spec ingress.md, Foreign streams",
+        behaviour="The first event of a stream may take as long as an agent; other messages of the client do not wait for it.",
+    ),
+    Requirement(
+        id="001/dispatch/immediate-answer",
+        source="spec ingress.md, Foreign streams",
+        behaviour="A first event without `type` that has `run_id` starts the run.",
+    ),
+    Requirement(
+        id="001/dispatch/bad-line-skipped",
+        source="spec ingress.md, Foreign streams",
+        behaviour="A line that is no JSON is skipped.",
+    ),
+    Requirement(
+        id="001/dispatch/ts-kept",
+        source="spec ingress.md, Foreign streams",
+        behaviour="`ts` of pushed and streamed events is kept; a missing one is filled in.",
     ),
     Requirement(
         id="001/durability/invoke-survives",
@@ -578,7 +633,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/invoke/unknown-agent",
         source="seed 001, orchestrator_error",
-        behaviour="An unknown agent_id is answered with an error that carries the request_id.",
+        behaviour="An unknown agent_id is answered with `orchestrator_error`, `detail.reason` `unknown_agent`, `detail.retry` false, and the request_id.",
     ),
     Requirement(
         id="001/invoke/session-id-optional",
@@ -734,6 +789,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/messages/invalid-utf8",
         source="spec ingress.md, Anything before hello",
         behaviour="Invalid UTF-8 is answered with `invalid_message` and the connection stays.",
+        superseded_by="001/messages/not-utf8",
     ),
     Requirement(
         id="001/messages/binary-frame",
@@ -841,6 +897,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="Every message of the seed's appendix A parses into its model and comes back the same.",
     ),
     Requirement(
+        id="001/messages/not-utf8",
+        source="spec ingress.md, UTF-8",
+        behaviour="A text message that is not UTF-8 closes the connection with 1007.",
+    ),
+    Requirement(
+        id="001/messages/optional-members",
+        source="spec ingress.md, Optional members",
+        behaviour="`ts`, `request_id` of an invoke, and `run_id` of a result or decision may be missing.",
+    ),
+    Requirement(
         id="001/offline/fails-at-once",
         source="seed 001, 离线处理",
         behaviour="Without a resume window a tool_request for an offline client fails at once with `client_offline`.",
@@ -879,6 +945,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/offline/one-device-left",
         source="spec ingress.md, Last connection gone",
         behaviour="Runs are not cancelled while one device of the session is connected.",
+    ),
+    Requirement(
+        id="001/offline/calls-fail-first",
+        source="spec ingress.md, Offline",
+        behaviour="At the end of the resume window waiting client tools fail with `client_offline` before the runs are cancelled.",
     ),
     Requirement(
         id="001/orchestrator/invoke-sse",
@@ -1049,6 +1120,17 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/resume/never-dropped",
         source="spec ingress.md, All devices",
         behaviour="Tool requests, approvals, states and ends are never dropped or merged.",
+    ),
+    Requirement(
+        id="001/resume/without-last-seq",
+        source="spec ingress.md, Resume without last_seq",
+        behaviour="A `hello` with session_id alone gets the events of open and just ended runs, with their numbers and ids.",
+        divergence="A tool request or approval that was answered is left out, so that a client that has forgotten it does not run or decide it again.",
+    ),
+    Requirement(
+        id="001/resume/text-so-far",
+        source="spec ingress.md, Resume without last_seq",
+        behaviour="It gets the text so far of each open run as one delta with `first_seq`.",
     ),
     Requirement(
         id="001/send/delivered",
@@ -1313,5 +1395,10 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/tools/blocked",
         source="spec README.md, refusal by policy",
         behaviour="A tool call that the policy denies is BLOCKED and the agent gets code `blocked`.",
+    ),
+    Requirement(
+        id="001/tools/result-confirmed",
+        source="spec ingress.md, Confirmations",
+        behaviour="An accepted `tool_result` is answered with `state` and `detail {tool_call_id, accepted}`.",
     ),
 )

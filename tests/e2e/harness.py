@@ -115,12 +115,15 @@ async def hang_up() -> None:
 
 @dataclass(eq=False)
 class Client:
-    """One device: its session, and the seq of its last event."""
+    """One device: its session, the seq of its last event, and the confirmations it has received."""
 
     socket: ClientConnection
     session_id: str
     ack: dict[str, Any]
     last_seq: int = 0
+    user: str = ""
+    recalled: int = 0  # up to this number only the events of some runs are received
+    confirmed: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     async def connect(cls, url: str, *, user: str = "u1", **hello: Any) -> Self:
@@ -130,7 +133,9 @@ class Client:
         )
         ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
         assert ack["type"] == "hello_ack", ack
-        client = cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0))
+        client = cls(socket, ack["session_id"], ack, last_seq=hello.get("last_seq", 0), user=user)
+        if "session_id" in hello and "last_seq" not in hello:
+            client.recalled = ack["seq"]
         _connected.append(client)
         return client
 
@@ -142,13 +147,31 @@ class Client:
         await self.say("agent_invoke", request_id=request_id, agent_id=agent, message=message)
 
     async def hear(self) -> dict[str, Any]:
-        """Receive the next message; an event must follow the last one without a gap."""
-        message = json.loads(await asyncio.wait_for(self.socket.recv(), PATIENCE))
-        assert isinstance(message, dict)
+        """Receive the next message that confirms no command; events follow without a gap."""
+        message = await self.receive()
+        while _confirms(message):
+            self.confirmed.append(message)
+            message = await self.receive()
         if "seq" in message:
-            assert message.get("first_seq", message["seq"]) == self.last_seq + 1, message
+            if message["seq"] > self.recalled:
+                before = max(self.last_seq, self.recalled)
+                assert message.get("first_seq", message["seq"]) == before + 1, message
             self.last_seq = message["seq"]
         return message
+
+    async def receive(self) -> dict[str, Any]:
+        message = json.loads(await asyncio.wait_for(self.socket.recv(), PATIENCE))
+        assert isinstance(message, dict)
+        return message
+
+    async def confirmation(self) -> dict[str, Any]:
+        """The next confirmation; events before it are passed over."""
+        while not self.confirmed:
+            message = await self.receive()
+            if _confirms(message):
+                return message
+            self.last_seq = message.get("seq", self.last_seq)
+        return self.confirmed.pop(0)
 
     async def hear_until(self, *kinds: str) -> list[dict[str, Any]]:
         heard = [await self.hear()]
@@ -160,6 +183,13 @@ class Client:
         await self.socket.close()
         if self in _connected:
             _connected.remove(self)
+
+
+def _confirms(message: dict[str, Any]) -> bool:
+    """True for a `state` that answers a command of this connection; a snapshot's has no detail."""
+    if message["type"] != "state" or "seq" in message:
+        return False
+    return bool(message.get("detail")) or message["state"] == "CANCELLED"
 
 
 _connected: list[Client] = []

@@ -32,6 +32,7 @@ class Foreign:
     asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     statuses: dict[str, int] = field(default_factory=dict)  # of the other routes, by last part
+    words: str = ""  # of a refusal
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -42,7 +43,9 @@ class Foreign:
         if request.path.endswith("/tools"):
             return web.Response(status=404)
         status = self.statuses.get(request.path.rsplit("/", 1)[1], 200)
-        return web.json_response({"ok": True}, status=status)
+        if status != 200:
+            return web.Response(status=status, text=self.words)
+        return web.json_response({"ok": True})
 
     def bodies(self, suffix: str) -> list[dict[str, Any]]:
         return [body for path, body, _ in self.asked if path.endswith(suffix)]
@@ -221,6 +224,7 @@ async def test_a_tool_request_pushed_beside_the_stream_reaches_the_client_once(
 
 @requirement(
     "001/dispatch/submit-tool-result",
+    "001/dispatch/submit-body",
     "001/dispatch/submit-decision",
     "001/tools/duplicate-answered",
     "001/tools/not-yours",
@@ -253,7 +257,15 @@ async def test_results_and_decisions_are_handed_over_once(tmp_path: Path) -> Non
         assert "approved" in (await client.hear())["message"]
         told.set()
         assert (await client.hear_until("done"))[-1]["usage"] == {}
-        assert orchestrator.bodies("tc_001/submit") == [{"status": "SUCCEEDED", "result": {"a": 1}}]
+        assert orchestrator.bodies("tc_001/submit") == [
+            {
+                "run_id": "run_001",
+                "tool_call_id": "tc_001",
+                "ok": True,
+                "status": "SUCCEEDED",
+                "result": {"a": 1},
+            }
+        ]
         assert orchestrator.bodies("ap_001/decide") == [
             {"decision": "approve", "reason": "checked", "decided_by": "u1"}
         ]
@@ -280,7 +292,8 @@ async def test_it_is_told_when_a_tool_request_passes_its_deadline(tmp_path: Path
 
         await eventually(is_told)
         said = orchestrator.bodies("submit")[0]
-        assert (said["status"], said["error"]["code"]) == ("FAILED", "tool_timeout")
+        assert (said["ok"], said["status"]) == (False, "FAILED")
+        assert said["error"] == "tool_timeout: no result in time"
         hold.set()
         await client.close()
 
@@ -321,7 +334,8 @@ async def test_it_is_told_when_there_is_nobody_to_run_a_tool(tmp_path: Path) -> 
         gone.set()
         await eventually(is_told)
         said = orchestrator.bodies("submit")[0]
-        assert (said["status"], said["error"]["code"]) == ("FAILED", "client_offline")
+        assert (said["ok"], said["status"]) == (False, "FAILED")
+        assert said["error"] == "client_offline: the client is not connected"
         hold.set()
 
 
@@ -337,7 +351,7 @@ async def test_a_cancel_is_handed_over_and_the_run_ends_here_too(tmp_path: Path)
         await client.hear_until("delta")
         await client.say("cancel_run", run_id="run_001")
         heard = await client.hear_until("error", "done")
-        assert [one.get("state") or one.get("code") for one in heard] == ["CANCELLED", "cancelled"]
+        assert [one.get("state") or one["type"] for one in heard] == ["CANCELLED", "done"]
         assert len(orchestrator.bodies("run_001/cancel")) == 1
         hold.set()
         await client.close()
@@ -394,7 +408,7 @@ async def hangs(_: web.Request) -> web.StreamResponse:
 async def test_whatever_it_answers_the_client_is_told_orchestrator_error(
     tmp_path: Path, answer: Answer
 ) -> None:
-    soon = {"ORCHESTRATOR_TIMEOUT_MS": "1000"}
+    soon = {"ORCHESTRATOR_TIMEOUT_MS": "1000", "AGENT_TIMEOUT_MS": "1000"}
     async with (
         foreign(answer) as orchestrator,
         ingress_at(orchestrator.url, tmp_path, **soon) as urls,
@@ -408,6 +422,147 @@ async def test_whatever_it_answers_the_client_is_told_orchestrator_error(
         await client.invoke("again", agent="agent_a", request_id="q1")
         assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
         await client.close()
+
+
+@requirement("001/dispatch/refusal-text", "001/dispatch/refusal-not-settled")
+@pytest.mark.parametrize("status", [404, 409, 422, 503])
+async def test_a_result_and_a_decision_that_it_does_not_take_can_be_sent_again(
+    tmp_path: Path, status: int
+) -> None:
+    hold = asyncio.Event()
+    approval = {"approval_id": "ap_001", "args_summary": "转账 ¥100", **TOOL}
+    del approval["args"]
+    asks = data("tool_request", **TOOL) + data("approval_required", **approval)
+    async with (
+        foreign(sse(asks, then=hold, after=data("done"))) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path) as urls,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        await client.hear_until("approval_required")
+        result = {"run_id": "run_001", "tool_call_id": "tc_001", "ok": False, "error": "no paper"}
+        decision = {"run_id": "run_001", "approval_id": "ap_001", "decision": "reject"}
+        for kind, path, members in (
+            ("tool_result", "submit", result),
+            ("approval_decision", "decide", decision),
+        ):
+            orchestrator.statuses[path] = status
+            orchestrator.words = "no. " * 1000
+            await client.say(kind, **members)
+            said = await client.hear()
+            assert (said["type"], said["code"]) == ("error", ErrorCode.ORCHESTRATOR_ERROR)
+            assert said.get("detail", {}).get("retry", True)
+            assert "no. no." in said["message"]
+            assert len(said["message"]) < 600
+            del orchestrator.statuses[path]
+            await client.say(kind, **members)
+            assert (await client.confirmation())["run_id"] == "run_001"
+        assert [one["error"] for one in orchestrator.bodies("submit")] == ["no paper"] * 2
+        hold.set()
+        await client.hear_until("done")
+        await client.close()
+
+
+@requirement("001/dispatch/slow-first-event")
+async def test_its_first_event_may_come_late_and_holds_up_no_other_message(tmp_path: Path) -> None:
+    late = asyncio.Event()
+
+    async def thinks(request: web.Request) -> web.StreamResponse:
+        if (await request.json())["agent_id"] == "slow":
+            await late.wait()  # not even the headers are sent
+        return await sse(*PLAIN)(request)
+
+    async with (
+        foreign(thinks) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path, ORCHESTRATOR_TIMEOUT_MS="500") as urls,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="slow", request_id="q1")
+        await client.invoke("hi", agent="quick", request_id="q2")
+        await client.say("cancel_run", run_id="run_nowhere")
+        heard = await client.hear_until("done")
+        assert (heard[0]["type"], heard[0]["request_id"]) == ("run_started", "q2")
+        while not any(one["run_id"] == "run_nowhere" for one in heard):
+            heard.append(await client.hear())
+        late.set()
+        await client.close()
+
+
+@requirement("001/dispatch/immediate-answer", "001/dispatch/bad-line-skipped")
+async def test_an_untyped_first_event_starts_the_run_and_a_bad_line_does_not_end_it(
+    tmp_path: Path,
+) -> None:
+    chunks = [b'data: {"run_id": "run_001"}\n\n']
+    for chunk in PLAIN[1:]:
+        chunks += [b"data: {half a line\n\n", b'data: {"type": "delta"}\n\n', chunk]
+    async with (
+        foreign(sse(*chunks)) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path) as urls,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        heard = await client.hear_until("error", "done")
+        assert [one["type"] for one in heard] == ["run_started", "delta", "state", "delta", "done"]
+        assert {one["run_id"] for one in heard} == {"run_001"}
+        await client.close()
+
+
+@requirement("001/dispatch/ts-kept")
+@pytest.mark.parametrize("pushed", [True, False])
+async def test_the_time_of_its_events_is_kept(tmp_path: Path, *, pushed: bool) -> None:
+    async def accepted(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"run_id": "run_001"})
+
+    timeless = b'data: {"type": "state", "state": "THINKING", "run_id": "run_001"}\n\n'
+    chunks = (PLAIN[1], timeless, *PLAIN[3:])
+    async with (
+        foreign(accepted if pushed else sse(*chunks)) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path) as urls,
+        aiohttp.ClientSession() as http,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        for chunk in chunks if pushed else ():
+            event = {"ts": 1704067200000, **json.loads(chunk[5:])}
+            body = {"session_id": client.session_id, "event": event}
+            async with http.post(f"{urls['ingress_internal']}/internal/send", json=body) as said:
+                assert said.status == 200
+        heard = await client.hear_until("done", "error")
+        times = [one["ts"] == 1704067200000 for one in heard[1:]]
+        assert times == [True, pushed, True, True]
+        assert all(one["ts"] > 1_600_000_000_000 for one in heard)
+        again = await Client.connect(urls["ingress_ws"], session_id=client.session_id, last_seq=0)
+        assert await again.hear_until("done") == heard
+        for one in (client, again):
+            await one.close()
+
+
+@requirement("001/offline/calls-fail-first")
+@pytest.mark.parametrize("on_disconnect", ["cancel", "keep"])
+async def test_a_call_of_a_client_that_stays_away_fails_before_its_run_is_cancelled(
+    tmp_path: Path, on_disconnect: str
+) -> None:
+    hold = asyncio.Event()
+    settings = {"RESUME_WINDOW_MS": "50", "ON_DISCONNECT": on_disconnect}
+    async with (
+        foreign(sse(PLAIN[0], data("tool_request", **TOOL), then=hold)) as orchestrator,
+        ingress_at(orchestrator.url, tmp_path, **settings) as urls,
+    ):
+        client = await Client.connect(urls["ingress_ws"])
+        await client.invoke("hi", agent="agent_a")
+        await client.hear_until("tool_request")
+        await client.close()
+        last = "cancel" if on_disconnect == "cancel" else "submit"
+
+        async def is_over() -> bool:
+            return bool(orchestrator.bodies(last))
+
+        await eventually(is_over)
+        asked = [path.rsplit("/", 1)[1] for path, _, _ in orchestrator.asked[1:]]
+        assert asked == (["submit", "cancel"] if on_disconnect == "cancel" else ["submit"])
+        (submitted,) = orchestrator.bodies("submit")
+        assert submitted["error"] == "client_offline: the client is not connected"
+        hold.set()
 
 
 @requirement("001/dispatch/understands-both")

@@ -184,11 +184,7 @@ async def test_what_is_no_message_is_told_and_the_connection_stays(
 @pytest.mark.parametrize(
     ("kind", "members", "field"),
     [
-        (
-            "agent_invoke",
-            {"agent_id": "echo", "message": {"role": "u", "content": ""}},
-            "request_id",
-        ),
+        ("agent_invoke", {"request_id": 5, "agent_id": "a", "message": {}}, "request_id"),
         ("agent_invoke", {"request_id": "r", "agent_id": 5, "message": {}}, "agent_id"),
         ("agent_invoke", {"request_id": "r", "agent_id": "a", "message": {"role": "u"}}, "content"),
         ("tool_result", {"run_id": "r", "tool_call_id": "t"}, "ok"),
@@ -208,11 +204,22 @@ async def test_a_wrong_member_is_named(
     assert field in said["message"]
 
 
-@requirement("001/messages/invalid-utf8", "001/messages/binary-frame")
-async def test_bytes_that_are_no_text_are_told_and_the_connection_stays(client: Client) -> None:
+@requirement("001/messages/not-utf8")
+@pytest.mark.parametrize("fragmented", [False, True])
+async def test_a_text_message_that_is_not_utf8_closes_with_1007(
+    client: Client, fragmented: bool
+) -> None:
+    text = b'{"type": "\xff\xfe"}'
+    await client.socket.send([text[:11], text[11:]] if fragmented else text, text=True)
+    await asyncio.wait_for(client.socket.wait_closed(), PATIENCE)
+    assert client.socket.close_code == CloseCode.NOT_UTF8
+
+
+@requirement("001/messages/binary-frame")
+async def test_a_binary_frame_is_an_invalid_message_and_the_connection_stays(
+    client: Client,
+) -> None:
     await client.socket.send(b'{"type": "hello"}')
-    assert (await refusal(client))["code"] == ErrorCode.INVALID_MESSAGE
-    await client.socket.send(b'{"type": "\xff\xfe"}', text=True)
     assert (await refusal(client))["code"] == ErrorCode.INVALID_MESSAGE
     await client.invoke("still here")
     assert await text_of_run(client) == "still here"
@@ -309,7 +316,7 @@ async def test_who_asks_again_on_a_new_connection_is_told_of_the_same_run(runnin
     await client.invoke("well then " + LOOK, agent="script", request_id="once")
     first = await client.hear_until("tool_request")
     again = await running.connect(user=user, session_id=client.session_id)
-    assert [(await again.hear())["type"] for _ in range(2)] == ["state", "tool_request"]
+    assert [await again.hear() for _ in first] == first, "what it missed, with the same ids"
     await again.invoke("well then " + LOOK, agent="script", request_id="once")
     again.last_seq = 0
     assert [await again.hear() for _ in first[:-1]] == first[:-1], "but no tool is asked for twice"
@@ -318,12 +325,11 @@ async def test_who_asks_again_on_a_new_connection_is_told_of_the_same_run(runnin
     rest = await client.hear_until("done")
     again.last_seq += 1
     assert await again.hear_until("done") == rest
-    last = await running.connect(user=user, session_id=client.session_id)
+    last = await running.connect(user=user, session_id=client.session_id, last_seq=rest[-1]["seq"])
     await last.invoke("well then " + LOOK, agent="script", request_id="once")
     whole = [json.loads(await last.socket.recv()) for _ in [*first[:-1], *rest]]
     assert whole == [*first[:-1], *rest]
     await last.invoke("and now", request_id="twice")
-    last.last_seq = last.ack["seq"]
     assert await text_of_run(last) == "and now"
     for one in (client, again, last):
         await one.close()
@@ -341,12 +347,94 @@ async def test_two_devices_with_one_request_id_start_one_run(running: Running) -
     assert [one["request_id"] for one in starts] == ["next"]
 
 
-@requirement("001/invoke/unknown-agent", "001/messages/error-echoes-ids")
+@requirement("001/invoke/unknown-agent", "001/messages/error-echoes-ids", "001/codes/six-only")
 async def test_an_unknown_agent_is_an_error_with_the_request_id(client: Client) -> None:
     await client.invoke("x", agent="nobody", request_id="q7")
     said = await refusal(client)
     assert said["request_id"] == "q7"
+    assert said["code"] == ErrorCode.ORCHESTRATOR_ERROR
+    assert said["detail"] == {"reason": "unknown_agent", "retry": False}
     assert "nobody" in said["message"]
+
+
+@requirement("001/messages/optional-members")
+async def test_members_that_the_seed_leaves_out_may_be_missing(running: Running) -> None:
+    socket = await websockets.connect(running.ws)
+    hello = {"type": "hello", "user_id": f"u{next(numbers)}", "api_key": API_KEY}
+    await socket.send(json.dumps({**hello, "client_meta": TOOLS}))
+    ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
+    client = Client(socket, ack["session_id"], ack)
+    message = {"role": "user", "content": PAY}
+    await socket.send(
+        json.dumps({"type": "agent_invoke", "agent_id": "script", "message": message})
+    )
+    started = await client.hear()
+    assert started["request_id"].startswith("req_")
+    asked = (await client.hear_until("approval_required"))[-1]
+    decision = {"type": "approval_decision", "approval_id": asked["approval_id"]}
+    await socket.send(json.dumps({**decision, "decision": "approve"}))
+    request = (await client.hear_until("tool_request"))[-1]
+    result = {"type": "tool_result", "tool_call_id": request["tool_call_id"], "ok": True}
+    await socket.send(json.dumps(result))
+    assert (await client.hear_until("done", "error"))[-1]["type"] == "done"
+    confirmed = [one["detail"] for one in client.confirmed]
+    assert confirmed == [
+        {"approval_id": asked["approval_id"], "decision": "approve"},
+        {"tool_call_id": request["tool_call_id"], "accepted": True},
+    ]
+    assert {one["run_id"] for one in client.confirmed} == {started["run_id"]}
+    await client.close()
+
+
+@requirement("001/tools/result-confirmed", "001/approvals/decision-confirmed")
+async def test_a_result_and_a_decision_are_confirmed_to_the_connection_that_sent_them(
+    running: Running, client: Client
+) -> None:
+    other = await running.connect(session_id=client.session_id, user=client.user)
+    asked = await ask_for_approval(client)
+    ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
+    await client.say("approval_decision", **ids, decision="approve")
+    confirmation = await client.confirmation()
+    assert confirmation["detail"] == {"approval_id": asked["approval_id"], "decision": "approve"}
+    request = (await other.hear_until("tool_request"))[-1]
+    answer = {"run_id": asked["run_id"], "tool_call_id": request["tool_call_id"]}
+    await client.say("tool_result", **answer, ok=True, result="paid")
+    confirmation = await client.confirmation()
+    assert confirmation["detail"] == {"tool_call_id": request["tool_call_id"], "accepted": True}
+    assert confirmation["state"] in {"RUNNING", "DONE"}
+    await other.hear_until("done")
+    assert other.confirmed == []
+    await other.close()
+
+
+@requirement("001/resume/without-last-seq", "001/resume/text-so-far", "001/m5/short-reconnect")
+async def test_a_client_that_knows_only_its_session_hears_what_it_missed(running: Running) -> None:
+    user = f"recalled{next(numbers)}"
+    client = await running.connect(user=user, client_meta=TOOLS)
+    await client.invoke("one two three", request_id="ended")
+    ended = await client.hear_until("done")
+    await client.invoke("a word or two " + LOOK + PAY, agent="script", request_id="open")
+    opened = await client.hear_until("tool_request")
+    answered = {"run_id": opened[0]["run_id"], "tool_call_id": opened[-1]["tool_call_id"]}
+    await client.say("tool_result", **answered, ok=True, result="a door")
+    opened += await client.hear_until("approval_required")
+    await client.socket.close()
+    back = await running.connect(user=user, session_id=client.session_id)
+    assert (back.ack["resumed"], back.ack["seq"]) == (True, client.last_seq)
+    expected = [one for one in (*ended, *opened) if one["type"] not in ("delta", "tool_request")]
+    deltas = [one for one in opened if one["type"] == "delta"]
+    heard = [await back.receive() for _ in range(len(expected) + 1)]
+    assert [one for one in heard if one["type"] != "delta"] == expected
+    (text,) = [one for one in heard if one["type"] == "delta"]
+    assert text["text"] == "".join(one["text"] for one in deltas)
+    assert text.get("first_seq", text["seq"]) == deltas[0]["seq"]
+    assert (text["seq"], text["event_id"]) == (deltas[-1]["seq"], deltas[-1]["event_id"])
+    back.last_seq = back.ack["seq"]
+    ids = {"run_id": opened[0]["run_id"], "approval_id": opened[-1]["approval_id"]}
+    await back.say("approval_decision", **ids, decision="reject")
+    assert (await back.hear_until("done", "error"))[-1]["run_id"] == opened[0]["run_id"]
+    for one in (client, back):
+        await one.close()
 
 
 @requirement("001/invoke/other-session-refused")
@@ -575,7 +663,9 @@ async def test_of_64_deciders_one_wins_and_all_are_told_the_same(running: Runnin
     answers = [await decided(device) for device in devices]
     states = [[one["state"] for one in heard if one["type"] == "state"] for heard in answers]
     assert all(one == ["RUNNING"] for one in states)
-    refusals = [one["message"] for heard in answers for one in heard if "seq" not in one]
+    refusals = [one["message"] for heard in answers for one in heard if one["type"] == "error"]
+    confirmations = [one["detail"] for device in devices for one in device.confirmed]
+    assert [one["approval_id"] for one in confirmations] == [asked["approval_id"]]
     assert len(refusals) == len(devices) - 1
     assert len(set(refusals)) == 1, "all who came too late are told the same"
     run = await run_status(running, asked["run_id"])
@@ -604,6 +694,7 @@ async def decided(device: Client) -> list[dict[str, Any]]:
 
 @requirement(
     "001/cancel/stops-run",
+    "001/cancel/ends-with-done",
     "001/cancel/no-delta-after",
     "001/cancel/twice-is-once",
     "001/cancel/spelling",
@@ -618,16 +709,25 @@ async def test_a_cancelled_run_says_nothing_more(running: Running, client: Clien
     await client.say("cancel_run", run_id=started["run_id"])
     await client.say("cancel_run", run_id=started["run_id"])
     heard = await client.hear_until("error", "done")
-    assert [one["state"] for one in heard if one["type"] == "state"] == ["CANCELLED"]
+    states = [one for one in heard if one["type"] == "state"]
+    assert [(one["state"], one["detail"]) for one in states] == [
+        ("CANCELLED", {"reason": "cancelled by the user"})
+    ]
     after = [one["type"] for one in heard[[one["type"] for one in heard].index("state") :]]
-    assert after == ["state", "error"]
+    assert after == ["state", "done"]
+    both = [await client.confirmation() for _ in range(2)]
+    assert [one["state"] for one in both] == ["CANCELLED", "CANCELLED"]
+    assert both[1]["detail"] == {"already": True}
     await client.invoke("next", request_id="next")
     rest = await client.hear_until("done")
     assert {one["run_id"] for one in rest} == {rest[0]["run_id"]} != {started["run_id"]}
     assert (await run_status(running, started["run_id"]))["status"] == "CANCELLED"
 
 
-@requirement("001/cancel/not-yours", "001/cancel/unknown-run", "001/cancel/finished-run")
+@requirement(
+    "001/cancel/not-yours", "001/cancel/unknown-run", "001/cancel/finished-run",
+    "001/cancel/confirmed",
+)  # fmt: skip
 async def test_only_ones_own_open_run_can_be_cancelled(running: Running, client: Client) -> None:
     stranger = await running.connect(user="stranger")
     await client.invoke(LOOK, agent="script")
@@ -641,6 +741,8 @@ async def test_only_ones_own_open_run_can_be_cancelled(running: Running, client:
     await client.say("cancel_run", run_id=request["run_id"])
     await client.invoke("next", request_id="next")
     assert (await client.hear())["request_id"] == "next"
+    assert [one["detail"] for one in client.confirmed][-1] == {"already": True}
+    assert client.confirmed[-1]["state"] == "DONE"
     assert (await run_status(running, request["run_id"]))["status"] == "DONE"
 
 
@@ -651,7 +753,7 @@ async def test_a_run_that_waits_can_be_cancelled(client: Client, script: str, un
     waiting = (await client.hear_until(until))[-1]
     await client.say("cancel_run", run_id=waiting["run_id"])
     heard = await client.hear_until("error", "done")
-    assert (heard[-2]["state"], heard[-1]["code"]) == ("CANCELLED", "cancelled")
+    assert (heard[-2]["state"], heard[-1]["type"]) == ("CANCELLED", "done")
     if until == "tool_request":
         ids = {"run_id": waiting["run_id"], "tool_call_id": waiting["tool_call_id"]}
         await client.say("tool_result", **ids, ok=True, result="late")
@@ -670,7 +772,7 @@ async def test_cancelling_stops_the_tool_that_runs(running: Running, client: Cli
     await eventually(is_running)
     before = asyncio.get_running_loop().time()
     await client.say("cancel_run", run_id=started["run_id"])
-    await client.hear_until("error")
+    await client.hear_until("done")
     again = await running.connect(user=f"v{next(numbers)}")
     await again.invoke('[[tool:shell {"command": "sleep 0"}]]', agent="script")
     await again.hear_until("done")
@@ -972,7 +1074,7 @@ async def test_an_approval_is_closed_with_its_cancelled_run(
 ) -> None:
     asked = await ask_for_approval(client)
     await client.say("cancel_run", run_id=asked["run_id"])
-    await client.hear_until("error")
+    await client.hear_until("done")
     ids = {"run_id": asked["run_id"], "approval_id": asked["approval_id"]}
     await client.say("approval_decision", **ids, decision="approve")
     told = (await refusal(client))["message"]  # an ingress of its own knows only of the run
@@ -992,4 +1094,4 @@ async def test_runs_can_be_cancelled_over_http(running: Running, client: Client)
     status, said = await running.post(f"{url}/{request['run_id']}/cancel", {})
     assert (status, said["status"], said["cancelled"]) == (200, "CANCELLED", True)
     assert (await running.post(f"{url}/run_no/cancel", {}))[0] == 404
-    assert (await client.hear_until("error"))[-2]["state"] == "CANCELLED"
+    assert (await client.hear_until("done"))[-2]["state"] == "CANCELLED"

@@ -1,7 +1,7 @@
-"""RFC 6455 by hand-made frames: a named case for each kind of the Autobahn suite's sections.
+"""RFC 6455 by hand-made frames, named after the sections of the Autobahn suite.
 
-What a text holds is the conversation's to judge (ingress contract: what is no UTF-8 or no message is
-`invalid_message`, and the connection stays); how it comes is the protocol's, and a breach closes.
+A breach of the protocol, or a text that is not UTF-8, closes the connection; a text that is no message is
+answered with `invalid_message`.
 """
 
 import asyncio
@@ -53,6 +53,7 @@ def goodbye(code: int, reason: bytes = b"") -> bytes:
 acknowledged: list[Heard] = [(TEXT, ACK)]
 told: list[Heard] = [(TEXT, REFUSED)]
 breach: list[Heard] = [(CLOSE, CloseCode.PROTOCOL_ERROR)]
+not_utf8: list[Heard] = [(CLOSE, CloseCode.NOT_UTF8)]
 too_big: list[Heard] = [(CLOSE, CloseCode.MESSAGE_TOO_BIG)]
 HALF = len(hello()) // 2
 FIRST = frame(TEXT, hello()[:HALF], fin=False)
@@ -192,7 +193,7 @@ UTF8 = [
         )
     ),
     *(
-        Case(f"{name}, {how}", data, told)
+        Case(f"{name}, {how}", data, not_utf8)
         for name, wrong in NO_TEXTS.items()
         for how, data in (
             ("whole", frame(TEXT, hello().replace(b"u1", wrong))),
@@ -213,7 +214,9 @@ CLOSING = [
     Case("a close of one byte", frame(CLOSE, b"\x03"), breach),
     Case("a close with the longest reason", goodbye(1000, b"x" * 123), [(CLOSE, 1000)]),
     Case("a close with too long a reason", goodbye(1000, b"x" * 124), breach),
+    # The parser reads all frames that came together before the first is answered.
     Case("a close, then another", goodbye(1000) + goodbye(1001), breach),
+    Case("a close with a reason that is not UTF-8", goodbye(1000, b"\xce\xba\xe1"), not_utf8),
     Case("a close, then a ping", goodbye(1000) + frame(PING, b"late"), [(CLOSE, 1000)]),
     Case("a close, then a text", goodbye(1000) + frame(TEXT, hello()), [(CLOSE, 1000)]),
     Case(

@@ -207,7 +207,7 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
                 await house.runs.cancel(run_id, session_id="s", reason="enough")
     assert [line for line in heard if line.startswith(b"event:")] == [
         b"event: run_started\n", b"event: approval_required\n", b"event: state\n",
-        b"event: error\n",
+        b"event: done\n",
     ]  # fmt: skip
     await listener.stop()
 
@@ -230,7 +230,7 @@ async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
         heard = await stream.content.readline()
         await house.runs.cancel(run_id, session_id="s", reason="enough")
         heard += await stream.content.read()
-    assert heard.count(b"event: error\n") == 1
+    assert heard.count(b"event: done\n") == 1
     await listener.stop()
 
 
@@ -573,7 +573,7 @@ async def test_cancelling_stops_a_tool_and_its_run_says_nothing_more(house: Hous
     await house.runs.cancel(run_id, session_id="s", reason="enough")
     await asyncio.wait_for(stopped.wait(), 10)
     await house.at_rest()
-    assert [kind for kind, _ in await house.told(run_id)] == ["run_started", "state", "error"]
+    assert [kind for kind, _ in await house.told(run_id)] == ["run_started", "state", "done"]
 
 
 @requirement("001/cancel/stops-agent", "001/cancel/no-delta-after", "001/agents/timeout")
@@ -593,10 +593,10 @@ async def test_an_agent_that_never_ends_is_stopped(house: House, how: str) -> No
     await asyncio.wait_for(house.endless.stopped.wait(), 10)
     await house.at_rest()
     kinds = [kind for kind, _ in await house.told(run_id)]
-    end = ["state", "error"] if how == "cancel" else ["error"]
+    end = ["state", "done"] if how == "cancel" else ["error"]
     assert kinds == ["run_started", *["delta"] * (len(kinds) - 1 - len(end)), *end]
-    code = (await house.told(run_id))[-1][1]["code"]
-    assert code == ("cancelled" if how == "cancel" else "agent_timeout")
+    _, last = (await house.told(run_id))[-1]
+    assert last.get("detail", {}).get("reason", "") == ("" if how == "cancel" else "agent_timeout")
 
 
 @requirement(
@@ -721,7 +721,10 @@ async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House)
 
 @pytest.mark.parametrize(
     ("failure", "code"),
-    [(AgentFailed("tired", "not today"), "tired"), (RuntimeError("a bug"), "internal_error")],
+    [
+        (AgentFailed("tired", "not today"), "orchestrator_error"),
+        (RuntimeError("a bug"), "internal_error"),
+    ],
 )
 async def test_an_agent_that_fails_ends_its_run_and_shows_nothing_of_its_inside(
     failure: Exception, code: str
@@ -789,7 +792,7 @@ async def test_names_that_others_give_are_kept_without_secrets_as_their_words_ar
     await house.runs.register_tools("s", [Tool("desk", "", Level.READ, {}, repeatable=True)])
     run_id = await house.invoke("x", "indiscreet")
     await house.until(run_id, RunStatus.FAILED)
-    assert [members.get("code") for _, members in await house.told(run_id)][-1] == "no_***"
+    assert (await house.told(run_id))[-1][1]["detail"] == {"reason": "no_***"}
     device = await house.invoke("[[tool:desk {}]]")
     await house.until(device, RunStatus.PAUSED_WAITING_TOOL)
     await house.at_rest()

@@ -176,6 +176,7 @@ async def _start_ingress_alone(
         core.new_id,
         settings.internal_token.reveal(),
         answer_s=settings.orchestrator_timeout_ms / 1000,
+        agent_s=settings.agent_timeout_ms / 1000,
     )
 
     async def forget_request(row: Row) -> None:

@@ -26,7 +26,7 @@ from toolgate.client.toolbox import Toolbox
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE
-from toolgate.core.enums import Decision
+from toolgate.core.enums import Decision, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ Sleep = Callable[[float], Awaitable[None]]
 Said = wire.ToolResult | wire.ApprovalDecision | wire.CancelRun
 
 HELLO_S: Final = 10.0
+BEYOND: Final = 2**53 - 1  # no session has so many events: it is answered with what is open now
 HEARD: Final = 1000  # event ids that are remembered beside the number of the last
 FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
 
@@ -147,7 +148,7 @@ class Session:
             raise self._over
         request_id = request_id or f"req_{secrets.token_hex(8)}"
         message = wire.Message(role, content)
-        run = _Run(wire.AgentInvoke(_now(), request_id, agent_id, message))
+        run = _Run(wire.AgentInvoke(agent_id, message, request_id, ts=_now()))
         wire.encode(run.invoke)  # what cannot be sent is refused now, not at the next connection
         self._supersede(request_id)
         self._asked[request_id] = run
@@ -183,6 +184,8 @@ class Session:
                 said.append(event.text)
             elif isinstance(event, wire.State) and (back := retracted(event)):
                 said = ["".join(said)[:-back]]
+            elif isinstance(event, wire.State) and event.state == RunStatus.CANCELLED:
+                raise Refused("cancelled", "the run was cancelled")
             elif isinstance(event, wire.Error):
                 raise Refused(event.code, event.message)
         return "".join(said)
@@ -194,10 +197,10 @@ class Session:
         self._decide(asked, Decision.REJECT, reason)
 
     def cancel(self, run_id: str) -> None:
-        self._say_surely(run_id, wire.CancelRun(_now(), run_id))
+        self._say_surely(run_id, wire.CancelRun(run_id, ts=_now()))
 
     def _decide(self, asked: wire.ApprovalRequired, decision: Decision, reason: str) -> None:
-        said = wire.ApprovalDecision(_now(), asked.run_id, asked.approval_id, decision, reason)
+        said = wire.ApprovalDecision(asked.approval_id, decision, asked.run_id, reason, ts=_now())
         self._say_surely(asked.approval_id, said)
 
     def _say_surely(self, key: str, message: Said) -> None:
@@ -273,7 +276,7 @@ class Session:
             api_key=self.api_key,
             client_meta=wire.ClientMeta(app="toolgate.client", tools=tools),
             session_id=self.session_id,
-            last_seq=self.last_seq if self._knows_its_place else msgspec.UNSET,
+            last_seq=self.last_seq if self._knows_its_place else BEYOND,
             epoch=self.epoch,
         )
 

@@ -59,17 +59,20 @@ class Toolbox:
             wire.encode(result)
         except Exception as unwritable:  # noqa: BLE001 - and it may return anything
             error = f"the result cannot be sent: {unwritable!a}"
-            return wire.ToolResult(now, request.run_id, request.tool_call_id, ok=False, error=error)
+            return _result(request, now, ok=False, error=error)
         return result
 
     async def _run(self, request: wire.ToolRequest, *, now: int) -> wire.ToolResult:
-        run_id, call_id = request.run_id, request.tool_call_id
         _, run = self._tools[request.tool_name]
         try:
             result = await run(request.args)
         except ToolFailed as failed:
             error = {"code": failed.code, "message": str(failed)}
-            return wire.ToolResult(now, run_id, call_id, ok=False, error=error)
+            return _result(request, now, ok=False, error=error)
         except Exception as failed:  # noqa: BLE001 - a tool of the user's may raise anything
-            return wire.ToolResult(now, run_id, call_id, ok=False, error=f"{failed!r}")
-        return wire.ToolResult(now, run_id, call_id, ok=True, result=result)
+            return _result(request, now, ok=False, error=f"{failed!r}")
+        return _result(request, now, ok=True, result=result)
+
+
+def _result(request: wire.ToolRequest, now: int, *, ok: bool, **output: Any) -> wire.ToolResult:
+    return wire.ToolResult(request.tool_call_id, ok, request.run_id, ts=now, **output)

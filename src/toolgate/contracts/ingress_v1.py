@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, UnixMs, Wire
+from toolgate.contracts.wire import CamelWire, Code, Count, Id, Json, MaybeId, UnixMs, Wire
 from toolgate.core.enums import Decision, Level, Outcome
 
 WS_PATH: Final = "/ws"
@@ -57,9 +57,6 @@ class ErrorCode(StrEnum):
     CLIENT_OFFLINE = "client_offline"
     ORCHESTRATOR_ERROR = "orchestrator_error"
     INTERNAL_ERROR = "internal_error"
-    BLOCKED = "blocked"
-    REJECTED = "rejected"
-    APPROVAL_TIMEOUT = "approval_timeout"
 
 
 ERROR_CODES: Final = {
@@ -79,11 +76,44 @@ ERROR_CODES: Final = {
         "The orchestrator answered with an error, or did not answer", "May be tried again"
     ),
     ErrorCode.INTERNAL_ERROR: Code("The ingress itself failed", "Tell the operator", 500),
-    ErrorCode.BLOCKED: Code("The policy refused a tool call", "Do not repeat it"),
-    ErrorCode.REJECTED: Code("A person rejected a tool call", "Do not repeat it"),
-    ErrorCode.APPROVAL_TIMEOUT: Code(
+}
+
+
+class Reason(StrEnum):
+    """`detail.reason` of an error: what stands behind `orchestrator_error`."""
+
+    UNKNOWN_AGENT = "unknown_agent"
+    BLOCKED = "blocked"
+    REJECTED = "rejected"
+    APPROVAL_TIMEOUT = "approval_timeout"
+    RATE_LIMITED = "rate_limited"
+    HIDDEN_ARGUMENTS = "hidden_arguments"
+    MAY_NOT_APPROVE = "may_not_approve"
+    TOOL_TIMEOUT = "tool_timeout"
+    TOOL_FAILED = "tool_failed"
+    AGENT_TIMEOUT = "agent_timeout"
+    AGENT_FAILED = "agent_failed"
+
+
+REASONS: Final = {
+    Reason.UNKNOWN_AGENT: Code("There is no such agent", "Check agent_id; a retry cannot help"),
+    Reason.BLOCKED: Code("The policy refused a tool call", "Do not repeat it"),
+    Reason.REJECTED: Code("A person rejected a tool call", "Do not repeat it"),
+    Reason.APPROVAL_TIMEOUT: Code(
         "Nobody decided on a tool call in time", "Ask again when someone is there to decide"
     ),
+    Reason.RATE_LIMITED: Code("Too many calls", "Wait, then try again"),
+    Reason.HIDDEN_ARGUMENTS: Code(
+        "The approval has hidden characters that the operator has not revealed",
+        "Reveal them in the console or the CLI, or reject",
+    ),
+    Reason.MAY_NOT_APPROVE: Code(
+        "This credential may not decide approvals", "Use a user's key or the scope `approve`"
+    ),
+    Reason.TOOL_TIMEOUT: Code("A tool's time was over before its result came", "Invoke again"),
+    Reason.TOOL_FAILED: Code("A tool ran and failed", "Read the message"),
+    Reason.AGENT_TIMEOUT: Code("The agent's time was over", "Invoke again, or ask for less"),
+    Reason.AGENT_FAILED: Code("The agent could not go on", "Read the message"),
 }
 
 
@@ -91,6 +121,7 @@ class CloseCode(IntEnum):
     NORMAL = 1000
     GOING_AWAY = 1001
     PROTOCOL_ERROR = 1002
+    NOT_UTF8 = 1007
     MESSAGE_TOO_BIG = 1009
     INTERNAL_ERROR = 1011
     TRY_AGAIN_LATER = 1013
@@ -103,6 +134,7 @@ CLOSE_CODES: Final = {
     CloseCode.NORMAL: Code("The client closed", "Nothing"),
     CloseCode.GOING_AWAY: Code("The server is stopping", "Reconnect with session_id and last_seq"),
     CloseCode.PROTOCOL_ERROR: Code("A frame breaks RFC 6455", "Mend the client"),
+    CloseCode.NOT_UTF8: Code("A text message is not UTF-8 (RFC 6455, 8.1)", "Mend the client"),
     CloseCode.MESSAGE_TOO_BIG: Code(
         "A message was larger than WS_MAX_MESSAGE_BYTES", "Send less, then reconnect"
     ),
@@ -154,10 +186,10 @@ class ClientMeta(Wire):
 AnyMeta = ClientMeta | str | int | float | bool | list[Any] | None
 
 
-class ClientMessage(Wire, tag_field="type", omit_defaults=True):
-    """What every message of a client has."""
+class ClientMessage(Wire, tag_field="type", omit_defaults=True, kw_only=True):
+    """Members of every message of a client, all optional."""
 
-    ts: UnixMs
+    ts: UnixMs = 0
 
 
 class Hello(ClientMessage, tag="hello"):
@@ -180,34 +212,40 @@ class Hello(ClientMessage, tag="hello"):
 
 
 class AgentInvoke(ClientMessage, tag="agent_invoke"):
-    request_id: Id
+    """Without `request_id` the ingress makes one and returns it in `run_started`."""
+
     agent_id: Id
     message: Message
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
 class ToolResult(ClientMessage, tag="tool_result"):
-    run_id: Id
+    """Without `run_id` the call is looked for in the whole session."""
+
     tool_call_id: Id
     ok: bool
+    run_id: MaybeId = ""
     result: Json | UnsetType = UNSET
     error: str | dict[str, Any] | UnsetType = UNSET
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
 class ApprovalDecision(ClientMessage, tag="approval_decision"):
-    run_id: Id
+    """Without `run_id` the approval is looked for in the whole session."""
+
     approval_id: Id
     decision: Decision
+    run_id: MaybeId = ""
     reason: str = ""
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
 class CancelRun(ClientMessage, tag="cancel_run"):
     run_id: Id
-    request_id: str = ""
+    request_id: MaybeId = ""
     session_id: str = ""
 
 
@@ -283,10 +321,15 @@ class ApprovalRequired(SessionEvent, tag="approval_required", kw_only=True):
 
 
 class Error(SessionEvent, tag="error", kw_only=True):
-    """`code` is an ErrorCode, or what an agent or another orchestrator said."""
+    """`code` is an ErrorCode.
+
+    `detail.reason` is a Reason, or the code of an agent or of another orchestrator;
+    `detail.retry` is false where a retry cannot help.
+    """
 
     code: str
     message: str
+    detail: Json | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
 
 

@@ -58,6 +58,7 @@ class ErrorCode(StrEnum):
     CANCELLED = "cancelled"
     INVALID_REQUEST = "invalid_request"
     UNAUTHORIZED = "unauthorized"
+    UNKNOWN_AGENT = "unknown_agent"
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
     INTERNAL_ERROR = "internal_error"
@@ -87,8 +88,9 @@ ERROR_CODES: Final = {
     ErrorCode.UNAUTHORIZED: Code(
         "The bearer token is missing or wrong", "Set INTERNAL_TOKEN alike on both sides", 401
     ),
+    ErrorCode.UNKNOWN_AGENT: Code("There is no such agent", "Check agent_id", 404),
     ErrorCode.NOT_FOUND: Code(
-        "There is no such agent, run, tool call or approval (any more)", "Check the id", 404
+        "There is no such run, tool call or approval (any more)", "Check the id", 404
     ),
     ErrorCode.CONFLICT: Code("It was already decided otherwise", "Read the state that stands", 409),
     ErrorCode.INTERNAL_ERROR: Code("The orchestrator itself failed", "May be tried again", 500),
@@ -128,10 +130,25 @@ class InvokeAccepted(Wire):
     agent_id: str
 
 
-class ToolCallSubmit(Wire):
-    status: Literal["SUCCEEDED", "FAILED"]
+class ToolCallSubmit(Wire, omit_defaults=True):
+    """Either of `ok` and `status` suffices. An error with a code is sent as "code: message"."""
+
+    run_id: str = ""
+    tool_call_id: str = ""
+    ok: bool | UnsetType = UNSET
+    status: Literal["SUCCEEDED", "FAILED"] | UnsetType = UNSET
     result: Json | UnsetType = UNSET
     error: str | dict[str, Any] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ok, UnsetType) and isinstance(self.status, UnsetType):
+            raise ValueError("Object missing required field `ok`")
+        if UNSET not in (self.ok, self.status) and self.ok is not (self.status == "SUCCEEDED"):
+            raise ValueError("`ok` and `status` contradict each other")
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ok is True or self.status == "SUCCEEDED"
 
 
 class ToolCallView(Wire, omit_defaults=True):
@@ -189,6 +206,12 @@ class RunView(Wire, omit_defaults=True):
     error: RunError | UnsetType = UNSET
     tool_calls: list[ToolCallView] | UnsetType = UNSET
     approvals: list[ApprovalView] | UnsetType = UNSET
+
+
+class CancelRequest(Wire, omit_defaults=True):
+    """The body may be left out."""
+
+    reason: str = "cancelled"
 
 
 class CancelAnswer(Wire):
@@ -304,6 +327,7 @@ class ApprovalRequired(Event, tag="approval_required", kw_only=True):
 class Error(Event, tag="error", kw_only=True):
     code: str
     message: str
+    detail: Json | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
 
 
@@ -329,4 +353,5 @@ encode = msgspec.json.Encoder().encode
 decode_event = msgspec.json.Decoder(AnyEvent).decode
 decode_invoke = msgspec.json.Decoder(InvokeRequest).decode
 decode_submit = msgspec.json.Decoder(ToolCallSubmit).decode
+decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 decode_decide = msgspec.json.Decoder(ApprovalDecide).decode

@@ -21,6 +21,7 @@ UnixMs = Annotated[int, msgspec.Meta(ge=-MAX_INT - 1, le=MAX_INT, title="Unix ms
 
 MAX_ID_CHARS: Final = 256  # ours: an id becomes a key in the journal
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
+MaybeId = Annotated[str, msgspec.Meta(max_length=MAX_ID_CHARS)]  # empty where it is left out
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 # `$` alone would let a trailing line break through.

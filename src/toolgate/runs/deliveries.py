@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from toolgate.core.enums import CallStatus, RunStatus
+from toolgate.journal.journal import Event
 from toolgate.runs.state import CallMoved, CallState, Fact, RunEnded, RunStarted, RunState
 from toolgate.tools.approvals import Approval
 from toolgate.tools.outcomes import Pending
@@ -21,8 +22,21 @@ APPROVAL_REQUIRED: Final = "approval_required"
 ERROR: Final = "error"
 DONE: Final = "done"
 ENDS: Final = frozenset({ERROR, DONE})
+# The codes of the ingress contract's table. Every other code stands in `detail.reason`.
+CLIENT_CODES: Final = frozenset(
+    {
+        "invalid_message",
+        "auth_failed",
+        "session_not_found",
+        "client_offline",
+        "orchestrator_error",
+        "internal_error",
+    }
+)
+FINAL_REASONS: Final = frozenset({"unknown_agent", "blocked", "rejected", "may_not_approve"})
 # Members of another process's event that are not members of a delivery: the surface makes its own.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
+_TIME: Final = b'{"ts":'
 RETRACTED: Final = (
     "retracted_characters"  # in the detail of a state: the number of characters to delete
 )
@@ -34,12 +48,13 @@ class _UpdateDetail(msgspec.Struct, forbid_unknown_fields=True):
     at: str
 
 
-class ToolUpdate(msgspec.Struct, forbid_unknown_fields=True):
+class ToolUpdate(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The members of a `state` that brings output of a running tool call."""
 
     run_id: str
     state: str
     detail: _UpdateDetail
+    ts: int = 0  # of another process's event
 
     @property
     def call_id(self) -> str:
@@ -118,8 +133,48 @@ def call_ended(run: RunState, call: CallState) -> Delivery:
 
 def failure(run_id: str, *, code: str, message: str, request_id: str = "") -> Delivery:
     """The event of a run that has failed."""
-    members = {"request_id": request_id, "run_id": run_id, "code": code, "message": message}
+    members = {"request_id": request_id, "run_id": run_id, **fault(code), "message": message}
     return Delivery(ERROR, run_id, _without_empty(members))
+
+
+def fault(code: str) -> dict[str, Any]:
+    """The members `code` and `detail` of an error; a code outside of the table becomes a reason."""
+    if code in CLIENT_CODES:
+        return {"code": code}
+    detail: dict[str, Any] = {"reason": code}
+    if code in FINAL_REASONS:
+        detail["retry"] = False
+    return {"code": "orchestrator_error", "detail": detail}
+
+
+def cancelled(run_id: str, reason: str, usage: dict[str, int]) -> list[Delivery]:
+    """The last events of a cancelled run."""
+    return [
+        state(run_id, RunStatus.CANCELLED, {"reason": reason} if reason else None),
+        Delivery(DONE, run_id, {"run_id": run_id, "usage": usage}),
+    ]
+
+
+def received(
+    kind: str, run_id: str, members: dict[str, Any], *, ts: int, event_id: str
+) -> Delivery:
+    """An event of another process, as it is kept: without its envelope, errors by our table."""
+    kept = {name: value for name, value in members.items() if name not in ENVELOPE}
+    if kind == ERROR and kept["code"] not in CLIENT_CODES:
+        kept = {**kept, **fault(kept["code"])}
+    return Delivery(kind, run_id, kept, said_at=ts, event_id=event_id)
+
+
+def frame(event: Event, *, first_seq: int = 0) -> bytes:
+    """An event of a session as the ingress contract's JSON, made from its bytes without a decode.
+
+    `data` is an object with at least one member; another process's time stands first in it.
+    """
+    position, _, seq, kind, at, data, _ = event  # once for each event of all sessions
+    time = "" if data.startswith(_TIME) else f'"ts":{at},'
+    first = f'"first_seq":{first_seq},' if first_seq else ""
+    head = f'{{"type":"{kind}",{time}"seq":{seq},{first}"event_id":"ev_{position}",'
+    return head.encode() + data[1:]
 
 
 def approval_required(run: RunState, call: CallState, asked: Approval | Pending) -> Delivery:
@@ -149,7 +204,7 @@ def of_fact(before: RunState | None, fact: Fact, after: RunState) -> list[Delive
         case RunEnded(status=RunStatus.DONE):
             return [Delivery(DONE, after.run_id, {"run_id": after.run_id, "usage": _usage(after)})]
         case RunEnded(status=RunStatus.CANCELLED):
-            return [state(after.run_id, RunStatus.CANCELLED), _failure(after)]
+            return cancelled(after.run_id, after.message, _usage(after))
         case RunEnded():
             return [_failure(after)]
         case _:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from toolgate.core.errors import NotFound, Refused
 from toolgate.core.tools import Tool
 from toolgate.runs.deliveries import Delivery
 
@@ -19,12 +20,31 @@ class Invocation:
     context: dict[str, Any] = field(default_factory=dict)
 
 
+class Declined(Refused):
+    """An orchestrator behind HTTP answered that it does not take a command."""
+
+
+class UnknownAgent(NotFound):
+    def __init__(self, agent_id: str) -> None:
+        super().__init__("agent", agent_id)
+
+
+class Accepted(NamedTuple):
+    """A command about a run was carried out: the run and its state afterwards."""
+
+    run_id: str
+    state: str
+    already: bool = False  # the run had ended before
+
+
 class Orchestrator(Protocol):
     """Commands of the ingress; the resulting events go into the session's stream in the journal.
 
-    Each may raise NotFound, Conflict, Refused or Unavailable. `session_id` is the session that asks;
+    Each may raise NotFound, Conflict, Declined or Unavailable. `session_id` is the session that asks;
     runs, calls and approvals of other sessions are NotFound.
     """
+
+    is_slow: bool  # an invoke may be answered only when its model begins to speak
 
     async def invoke(self, invocation: Invocation) -> str:
         """Start a run, durably, and return its id; the same request_id gives the same run."""
@@ -32,10 +52,10 @@ class Orchestrator(Protocol):
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
-    ) -> None: ...
+    ) -> Accepted: ...
 
-    async def client_offline(self, run_id: str, call_id: str) -> None:
-        """Fail a call that no device has received."""
+    async def client_offline(self, run_id: str, call_id: str, *, taken: bool = False) -> None:
+        """Fail a call whose devices are gone; `taken` if one of them has received it."""
         ...
 
     async def decide_approval(
@@ -47,9 +67,9 @@ class Orchestrator(Protocol):
         approve: bool,
         reason: str,
         decided_by: str,
-    ) -> None: ...
+    ) -> Accepted: ...
 
-    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> Accepted:
         """Stop a run; an ended run stays as it is."""
         ...
 

@@ -152,8 +152,15 @@ def start(fact: RunStarted, started: Delivery) -> tuple[Operation, ...]:
 
 
 def delivery_append(session_id: str, deliveries: Sequence[Delivery]) -> Append:
-    events = [NewEvent(one.type, encode(one.members), one.run_id) for one in deliveries]
+    events = [NewEvent(one.type, _members_of(one), one.run_id) for one in deliveries]
     return Append(session_stream(session_id), events)
+
+
+def _members_of(delivery: Delivery) -> bytes:
+    """The members as they are stored; the time of another process's event stands first."""
+    if not delivery.said_at:
+        return encode(delivery.members)
+    return encode({"ts": delivery.said_at, **delivery.members})
 
 
 def run_line(state: RunState) -> bytes:

@@ -18,7 +18,7 @@ from toolgate.access.revocations import REASON, REVOCATIONS
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound
 from toolgate.journal.journal import Delete, Journal, Put, Row
-from toolgate.runs.orchestrator import Orchestrator
+from toolgate.runs.orchestrator import Declined, Orchestrator
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,6 @@ class Revocations:
                 await self.journal.commit(put)
                 version += 1
         for run_id, session_id in runs:
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, Declined):
                 await self.orchestrator.cancel(run_id, session_id=session_id, reason=REASON)
         await self.journal.commit(Delete(REVOCATIONS, row.key, expected=version))

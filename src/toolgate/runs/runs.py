@@ -34,7 +34,7 @@ from toolgate.runs import deliveries, records
 from toolgate.runs.agents.registry import Agents
 from toolgate.runs.client_tools import SessionTools
 from toolgate.runs.deliveries import Delivery
-from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.orchestrator import Accepted, Invocation
 from toolgate.runs.originals import CALL_ARGS, Originals
 from toolgate.runs.state import (
     CallState,
@@ -59,6 +59,7 @@ ON_DEVICE: Final = "device"  # the isolation of a client's tool, in the evidence
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output, for the agent
 REASON_LIMIT: Final = 8 * 1024  # characters of an agent's error text
 CODE_LIMIT: Final = 128
+DEVICE_CODES: Final = frozenset({"client_offline", "tool_timeout", "tool_failed"})
 CLOSED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
 
 
@@ -97,6 +98,7 @@ class Runs:
     redact: Callable[[str], str] = str
     redact_fields: Callable[[Mapping[str, JsonValue]], dict[str, JsonValue]] = dict
     limits: Limits = field(default_factory=Limits)
+    is_slow: bool = field(default=False, init=False)
     _moving: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _latest: dict[str, RunState] = field(default_factory=dict)  # of runs that are being advanced
     _decided: dict[str, asyncio.Event] = field(default_factory=dict)  # the same runs
@@ -286,23 +288,23 @@ class Runs:
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
-    ) -> None:
+    ) -> Accepted:
         """Take a device's result of a call; Conflict if the call has ended already."""
         call, state = await self.find_call(call_id)
         if (session_id and state.session_id != session_id) or (run_id and state.run_id != run_id):
             raise NotFound("tool call", call_id)
         if not call.client:
             raise Conflict(f"tool call {call_id} does not run on a device")
-        await self.end_call(state.run_id, call_id, ok=ok, result=result, error=error)
+        state = await self.end_call(state.run_id, call_id, ok=ok, result=result, error=error)
+        return Accepted(state.run_id, state.status)
 
-    async def client_offline(self, run_id: str, call_id: str) -> None:
-        """Fail a call that no device has received."""
+    async def client_offline(self, run_id: str, call_id: str, *, taken: bool = False) -> None:
         offline = {"code": "client_offline", "message": "the client is not connected"}
-        await self.end_call(run_id, call_id, ok=False, result=None, error=offline, taken=False)
+        await self.end_call(run_id, call_id, ok=False, result=None, error=offline, taken=taken)
 
     async def end_call(
         self, run_id: str, call_id: str, *, ok: bool, result: Any, error: Any, taken: bool = True
-    ) -> CallState:
+    ) -> RunState:
         """End a device's call; `taken` unless no device has received it."""
         if ok:
             output = result if isinstance(result, str) else records.encode(result).decode()
@@ -320,7 +322,7 @@ class Runs:
             made = _failed_on_device(message, started=taken)
         state = await self._finish_on_device(run_id, move, made)
         self.dispatcher.dispatch(run_id)
-        return state.call(call_id)
+        return state
 
     async def _finish_on_device(self, run_id: str, move: MoveCall, output: ToolOutput) -> RunState:
         """Finish a call that a device has, in one commit with the run's next state."""
@@ -359,7 +361,7 @@ class Runs:
         approve: bool,
         reason: str,
         decided_by: str,
-    ) -> None:
+    ) -> Accepted:
         """Record a person's answer; the stream of approvals then wakes the run.
 
         A session's user may have any name, also the operator's: it is recorded as `user:<name>`.
@@ -374,6 +376,7 @@ class Runs:
             decided_by=f"user:{decided_by}" if session_id else decided_by,
             reason=reason,
         )
+        return Accepted(approval.run_id, (await self.state(approval.run_id)).status)
 
     def watch_approvals(self, bus: Bus) -> Subscription:
         """Wake the run of each approval that is decided or expires, at whichever surface."""
@@ -389,11 +392,13 @@ class Runs:
 
         return bus.subscribe(outcomes.APPROVALS, wake)
 
-    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> Accepted:
         state = await self.state(run_id)
         if session_id and state.session_id != session_id:
             raise NotFound("run", run_id)
         await self.end(run_id, RunStatus.CANCELLED, code="cancelled", message=reason)
+        after = state if state.ended else await self.state(run_id)
+        return Accepted(run_id, after.status, already=state.ended)
 
     async def end(self, run_id: str, status: RunStatus, *, code: str, message: str) -> None:
         """End a run from outside; an ended run stays as it is."""
@@ -554,7 +559,9 @@ def _error_parts(error: Any) -> tuple[str, str]:
         case None:
             return "tool_failed", "the tool failed"
         case str():
-            return "tool_failed", error
+            code, separator, message = error.partition(": ")
+            known = separator and code in DEVICE_CODES
+            return (code, message) if known else ("tool_failed", error)
         case {"code": str(code), "message": str(message)}:
             return code, message
         case dict():

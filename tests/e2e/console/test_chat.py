@@ -187,7 +187,7 @@ async def test_a_refusal_of_what_was_said_does_not_look_like_the_end_of_the_run(
     ingress.say({"type": "error", "ts": 1, "run_id": "run_1", "code": "busy", "message": "later"})
     await expect(page.get_by_role("log")).to_contain_text("busy: later")
     await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    ingress.tell("error", 2, code="cancelled", message="it is over")
+    ingress.tell("error", 2, code="orchestrator_error", message="it is over")
     await expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
 
 

@@ -136,7 +136,7 @@ async def test_a_run_streams_into_its_page_and_can_be_cancelled(
     await page.get_by_role("button", name="Cancel the run").click()
     await page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
     await expect(page.locator(".page-head")).to_contain_text("Cancelled")
-    assert (await client.hear_until("error"))[-1]["code"] == "cancelled"
+    assert (await client.hear_until("done", "error"))[-2]["state"] == "CANCELLED"
 
 
 async def test_what_a_hostile_agent_says_is_text_and_breaks_nothing(

@@ -111,9 +111,9 @@ async def is_no_stream(_: web.Request) -> web.StreamResponse:
     return web.json_response({"text": "hello"})
 
 
-@requirement("001/agents/external-fails")
+@requirement("001/agents/external-fails", "001/codes/six-only")
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("answer", "reason"),
     [
         (refuses, "agent_failed"),
         (is_no_stream, "agent_failed"),
@@ -126,7 +126,7 @@ async def is_no_stream(_: web.Request) -> web.StreamResponse:
     ids=["503", "no stream", "breaks off", "nonsense", "odd event", "error", "hangs"],
 )
 async def test_an_agent_that_fails_ends_its_run_with_an_error(
-    tmp_path: Path, answer: Answer, code: str
+    tmp_path: Path, answer: Answer, reason: str
 ) -> None:
     async with (
         agent(answer) as (url, _),
@@ -137,7 +137,8 @@ async def test_an_agent_that_fails_ends_its_run_with_an_error(
         client = await running.connect()
         await client.invoke("x", agent="butler")
         ended = (await client.hear_until("done", "error"))[-1]
-        assert (ended["type"], ended["code"]) == ("error", code)
+        assert (ended["type"], ended["code"]) == ("error", "orchestrator_error")
+        assert ended["detail"] == {"reason": reason}
 
 
 @requirement("001/cancel/stops-agent")
@@ -161,7 +162,7 @@ async def test_cancelling_hangs_up_on_the_agent(tmp_path: Path) -> None:
         await client.invoke("x", agent="butler")
         delta = (await client.hear_until("delta"))[-1]
         await client.say("cancel_run", run_id=delta["run_id"])
-        await client.hear_until("error")
+        await client.hear_until("done")
         await asyncio.wait_for(hung_up.wait(), 10)
 
 

@@ -18,7 +18,7 @@ from toolgate.core.tools import Tool
 from toolgate.journal.journal import Append, Event, NewEvent
 from toolgate.journal.local_bus import LocalBus
 from toolgate.runs.deliveries import Delivery
-from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.orchestrator import Accepted, Invocation
 from toolgate.runs.originals import Originals
 from toolgate.surfaces.ingress.connection import INBOX, Connection, Options
 from toolgate.surfaces.ingress.hub import Hub
@@ -67,6 +67,7 @@ class Slow:
     begun: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     tools: list[set[str]] = field(default_factory=list)
+    is_slow: bool = False
 
     async def _do(self, what: str) -> None:
         self.begun.append(what)
@@ -77,8 +78,9 @@ class Slow:
         await self._do(f"invoke {invocation.content}")
         return "run_1"
 
-    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> Accepted:
         await self._do(f"cancel {run_id}")
+        return Accepted(run_id, "CANCELLED")
 
     async def register_tools(self, session_id: str, tools: Sequence[Tool]) -> None:
         self.tools.append({tool.name for tool in tools})

@@ -198,6 +198,11 @@ def assert_survives(text: bytes) -> None:
     assert len(effects) == 1
     if isinstance(effects[0], Forward):
         return  # it happened to be right
+    if isinstance(effects[0], Close):
+        assert effects[0].code is CloseCode.NOT_UTF8
+        with pytest.raises(UnicodeDecodeError):
+            text.decode()
+        return
     error = error_of(effects)
     assert error.code in {ErrorCode.INVALID_MESSAGE, ErrorCode.SESSION_NOT_FOUND}
     assert error.ts == NOW

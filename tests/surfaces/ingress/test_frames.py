@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.journal.journal import Event
-from toolgate.runs.deliveries import DELTA, STATE, Delivery, tool_update
+from toolgate.runs.deliveries import DELTA, STATE, Delivery, frame, tool_update
 from toolgate.surfaces.ingress.frames import (
     JOINED_BYTES,
     delivery_of,
-    frame,
     joined,
     message_of,
     single,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -102,7 +103,7 @@ async def test_who_read_ahead_of_the_bus_takes_nothing_from_those_who_were_live(
 async def test_a_session_is_given_up_once_after_its_window_and_not_while_someone_is_there() -> None:
     hub, _ = a_hub(window_ms=30)
     gone: asyncio.Queue[str] = asyncio.Queue()
-    hub.on_gone = gone.put
+    hub.on_gone = lambda session_id, _: gone.put(session_id)
     one, two = Ear(), Ear()
     hub.join("s", "u", one)
     hub.join("s", "u", two)
@@ -161,7 +162,7 @@ async def test_a_hub_that_closes_gives_nobody_up() -> None:
     hub, bus = a_hub()
     gone: list[str] = []
 
-    async def let_go(session_id: str) -> None:
+    async def let_go(session_id: str, _: Sequence[Event]) -> None:
         gone.append(session_id)
 
     hub.on_gone = let_go

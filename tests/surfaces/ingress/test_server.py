@@ -16,6 +16,7 @@ from toolgate.http import asgi
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Append, NewEvent
 from toolgate.journal.local_bus import LocalBus
+from toolgate.runs.deliveries import Delivery
 from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import RemoteRuns
@@ -37,6 +38,9 @@ class Two:
 
     async def open_runs(self, _: str) -> list[tuple[str, str]]:
         return [("run_1", "s"), ("run_2", "s")]
+
+    async def snapshot(self, _: str) -> list[Delivery]:
+        return []
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         if run_id == "run_1":
@@ -93,6 +97,9 @@ class Away:
     async def open_runs(self, _: str) -> list[tuple[str, str]]:
         return [("run_1", "s"), ("run_2", "s")]
 
+    async def snapshot(self, _: str) -> list[Delivery]:
+        return []
+
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         self.attempts.append(run_id)
         if len(self.attempts) < 4:
@@ -126,6 +133,9 @@ class Silent:
         if self.listed < 3:
             raise Unavailable("the journal cannot be read")
         return [("run_1", "s")]
+
+    async def snapshot(self, _: str) -> list[Delivery]:
+        return []
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         self.told.append(run_id)
@@ -169,6 +179,9 @@ class Restarted:
 
     async def open_runs(self, session_id: str = "") -> list[tuple[str, str]]:
         return [(f"run of {one}", one) for one in self.sessions if session_id in ("", one)]
+
+    async def snapshot(self, _: str) -> list[Delivery]:
+        return []
 
     async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
         self.cancelled.append(session_id)

@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolgate.core.errors import Conflict, Invalid, NotFound
+from toolgate.core.errors import Conflict, Invalid
 from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.journal.rows import ATTEMPTS
 from toolgate.runs.agents.agent import Agent
+from toolgate.runs.orchestrator import UnknownAgent
 from toolgate.secrets.seal import Seal
 
 AGENTS: Final = "agents"
@@ -55,7 +56,7 @@ class Agents:
         return agent_id in self.builtin or agent_id in self._known
 
     async def find(self, agent_id: str) -> Agent:
-        """Raises NotFound."""
+        """Raises UnknownAgent."""
         agent = self.builtin.get(agent_id)
         if agent is not None:
             return agent
@@ -63,7 +64,7 @@ class Agents:
         if known is None:
             row = await self.journal.get(AGENTS, agent_id)
             if row is None:
-                raise NotFound("agent", agent_id)
+                raise UnknownAgent(agent_id)
             known = self._opened(row.value)
         return self.reach(known)
 
@@ -94,11 +95,11 @@ class Agents:
                 return
 
     async def remove(self, agent_id: str) -> None:
-        """Raises NotFound."""
+        """Raises UnknownAgent."""
         for attempt in range(1, ATTEMPTS + 1):
             row = await self._reload(agent_id)
             if row is None:
-                raise NotFound("agent", agent_id)
+                raise UnknownAgent(agent_id)
             try:
                 await self.journal.commit(Delete(AGENTS, agent_id, expected=row.version))
             except Conflict:

@@ -1,9 +1,12 @@
-"""What an orchestrator's event stream tells: the events of a run, as they are given to its session.
+"""An orchestrator's event stream, read as the events of a run.
 
-It reads one stream while that lasts. Which run's it is, and where a stream that broke off is taken
-up again, is for `orchestrator_http.py` to say.
+It reads one stream to its end. Which run that is, and where a broken stream is resumed, is decided
+in `orchestrator.py`.
 """
 
+import contextlib
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -17,6 +20,10 @@ from toolgate.http.sse import SseEvent, SseParser
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
 
+log = logging.getLogger(__name__)
+
+skipped: Final[Counter[str]] = Counter()  # for the metrics
+UNNAMED: Final = frozenset({"", "message"})
 NAMES: Final = frozenset({"", "message", *wire.EVENTS})  # "message" is SSE's own word for no name
 
 
@@ -27,12 +34,23 @@ class Garbage(Exception):
 async def first_events(
     response: aiohttp.ClientResponse, parser: SseParser
 ) -> tuple[SseEvent, Delivery, list[SseEvent]]:
-    """The first event that tells something, what it tells, and what came with it."""
+    """The first event of a run, what it says, and the events that came with it."""
     async for batch in batches(response, parser, ()):
         for number, event in enumerate(batch):
-            if (told := _delivery(event)) is not None:
+            told = _started(event) or _delivery(event)
+            if told is not None:
                 return event, told, [*batch[number + 1 :]]
     raise Garbage("a stream without an event")
+
+
+def _started(event: SseEvent) -> Delivery | None:
+    """A first event without a type that names the run: the immediate answer of the contract."""
+    with contextlib.suppress(*UNREADABLE):
+        members = msgspec.json.decode(event.data)
+        untyped = isinstance(members, dict) and "type" not in members and event.event in UNNAMED
+        if untyped and isinstance(run_id := members.get("run_id"), str) and run_id:
+            return Delivery(deliveries.RUN_STARTED, run_id)
+    return None
 
 
 async def batches(
@@ -44,15 +62,15 @@ async def batches(
     async for chunk in response.content.iter_any():
         if batch := parser.feed(chunk):
             yield batch
-    if batch := [event for event in parser.finish() if _is_whole(event)]:
+    if batch := [event for event in parser.finish() if _is_json(event)]:
         yield batch
 
 
-def _is_whole(event: SseEvent) -> bool:
-    """Of what a stream ends with: it may have broken off there, and not have lacked a line only."""
+def _is_json(event: SseEvent) -> bool:
+    """False for a last event that the stream has cut, which is read again when it is resumed."""
     try:
-        _delivery(event)
-    except Garbage:
+        msgspec.json.decode(event.data)
+    except UNREADABLE:
         return False
     return True
 
@@ -60,7 +78,7 @@ def _is_whole(event: SseEvent) -> bool:
 def _delivery(event: SseEvent) -> Delivery | None:
     """An event of the stream; its type may stand in the data, or only in the event's name.
 
-    None where it is of a type that no contract knows: another orchestrator may say more than ours.
+    None if it cannot be read, which is logged, or has a type that is not in the contract.
     """
     kind: Any = event.event
     try:
@@ -69,27 +87,23 @@ def _delivery(event: SseEvent) -> Delivery | None:
             kind = members.get("type") or kind
         model = wire.EVENTS.get(kind) if isinstance(kind, str) else None
         if not isinstance(members, dict) or model is None:
-            raise Garbage(f"an event of no known type: {kind!r}"[:100])
+            raise msgspec.ValidationError(f"an event of no known type: {kind!r}"[:100])
         message = msgspec.convert({"run_id": "", **members, "type": kind}, model)
-    except (*UNREADABLE, msgspec.ValidationError, Garbage) as unreadable:
-        if isinstance(kind, str) and kind not in NAMES:
-            return None
-        raise Garbage(str(unreadable)) from unreadable
-    for given_here in deliveries.ENVELOPE:
-        members.pop(given_here, None)
+    except UNREADABLE as unreadable:
+        if not isinstance(kind, str) or kind in NAMES:
+            skipped["events"] += 1
+            log.warning("event_skipped count=%d error=%s", skipped["events"], unreadable)
+        return None
     if kind == deliveries.DONE:
         members.setdefault("usage", {})
-    return Delivery(kind, message.run_id, members, said_at=message.ts)
+    return deliveries.received(kind, message.run_id, members, ts=message.ts, event_id="")
 
 
-def told_of(run_id: str, batch: Sequence[SseEvent]) -> tuple[list[Delivery], Garbage | None]:
-    """What a batch says of a run, up to where it cannot be read any more."""
-    told: list[Delivery] = []
-    for event in batch:
-        try:
-            one = _delivery(event)
-        except Garbage as garbage:
-            return told, garbage
-        if one is not None and one.type != deliveries.RUN_STARTED:
-            told.append(replace(one, run_id=run_id, members={**one.members, "run_id": run_id}))
-    return told, None
+def told_of(run_id: str, batch: Sequence[SseEvent]) -> list[Delivery]:
+    """The events of a run in a batch; those that cannot be read are left out."""
+    told = (_delivery(event) for event in batch)
+    return [
+        replace(one, run_id=run_id, members={**one.members, "run_id": run_id})
+        for one in told
+        if one is not None and one.type != deliveries.RUN_STARTED
+    ]

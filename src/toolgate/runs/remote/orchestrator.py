@@ -19,7 +19,7 @@ import msgspec
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.enums import ApprovalStatus, Decision, RunStatus
-from toolgate.core.errors import Conflict, Invalid, NotFound, ToolgateError, Unavailable
+from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
 from toolgate.core.ids import NewId
 from toolgate.core.tools import Tool
 from toolgate.http.keepalive import kept_alive
@@ -27,19 +27,24 @@ from toolgate.http.sse import SseEvent, SseParser, TooLong
 from toolgate.journal.journal import Row
 from toolgate.runs import deliveries
 from toolgate.runs.deliveries import Delivery
-from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.orchestrator import Accepted, Declined, Invocation, UnknownAgent
 from toolgate.runs.remote import records as rows
 from toolgate.runs.remote.events import Garbage, batches, first_events, told_of
 from toolgate.runs.remote.records import RemoteRuns, RunRow, WaitingRow
 
 log = logging.getLogger(__name__)
 
-ANSWER_S: Final = 10.0  # how long any answer, or the first event of a stream, may take
+ANSWER_S: Final = 10.0  # how long an answer may take
+AGENT_S: Final = (
+    wire.AGENT_TIMEOUT_MS / 1000
+)  # an invoke may be answered with the model's first word
 CONNECT_S: Final = 5.0
 TOOLS_S: Final = (
     2.0  # how long a hello waits until its tools are known there; else the next run does
 )
 BODY_LIMIT: Final = 1_000_000
+TEXT_LIMIT: Final = 500  # characters of an orchestrator's own words (ingress spec)
+TRY_AGAIN: Final = frozenset({401, 408, 425, 429})  # it may take the same command later
 RESUMES: Final = 15  # how often a stream that broke off is taken up again: for five minutes
 RESUMES_OF_UNKNOWN: Final = 5  # the same, where the orchestrator says that it has no such stream
 RESUME_PAUSE_S: Final = 0.5  # before the second attempt; doubled each time
@@ -69,6 +74,8 @@ class HttpOrchestrator:
     new_id: NewId
     token: str = ""
     answer_s: float = ANSWER_S
+    agent_s: float = AGENT_S
+    is_slow: bool = field(default=True, init=False)
     _http: aiohttp.ClientSession | None = None
     _asking: dict[tuple[str, str], asyncio.Task[str]] = field(default_factory=dict)
     _reading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -121,7 +128,12 @@ class HttpOrchestrator:
         run = RunRow(invocation.session_id, invocation.agent_id, invocation.request_id)
         if (tools := self._untold.pop(invocation.session_id, None)) is not None:
             await self._tell_tools(invocation.session_id, tools)
-        response = await self._post(wire.INVOKE_PATH, body, accept=wire.EVENT_STREAM_TYPE)
+        try:
+            response = await self._post(
+                wire.INVOKE_PATH, body, accept=wire.EVENT_STREAM_TYPE, within_s=self.agent_s
+            )
+        except _AgentUnknown as unknown:
+            raise UnknownAgent(invocation.agent_id) from unknown
         if response.content_type == wire.EVENT_STREAM_TYPE:
             return await self._begin_stream(run, response)
         async with response:
@@ -142,7 +154,7 @@ class HttpOrchestrator:
         """Wait for the first event; the rest is read on by a task of its own."""
         parser = SseParser()
         try:
-            async with asyncio.timeout(self.answer_s):
+            async with asyncio.timeout(self.agent_s):
                 first, told, more = await first_events(response, parser)
         except (*NETWORK, Garbage, TooLong) as failed:
             response.close()
@@ -188,14 +200,12 @@ class HttpOrchestrator:
                     opened = await self._reopen(run_id, run)
                 async for batch in batches(*opened, heard):
                     failures = 0
-                    told, garbage = told_of(run_id, batch)
+                    told = told_of(run_id, batch)
                     run = await self.runs.tell(run_id, run, told, last_id=batch[-1].event_id)
                     if run.ended:
                         return
-                    if garbage is not None:
-                        raise garbage
-            except (Garbage, TooLong) as garbage:
-                why = f"the orchestrator's stream cannot be read: {garbage}"
+            except TooLong as too_long:
+                why = f"the orchestrator's stream cannot be read: {too_long}"
                 break
             except (*NETWORK, ToolgateError) as failed:
                 if isinstance(failed, NotFound):
@@ -286,10 +296,8 @@ class HttpOrchestrator:
 
     async def submit_result(
         self, call_id: str, *, session_id: str, run_id: str, ok: bool, result: Any, error: Any
-    ) -> None:
+    ) -> Accepted:
         status = "SUCCEEDED" if ok else "FAILED"
-        body: dict[str, Any] = {"status": status}
-        body |= {"result": result} if ok else {"error": error or "the tool failed"}
         turn = self._turns.setdefault(call_id, asyncio.Lock())
         async with turn:  # or two of ours would both be first
             row, found = await self.runs.waiting(
@@ -299,11 +307,15 @@ class HttpOrchestrator:
                 raise Conflict(f"run {found.run_id} has ended")
             if found.settled:
                 raise Conflict(f"tool call {call_id} has ended already")
+            body: dict[str, Any] = {"run_id": found.run_id, "tool_call_id": call_id}
+            body |= {"ok": ok, "status": status}
+            body |= {"result": result} if ok else {"error": _as_text(error)}
             stands = await self._submit(row, found, body)
         if stands != status:
             raise Conflict(f"tool call {call_id} is {stands}")
+        return await self._accepted(found.run_id)
 
-    async def client_offline(self, run_id: str, call_id: str) -> None:
+    async def client_offline(self, run_id: str, call_id: str, *, taken: bool = False) -> None:
         offline = {
             "code": wire.ErrorCode.CLIENT_OFFLINE.value,
             "message": "the client is not connected",
@@ -313,12 +325,8 @@ class HttpOrchestrator:
         )
 
     async def _submit(self, row: Row, found: WaitingRow, body: dict[str, Any]) -> str:
-        """Send a result and return the final status; the row is closed only after the answer."""
-        try:
-            answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=_quoted(row.key)), body)
-        except (NotFound, Conflict, Invalid):
-            await self.runs.close(row, found)
-            raise
+        """Send a result and return the final status; the row is closed only if it was taken."""
+        answer = await self._ask(wire.SUBMIT_PATH.format(tool_call_id=_quoted(row.key)), body)
         await self.runs.close(row, found)
         return _stands(answer, CALL_ENDS, body["status"])
 
@@ -331,7 +339,7 @@ class HttpOrchestrator:
         approve: bool,
         reason: str,
         decided_by: str,
-    ) -> None:
+    ) -> Accepted:
         row, found = await self.runs.waiting(
             rows.APPROVALS, approval_id, session_id=session_id, run_id=run_id
         )
@@ -351,6 +359,10 @@ class HttpOrchestrator:
         stands = await asyncio.shield(deciding)
         if stands != VERDICTS[decision]:
             raise Conflict(f"approval {approval_id} is {stands.lower()} already")
+        return await self._accepted(found.run_id)
+
+    async def _accepted(self, run_id: str) -> Accepted:
+        return Accepted(run_id, await self.runs.state_of(run_id))
 
     async def _decide(self, row: Row, found: WaitingRow, body: wire.ApprovalDecide) -> str:
         """Hand a decision over; the verdict that stands."""
@@ -359,15 +371,21 @@ class HttpOrchestrator:
         await self.runs.close(row, found, verdict=stands)
         return stands
 
-    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, session_id: str, reason: str) -> Accepted:
         run = await self.runs.of_session(run_id, session_id)
-        if run.ended:
-            return
+        if not run.ended:
+            await self._cancel(run_id, run, reason)
+        state = await self.runs.state_of(run_id)
+        return Accepted(run_id, state, already=run.ended)
+
+    async def _cancel(self, run_id: str, run: RunRow, reason: str) -> None:
         self._cancelling.add(run_id)
         answer: Mapping[str, Any] = {}
         try:
-            with contextlib.suppress(NotFound):
-                answer = await self._ask(wire.CANCEL_PATH.format(run_id=_quoted(run_id)), {})
+            with contextlib.suppress(_NotKnownThere):
+                answer = await self._ask(
+                    wire.CANCEL_PATH.format(run_id=_quoted(run_id)), wire.CancelRequest(reason)
+                )
             status = str(answer.get("status")).upper()
             if status in OTHER_ENDS:  # that was first, and is on its way to us
                 await self._let_end(run_id, run, status)
@@ -382,11 +400,7 @@ class HttpOrchestrator:
         finally:
             self._cancelling.discard(run_id)
         run = await self.runs.find(run_id)
-        cancelled = [
-            deliveries.state(run_id, "CANCELLED"),
-            deliveries.failure(run_id, code="cancelled", message=reason, request_id=run.request_id),
-        ]
-        await self.runs.tell(run_id, run, cancelled)
+        await self.runs.tell(run_id, run, deliveries.cancelled(run_id, reason, {}))
 
     async def _leave_end(self, run_id: str, run: RunRow) -> None:
         """To whoever tells of the run; where its reader has left it to us, there is nobody else."""
@@ -466,13 +480,18 @@ class HttpOrchestrator:
                 return {}
 
     async def _post(
-        self, path: str, body: Any, *, accept: str = "application/json"
+        self,
+        path: str,
+        body: Any,
+        *,
+        accept: str = "application/json",
+        within_s: float | None = None,
     ) -> aiohttp.ClientResponse:
-        """An answer of 2xx; anything else is raised as what it means."""
+        """An answer of 2xx; any other raises Declined or Unavailable."""
         assert self._http is not None
         headers = {wire.HEADER_ACCEPT: accept, "Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(self.answer_s):
+            async with asyncio.timeout(within_s or self.answer_s):
                 response = await self._http.post(
                     self.url + path, data=wire.encode(body), headers=headers
                 )
@@ -482,7 +501,7 @@ class HttpOrchestrator:
                 response.close()
         except NETWORK as failed:
             raise Unavailable("the orchestrator does not answer") from failed
-        raise _refused(response.status, refusal, path)
+        raise _refused(response.status, refusal)
 
     async def _json(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
         try:
@@ -509,24 +528,42 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _refused(status: int, body: bytes, path: str) -> ToolgateError:
-    """A refusal in our own words is told on; any other is the orchestrator's failure."""
+def _as_text(error: Any) -> str:
+    """A device's error as one string: the contract has no other form for it."""
+    match error:
+        case str() if error:
+            return error
+        case {"code": str(code), "message": str(message)}:
+            return f"{code}: {message}"
+        case dict() if error:
+            return wire.encode(error).decode()
+        case _:
+            return "the tool failed"
+
+
+class _AgentUnknown(Declined):
+    """Our own orchestrator has no such agent."""
+
+
+class _NotKnownThere(Declined):
+    """404: the orchestrator does not know the run, call or approval."""
+
+
+def _refused(status: int, body: bytes) -> ToolgateError:
+    """An answer that is not 2xx, with the orchestrator's own words."""
+    said, code = body.decode(errors="replace"), ""
     with contextlib.suppress(*UNREADABLE):
-        refusal = msgspec.json.decode(body, type=wire.Refusal)
-        match refusal.error:
-            case wire.ErrorCode.NOT_FOUND:
-                return NotFound("what was asked for:", refusal.message)
-            case wire.ErrorCode.CONFLICT:
-                return Conflict(refusal.message)
-            case wire.ErrorCode.INVALID_REQUEST:
-                return Invalid(refusal.message)
-            case _:
-                pass
-    if status == 404 and path != wire.INVOKE_PATH:
-        return NotFound("what was asked for at", path)
-    if status == 409:
-        return Conflict("the orchestrator says that someone else was first")
-    return Unavailable(f"the orchestrator answered {status}")
+        refusal = msgspec.json.decode(body)
+        if isinstance(refusal, dict):
+            code = str(refusal.get("error", ""))
+            said = str(refusal.get("message") or refusal.get("error") or said)
+    said = " ".join(said.split())[:TEXT_LIMIT]
+    text = f"the orchestrator answered {status}" + (f": {said}" if said else "")
+    if status >= 500 or status in TRY_AGAIN:
+        return Unavailable(text)
+    if code == wire.ErrorCode.UNKNOWN_AGENT:
+        return _AgentUnknown(text)
+    return _NotKnownThere(text) if status == 404 else Declined(text)
 
 
 def _run_started(run_id: str, run: RunRow) -> Delivery:

@@ -15,6 +15,7 @@ import msgspec
 
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.clock import Clock
+from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Conflict, NotFound, ToolgateError
 from toolgate.core.tools import JsonValue
 from toolgate.journal.dispatcher import Dispatcher
@@ -330,6 +331,25 @@ class RemoteRuns:
                 if row is not None and not _decode_waiting(row.value).settled:
                     told.append(asked)
         return told
+
+    async def state_of(self, run_id: str) -> str:
+        """The state of a run as far as its events have arrived."""
+        run = await self.find(run_id)
+        stream = records.session_stream(run.session_id)
+        before: int | None = None
+        latest: str = RunStatus.RUNNING
+        while page := await self.journal.read_back(stream, before=before, subject=run_id):
+            for event in page:
+                if event.type == deliveries.ERROR:
+                    return RunStatus.FAILED
+                if event.type == deliveries.DONE:
+                    latest = RunStatus.DONE  # if it was not cancelled just before
+                elif event.type == deliveries.STATE:
+                    name = str(records.decode_members(event.data)["state"])
+                    done = latest == RunStatus.DONE and name != RunStatus.CANCELLED
+                    return latest if done else name
+            before = page[-1].seq
+        return latest
 
     async def _states_and_asks(self, session_id: str, run_id: str) -> list[Event]:
         """The states and requests of a run in the session's stream, newest first."""

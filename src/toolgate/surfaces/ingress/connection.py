@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -30,6 +30,7 @@ from toolgate.core.tools import Tool
 from toolgate.journal.journal import Event, Journal
 from toolgate.runs.deliveries import APPROVAL_REQUIRED, RUN_STARTED, TOOL_REQUEST
 from toolgate.runs.orchestrator import Orchestrator
+from toolgate.surfaces.ingress import recall
 from toolgate.surfaces.ingress.conversation import (
     Close,
     Conversation,
@@ -38,8 +39,9 @@ from toolgate.surfaces.ingress.conversation import (
     Open,
     Send,
     error,
+    is_utf8,
 )
-from toolgate.surfaces.ingress.dispatch import client_tools, dispatch
+from toolgate.surfaces.ingress.dispatch import Command, client_tools, dispatch
 from toolgate.surfaces.ingress.frames import joined, single, snapshot_frame, source_of
 from toolgate.surfaces.ingress.hub import Channel, Hub
 from toolgate.surfaces.ingress.sessions import Opening, Sessions, stream_of
@@ -51,6 +53,7 @@ INBOX: Final = 64  # messages of a client that may wait for an earlier one of it
 ASKS: Final = frozenset({TOOL_REQUEST, APPROVAL_REQUIRED})
 SENT: Final = range(1000, 5000)  # close codes (RFC 6455, 7.4); picows knows those left free in it
 ABNORMAL: Final = 1006  # stands for a connection that was lost
+SLOW_S: Final = 1.0  # until the next message is handled beside an invoke that is not answered yet
 CLOSING_S: Final = 1.0  # how long the other side may take to answer a close
 
 
@@ -108,6 +111,7 @@ class Connection(WSListener):
         self._missed_bytes = 0
         self._missed_source = ""
         self._unanswered_ping: bytes | None = None
+        self._invoking: set[asyncio.Task[None]] = set()
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -138,6 +142,8 @@ class Connection(WSListener):
         code = int.from_bytes(frame.get_payload_as_bytes()[:2], "big")
         if frame.payload_size and (code not in SENT or code == ABNORMAL):
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, f"close code {code}")
+        if not is_utf8(frame.get_payload_as_bytes()[2:]):
+            raise WSProtocolError(WSCloseCode.INVALID_TEXT, "the reason is not UTF-8")
         if not transport.is_close_frame_sent:
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()
@@ -282,20 +288,39 @@ class Connection(WSListener):
             case Forward(message):
                 if self._transport is not None:
                     self._parts.hub.touch(self._conversation.session_id)
-                answer = await dispatch(
-                    message,
-                    self._parts.orchestrator,
-                    session_id=self._conversation.session_id,
-                    user_id=self._conversation.user_id,
-                    clock=self._parts.clock,
-                )
-                if isinstance(answer, wire.Error):
-                    await self._writable.wait()
-                    self._write(wire.encode(answer))
-                elif isinstance(message, wire.AgentInvoke) and self._began:
-                    await self._tell_again(answer, message)
+                await self._forward(message)
             case _:
                 assert_never(effect)
+
+    async def _forward(self, message: Command) -> None:
+        """Carry out a command; an invoke of a slow orchestrator does not hold up the next message."""
+        if not isinstance(message, wire.AgentInvoke):
+            await self._carry_out(message)
+            return
+        if not message.request_id:
+            made = self._parts.sessions.new_id("req")
+            message = msgspec.structs.replace(message, request_id=made)
+        if not self._parts.orchestrator.is_slow:
+            await self._carry_out(message)
+            return
+        invoking = asyncio.create_task(self._carry_out(message))
+        self._invoking.add(invoking)
+        invoking.add_done_callback(self._invoking.discard)
+        await asyncio.wait({invoking}, timeout=None if len(self._invoking) > INBOX else SLOW_S)
+
+    async def _carry_out(self, message: Command) -> None:
+        answer = await dispatch(
+            message,
+            self._parts.orchestrator,
+            session_id=self._conversation.session_id,
+            user_id=self._conversation.user_id,
+            clock=self._parts.clock,
+        )
+        if not isinstance(answer, str):
+            await self._writable.wait()
+            self._write(wire.encode(answer))
+        elif isinstance(message, wire.AgentInvoke) and self._began:
+            await self._tell_again(answer, message)
 
     async def _open(self, hello: wire.Hello) -> None:
         parts = self._parts
@@ -377,6 +402,9 @@ class Connection(WSListener):
         if self._transport is None or self._closing:
             return
         parts, now = self._parts, self._parts.clock.now_ms()
+        recalled: list[bytes] | None = None
+        if opening.recall and (recalled := await self._recall(opening)) is None:
+            opening = replace(opening, resumed=False, snapshot=True)
         effects = self._conversation.opened(
             opening.session_id,
             resumed=opening.resumed,
@@ -395,11 +423,34 @@ class Connection(WSListener):
                 return
             for delivery in told:
                 self._write(snapshot_frame(parts.hub.originals.restore(delivery), now=now))
+        for data in recalled or ():
+            await self._writable.wait()
+            self._write(data)
         if self._channel is None or self._closing:
             return  # it has left meanwhile
         new = not opening.resumed and not opening.snapshot  # there is nothing to catch up with
         if not (new and self._writable.is_set() and self._go_live()):
             self._read_on(lagging=False)
+
+    async def _recall(self, opening: Opening) -> list[bytes] | None:
+        """The frames that a client without a position has missed; None if some are not kept."""
+        parts, stream = self._parts, stream_of(opening.session_id)
+        try:
+            told = await parts.orchestrator.snapshot(opening.session_id)
+            runs = await parts.orchestrator.open_runs(opening.session_id)
+        except ToolgateError:
+            log.exception("recall_failed session_id=%s", opening.session_id)
+            return None
+        upto = opening.after
+        since = parts.clock.now_ms() - parts.hub.resume_window_ms
+        ended = await recall.ended_since(parts.journal, stream, since, upto=upto)
+        events = await recall.missed(
+            parts.journal, stream, open_runs=[run for run, _ in runs], ended=ended, upto=upto
+        )
+        if events is None:
+            return None
+        asks = {str(one.members[recall.ASKS[one.type]]) for one in told if one.type in recall.ASKS}
+        return recall.frames(parts.hub.originals.restored(events), open_asks=asks)
 
     async def _tell_again(self, run_id: str, asked: wire.AgentInvoke) -> None:
         """Send the events of a run again, for a request that an earlier connection made.

@@ -53,6 +53,9 @@ class Conversation:
     def receive(self, text: bytes, *, now: int) -> list[Effect]:
         if self.state is ConnectionState.CLOSED:
             return []
+        if not is_utf8(text):
+            self.state = ConnectionState.CLOSED
+            return [Close(CloseCode.NOT_UTF8, "a text message is not UTF-8")]
         try:
             message = wire.decode_client(text)
         except UNREADABLE as unreadable:
@@ -132,6 +135,14 @@ class Conversation:
 
     def _unreadable(self, unreadable: Exception, now: int) -> Send:
         return error(ErrorCode.INVALID_MESSAGE, f"{field_of(unreadable)}: {unreadable}", now)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def error(

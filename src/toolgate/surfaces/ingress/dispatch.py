@@ -1,13 +1,14 @@
-"""Translates a client's command into a call of the orchestrator, and an error into an `error` message."""
+"""Translates a client's command into a call of the orchestrator, and its outcome into a message."""
 
 import logging
 from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
+from msgspec import UNSET
 
 from toolgate.contracts import ingress_v1 as wire
-from toolgate.contracts.ingress_v1 import ErrorCode
+from toolgate.contracts.ingress_v1 import ErrorCode, Reason
 from toolgate.contracts.wire import given
 from toolgate.core.clock import Clock
 from toolgate.core.enums import Decision
@@ -21,7 +22,14 @@ from toolgate.core.errors import (
     Unavailable,
 )
 from toolgate.core.tools import Tool
-from toolgate.runs.orchestrator import Invocation, Orchestrator
+from toolgate.runs.deliveries import fault
+from toolgate.runs.orchestrator import (
+    Accepted,
+    Declined,
+    Invocation,
+    Orchestrator,
+    UnknownAgent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +40,12 @@ CODES: dict[type[ToolgateError], ErrorCode] = {
     NotFound: ErrorCode.INVALID_MESSAGE,
     Refused: ErrorCode.INVALID_MESSAGE,
     Conflict: ErrorCode.INVALID_MESSAGE,
+    Declined: ErrorCode.ORCHESTRATOR_ERROR,
+    UnknownAgent: ErrorCode.ORCHESTRATOR_ERROR,
     Unavailable: ErrorCode.ORCHESTRATOR_ERROR,
     ToolgateError: ErrorCode.INTERNAL_ERROR,
 }
+REASONS: dict[type[ToolgateError], Reason] = {UnknownAgent: Reason.UNKNOWN_AGENT}
 
 
 async def dispatch(
@@ -44,49 +55,65 @@ async def dispatch(
     session_id: str,
     user_id: str,
     clock: Clock,
-) -> wire.Error | str:
-    """Carry out a client's command; the error for the client, or the id of an invoked run, new or known.
+) -> wire.Error | wire.State | str:
+    """Carry out a client's command.
 
-    Empty for other commands.
+    Returns the id of an invoked run, new or known; the confirmation of another command; or the
+    error for the client.
     """
     try:
-        return await _call(message, orchestrator, session_id=session_id, user_id=user_id)
-    except Exception as failed:  # every error is answered with the ids of its command
-        codes = (CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
-        code = next(codes, ErrorCode.INTERNAL_ERROR)
-        hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
-        if hidden:
-            log.exception("command_failed session_id=%s", session_id)
-        return wire.Error(
-            ts=clock.now_ms(),
-            code=code,
-            message="the command cannot be carried out now" if hidden else str(failed),
-            request_id=message.request_id,
-            run_id="" if isinstance(message, wire.AgentInvoke) else message.run_id,
-        )
+        if isinstance(message, wire.AgentInvoke):
+            return await orchestrator.invoke(_invocation(message, session_id, user_id))
+        accepted = await _call(message, orchestrator, session_id=session_id, user_id=user_id)
+    except Exception as failed:  # noqa: BLE001 - every error is logged or answered with the ids of its command
+        return _error(message, failed, session_id=session_id, now=clock.now_ms())
+    return wire.State(
+        ts=clock.now_ms(),
+        request_id=message.request_id,
+        run_id=accepted.run_id,
+        state=accepted.state,
+        detail=_confirmed(message, accepted),
+    )
+
+
+def _error(message: Command, failed: Exception, *, session_id: str, now: int) -> wire.Error:
+    kinds = type(failed).__mro__
+    code = next((CODES[kind] for kind in kinds if kind in CODES), ErrorCode.INTERNAL_ERROR)
+    hidden = code is ErrorCode.INTERNAL_ERROR or isinstance(failed, Damaged)
+    if hidden:
+        log.error("command_failed session_id=%s", session_id, exc_info=failed)
+    reason = next((REASONS[kind] for kind in kinds if kind in REASONS), None)
+    return wire.Error(
+        ts=now,
+        code=code,
+        message="the command cannot be carried out now" if hidden else str(failed),
+        detail=UNSET if reason is None else fault(reason)["detail"],
+        request_id=message.request_id,
+        run_id="" if isinstance(message, wire.AgentInvoke) else message.run_id,
+    )
+
+
+def _invocation(message: wire.AgentInvoke, session_id: str, user_id: str) -> Invocation:
+    return Invocation(
+        session_id=session_id,
+        user_id=user_id,
+        agent_id=message.agent_id,
+        role=message.message.role,
+        content=message.message.content,
+        request_id=message.request_id,
+    )
 
 
 async def _call(
-    message: Command,
+    message: wire.ToolResult | wire.ApprovalDecision | wire.CancelRun,
     orchestrator: Orchestrator,
     *,
     session_id: str,
     user_id: str,
-) -> str:
+) -> Accepted:
     match message:
-        case wire.AgentInvoke():
-            return await orchestrator.invoke(
-                Invocation(
-                    session_id=session_id,
-                    user_id=user_id,
-                    agent_id=message.agent_id,
-                    role=message.message.role,
-                    content=message.message.content,
-                    request_id=message.request_id,
-                )
-            )
         case wire.ToolResult():
-            await orchestrator.submit_result(
+            return await orchestrator.submit_result(
                 message.tool_call_id,
                 session_id=session_id,
                 run_id=message.run_id,
@@ -95,7 +122,7 @@ async def _call(
                 error=given(message.error, None),
             )
         case wire.ApprovalDecision():
-            await orchestrator.decide_approval(
+            return await orchestrator.decide_approval(
                 message.approval_id,
                 session_id=session_id,
                 run_id=message.run_id,
@@ -104,12 +131,25 @@ async def _call(
                 decided_by=user_id,
             )
         case wire.CancelRun():
-            await orchestrator.cancel(
+            return await orchestrator.cancel(
                 message.run_id, session_id=session_id, reason="cancelled by the user"
             )
         case _:
             assert_never(message)
-    return ""
+
+
+def _confirmed(
+    message: wire.ToolResult | wire.ApprovalDecision | wire.CancelRun, accepted: Accepted
+) -> dict[str, object]:
+    match message:
+        case wire.ToolResult():
+            return {"tool_call_id": message.tool_call_id, "accepted": True}
+        case wire.ApprovalDecision():
+            return {"approval_id": message.approval_id, "decision": message.decision}
+        case wire.CancelRun():
+            return {"already": True} if accepted.already else {}
+        case _:
+            assert_never(message)
 
 
 def client_tools(hello: wire.Hello) -> Sequence[Tool] | None:

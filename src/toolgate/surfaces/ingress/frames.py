@@ -7,7 +7,7 @@ import msgspec
 
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.journal.journal import Event
-from toolgate.runs.deliveries import DELTA, ENVELOPE, STATE, Delivery, read_update
+from toolgate.runs.deliveries import DELTA, STATE, Delivery, frame, read_update, received
 
 JOINED_BYTES: Final = 256 * 1024  # some clients refuse a message of a megabyte
 
@@ -19,14 +19,6 @@ class _Delta(msgspec.Struct):
 
 _decode_delta: Final = msgspec.json.Decoder(_Delta).decode
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def frame(event: Event, *, first_seq: int = 0) -> bytes:
-    """`data` is an object with at least one member: the run it is about."""
-    position, _, seq, kind, at, data, _ = event  # once for each event of all sessions
-    first = f'"first_seq":{first_seq},' if first_seq else ""
-    head = f'{{"type":"{kind}","ts":{at},"seq":{seq},{first}"event_id":"ev_{position}",'
-    return head.encode() + data[1:]
 
 
 def snapshot_frame(delivery: Delivery, *, now: int) -> bytes:
@@ -89,6 +81,7 @@ def _joined_updates(events: list[Event]) -> bytes:
     updates = [update for one in events if (update := read_update(one.data)) is not None]
     last = updates[-1]
     last.detail.delta = "".join(update.detail.delta for update in updates)
+    last.ts = 0  # the joined frame has the journal's
     return _encode(last)
 
 
@@ -98,9 +91,7 @@ def message_of(event: Event) -> wire.AnySessionEvent:
 
 
 def delivery_of(message: wire.AnySessionEvent) -> Delivery:
-    """An event that came over the wire, without what the journal gives it anew."""
+    """An event that an orchestrator has pushed."""
     members = msgspec.to_builtins(message)
     kind = members["type"]
-    for given_here in ENVELOPE:
-        members.pop(given_here, None)
-    return Delivery(kind, message.run_id, members, said_at=message.ts, event_id=message.event_id)
+    return received(kind, message.run_id, members, ts=message.ts, event_id=message.event_id)

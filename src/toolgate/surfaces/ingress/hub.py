@@ -15,16 +15,16 @@ from typing import Final, Protocol
 from toolgate.core.clock import Clock
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event
-from toolgate.runs.deliveries import TOOL_REQUEST
+from toolgate.runs.deliveries import TOOL_REQUEST, frame
 from toolgate.runs.originals import Originals
-from toolgate.surfaces.ingress.frames import frame
 from toolgate.surfaces.ingress.sessions import stream_of
 
 log = logging.getLogger(__name__)
 
 SESSION_PREFIX: Final = stream_of("")
 
-Gone = Callable[[str], Awaitable[None]]  # a session that did not come back
+# A session that did not come back, with the tool requests that no connection has taken.
+Gone = Callable[[str, Sequence[Event]], Awaitable[None]]
 Undelivered = Callable[[str, Event], Awaitable[None]]  # a tool request that nobody could take
 
 
@@ -103,11 +103,11 @@ class Hub:
     ) -> None:
         self.originals = originals
         self._clock = clock
-        self._window = resume_window_ms / 1000
+        self.resume_window_ms = resume_window_ms
         self._channels: dict[str, Channel] = {}
         self._active_at: dict[str, int] = {}
         self._away: dict[str, asyncio.TimerHandle] = {}
-        self._untaken: dict[str, set[asyncio.TimerHandle]] = {}  # by session
+        self._untaken: dict[str, dict[asyncio.TimerHandle, Event]] = {}  # by session
         self._users: Counter[str] = Counter()
         self._work: set[asyncio.Task[None]] = set()
         self._subscription = bus.subscribe(None, self._heard)
@@ -153,7 +153,9 @@ class Hub:
         if self._closed or session_id in self._away or self.is_online(session_id):
             return
         loop = asyncio.get_running_loop()
-        self._away[session_id] = loop.call_later(self._window, self._let_go, session_id)
+        self._away[session_id] = loop.call_later(
+            self.resume_window_ms / 1000, self._let_go, session_id
+        )
 
     def touch(self, session_id: str) -> None:
         self._active_at[session_id] = self._clock.now_ms()
@@ -198,23 +200,26 @@ class Hub:
 
         def give_up() -> None:
             waiting = self._untaken[session_id]
-            waiting.discard(timer)
+            del waiting[timer]
             if not waiting:
                 del self._untaken[session_id]
             if self.on_undelivered is not None:
                 self._start(self.on_undelivered(session_id, event))
 
-        timer = asyncio.get_running_loop().call_later(self._window, give_up)
-        self._untaken.setdefault(session_id, set()).add(timer)
+        timer = asyncio.get_running_loop().call_later(self.resume_window_ms / 1000, give_up)
+        self._untaken.setdefault(session_id, {})[timer] = event
 
     def _let_go(self, session_id: str) -> None:
         self._away.pop(session_id, None)
         if self.is_online(session_id):
             return
         self._active_at.pop(session_id, None)
+        untaken = self._untaken.pop(session_id, {})
+        for timer in untaken:
+            timer.cancel()
         if self.on_gone is not None:
             log.info("session_gone session_id=%s", session_id)
-            self._start(self.on_gone(session_id))
+            self._start(self.on_gone(session_id, tuple(untaken.values())))
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.create_task(_awaited(work))

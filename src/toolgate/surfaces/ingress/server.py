@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -29,7 +29,8 @@ from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
 from toolgate.http import asgi
 from toolgate.journal.journal import Event, Journal
-from toolgate.runs.orchestrator import Orchestrator
+from toolgate.runs.deliveries import TOOL_REQUEST
+from toolgate.runs.orchestrator import Declined, Orchestrator
 from toolgate.surfaces.ingress.connection import Connection, Options
 from toolgate.surfaces.ingress.frames import delivery_of, message_of
 from toolgate.surfaces.ingress.hub import Hub
@@ -167,19 +168,44 @@ class Ingress:
                 except Exception:  # whatever is wrong with one, the others are looked after
                     log.exception("ping_failed")
 
-    async def _session_gone(self, session_id: str) -> None:
-        if not self.cancel_when_gone:
-            return
+    async def _session_gone(self, session_id: str, untaken: Sequence[Event] = ()) -> None:
+        """Fail the calls that wait for the session's devices, then cancel its runs."""
+        for event in untaken:
+            await self._tool_request_undelivered(session_id, event)
+        await self._repeat(self._fail_calls, session_id)
+        if self.cancel_when_gone:
+            await self._repeat(self._cancel_runs, session_id)
+
+    async def _repeat(self, step: Callable[[str], Awaitable[bool]], session_id: str) -> None:
+        """Repeat a step, with pauses, until the orchestrator could be reached for all of it."""
         for pause in self.told_again_s:
             try:
-                if await self._cancel_runs(session_id):
+                if await step(session_id):
                     return
             except Unavailable:
                 log.exception("runs_unknown session_id=%s", session_id)
             await asyncio.sleep(pause)
 
+    async def _fail_calls(self, session_id: str) -> bool:
+        """Fail the calls that devices of the session have; False if one could not be failed."""
+        done = True
+        for waiting in await self.orchestrator.snapshot(session_id):
+            if self.hub.is_online(session_id):
+                return True  # it has come back meanwhile
+            if waiting.type != TOOL_REQUEST:
+                continue
+            call_id = waiting.members["tool_call_id"]
+            try:
+                await self.orchestrator.client_offline(waiting.run_id, call_id, taken=True)
+            except Unavailable:
+                log.exception("call_not_failed call_id=%s", call_id)
+                done = False
+            except ToolgateError as ended:  # its result was first
+                log.info("call_ended call_id=%s why=%s", call_id, ended)
+        return done
+
     async def _cancel_runs(self, session_id: str) -> bool:
-        """Whether the orchestrator could be told of each."""
+        """Cancel the session's open runs; False if one could not be cancelled."""
         told = True
         for run_id, _ in await self.orchestrator.open_runs(session_id):
             if self.hub.is_online(session_id):
@@ -201,7 +227,7 @@ class Ingress:
             if self.hub.is_online(session_id):
                 return  # it has come back meanwhile, and reads what waits for it
             try:
-                with contextlib.suppress(Conflict, NotFound):  # someone else was first
+                with contextlib.suppress(Conflict, NotFound, Declined):  # its end was first
                     await self.orchestrator.client_offline(event.subject, request.tool_call_id)
             except Unavailable:
                 log.exception("offline_untold call_id=%s", request.tool_call_id)

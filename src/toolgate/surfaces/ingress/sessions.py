@@ -37,13 +37,14 @@ def _last_seen(row: Row) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Where a connection of a session begins: past `after`, or with a snapshot at the end."""
+    """Where a connection of a session begins: past `after`, which a snapshot or a recall leads to."""
 
     session_id: str
     resumed: bool
     last_seq: int
     after: int
     snapshot: bool
+    recall: bool = False  # the client did not say what it has seen
 
 
 @dataclass(slots=True)
@@ -68,10 +69,16 @@ class Sessions:
         await self._see(row)
         head = await self.journal.head(stream_of(session_id))
         foreign = bool(epoch) and epoch != self.journal.vouches_since
-        if last_seq is None:  # it cannot say what it missed: it is told where the session stands
-            return Opening(session_id, not foreign, head.last, head.last, snapshot=True)
-        gap = last_seq + 1 < head.first or last_seq > head.last
-        if foreign or gap:
+        if last_seq is None and not foreign:
+            return Opening(
+                session_id,
+                resumed=True,
+                last_seq=head.last,
+                after=head.last,
+                snapshot=False,
+                recall=True,
+            )
+        if foreign or last_seq is None or last_seq + 1 < head.first or last_seq > head.last:
             return Opening(
                 session_id, resumed=False, last_seq=head.last, after=head.last, snapshot=True
             )

@@ -29,10 +29,9 @@ from toolgate.core.tools import Tool
 from toolgate.http import asgi
 from toolgate.journal.bus import Bus
 from toolgate.journal.following import follow
-from toolgate.journal.journal import Event
 from toolgate.runs.agents.registry import External
-from toolgate.runs.deliveries import ENDS
-from toolgate.runs.orchestrator import Invocation
+from toolgate.runs.deliveries import ENDS, frame
+from toolgate.runs.orchestrator import Invocation, UnknownAgent
 from toolgate.runs.records import session_stream
 from toolgate.runs.runs import Runs
 from toolgate.runs.state import CallState, RunState
@@ -47,6 +46,7 @@ AGENT_PATH: Final = wire.AGENTS_PATH + "/{agent_id:path}"  # a name may hold a s
 
 CODES: Final[dict[type[Exception], wire.ErrorCode]] = {
     Invalid: wire.ErrorCode.INVALID_REQUEST,
+    UnknownAgent: wire.ErrorCode.UNKNOWN_AGENT,
     NotFound: wire.ErrorCode.NOT_FOUND,
     Conflict: wire.ErrorCode.CONFLICT,
     Refused: wire.ErrorCode.CONFLICT,
@@ -124,13 +124,14 @@ class OrchestratorApi:
             if not call.client:
                 raise Conflict(f"tool call {call_id} does not run on a device")
             try:
-                call = await self.runs.end_call(
+                run = await self.runs.end_call(
                     run.run_id,
                     call_id,
-                    ok=asked.status == "SUCCEEDED",
+                    ok=asked.succeeded,
                     result=given(asked.result, None),
                     error=given(asked.error, None),
                 )
+                call = run.call(call_id)
             except Conflict:  # another result was first and is the answer
                 call, run = await self.runs.find_call(call_id)
                 if not call.ended:  # it waits for an approval
@@ -157,7 +158,8 @@ class OrchestratorApi:
     async def _cancel(self, request: Request) -> Response:
         self._authorize(request)
         run_id = request.path_params["run_id"]
-        await self.runs.cancel(run_id, session_id="", reason="cancelled")
+        asked = wire.decode_cancel(await asgi.read_body(request) or b"{}")
+        await self.runs.cancel(run_id, session_id="", reason=asked.reason)
         state = await self.runs.state(run_id)
         status = state.status
         return asgi.Json(wire.CancelAnswer(run_id, status, cancelled=status is RunStatus.CANCELLED))
@@ -202,8 +204,9 @@ class OrchestratorApi:
                 for event in self.runs.originals.restored(batch, keep_redacted=True):
                     if event.subject != run_id:
                         continue
-                    data = _message(event)
-                    yield asgi.server_sent_event(data, event=event.type, event_id=str(event.seq))
+                    yield asgi.server_sent_event(
+                        frame(event), event=event.type, event_id=str(event.seq)
+                    )
                     if event.type in ENDS:
                         return
 
@@ -292,11 +295,6 @@ def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -
     return asgi.Json(
         wire.Refusal(code, message), status_code=status or wire.ERROR_CODES[code].status or 500
     )
-
-
-def _message(event: Event) -> bytes:
-    head = f'{{"type":"{event.type}","ts":{event.at},"seq":{event.seq},"event_id":"ev_{event.position}",'
-    return head.encode() + event.data[1:]
 
 
 def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
