@@ -226,6 +226,8 @@ class Writer(threading.Thread):
         pause = 0.0
         while (batch := self._take(pause)) is not None:
             self._commit(batch)
+            if len(batch) == 1:  # before its caller wakes: both need the interpreter's lock
+                self._remember()
             self._settle(batch)
             # After a single commit at once: it takes as long as its caller takes to wake.
             pause = PAUSE if len(batch) > 1 else 0.0
