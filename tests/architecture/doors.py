@@ -20,7 +20,9 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /metrics
         GET /status
         GET /runs
+        GET /runs/{runId}
         GET /approvals
+        GET /approvals/{approvalId}
         GET /audit/query
         GET /capabilities
         GET /definitions
@@ -67,7 +69,9 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /v2/ws health
         /v2/ws status
         /v2/ws runs.list
+        /v2/ws runs.get
         /v2/ws approvals.list
+        /v2/ws approvals.get
         /v2/ws audit.query
         /v2/ws capabilities.list
         /v2/ws definitions.list
@@ -83,6 +87,10 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         mcp resources/list
         mcp resources/templates/list
         mcp resources/read
+        toolgate approvals list
+        toolgate approvals show
+        toolgate runs list
+        toolgate runs show
         toolgate artifact get
         toolgate audit query
         toolgate capabilities list
@@ -166,6 +174,10 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         /ws cancel_run
         POST /internal/tool_calls/{tool_call_id}/submit
         POST /internal/runs/{run_id}/cancel
+        POST /runs/{runId}/cancel
+        /v2/ws runs.cancel
+        toolgate approvals reject
+        toolgate runs cancel
         POST /console/api/runs/{id}/cancel
         POST /console/api/tasks/{id}/cancel
         mcp tasks/get

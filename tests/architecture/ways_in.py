@@ -277,6 +277,12 @@ async def by_gateway(gate: Toolgate, _: Client, _run: str, approval_id: str) -> 
     assert status in DECIDED, told
 
 
+async def by_terminal(gate: Toolgate, _: Client, _run: str, approval_id: str) -> None:
+    at = ("--home", str(gate.home / "home"), "--url", gate.urls["gateway"])
+    printed, complained = await program(gate, "approvals", "approve", approval_id, *at)
+    assert "is approved" in printed or "already" in complained, complained
+
+
 async def by_console(gate: Toolgate, _: Client, _run: str, approval_id: str) -> None:
     status, told = await console(gate, f"approvals/{approval_id}/decide", {"approve": True})
     assert status in DECIDED, told
@@ -574,6 +580,11 @@ WAYS: Final[dict[str, Way]] = {
                 by_gateway,
             ),
             ("console", ("POST /console/api/approvals/{id}/decide",), by_console),
+            (
+                "terminal",
+                ("toolgate approvals approve", "toolgate approvals watch"),
+                by_terminal,
+            ),
             (
                 "orchestrator",
                 (

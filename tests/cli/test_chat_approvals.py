@@ -122,7 +122,7 @@ def test_what_an_agent_takes_back_is_told_so(capsys: pytest.CaptureFixture[str])
     chat._show(wire.State(ts=1, run_id="r", state="RUNNING", detail=None))
     shown = capsys.readouterr().out
     assert shown.splitlines() == [
-        "half an ans", "[running: it begins anew, the last 11 characters do not count]", "",
+        "half an ans", "[running: it starts again, the last 11 characters do not count]", "",
         "[running]",
     ]  # fmt: skip
 

@@ -62,7 +62,10 @@ async def test_what_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
         ):
             refused = await asyncio.to_thread(toolgate, *arguments, NO_TEXT, env=environment(given))
             assert refused.returncode == 2, refused.stderr
-            assert refused.stderr == "toolgate: 'hi\\udcff' is no text that can be sent\n"
+            assert (
+                refused.stderr
+                == "toolgate: 'hi\\udcff' cannot be sent: it must be valid UTF-8 text\n"
+            )
         for locale in ("C", "C.UTF-8"):
             ended = await asyncio.to_thread(
                 installed, "chat", said=NO_TEXT, given=given | {"LC_ALL": locale}

@@ -633,6 +633,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`GET /runs` lists runs.",
     ),
     Requirement(
+        id="002/operator/runs-cancel",
+        source="spec gateway.md, Operator's routes",
+        behaviour="`GET /runs/{runId}` shows a run; `POST /runs/{runId}/cancel` ends an open run once, with the reason in the audit.",
+    ),
+    Requirement(
         id="002/operator/approvals",
         source="spec gateway.md, Operator's routes",
         behaviour="`GET /approvals` lists approvals.",

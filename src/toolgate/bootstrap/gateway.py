@@ -59,7 +59,7 @@ async def open_gateway(
     operator: Sequence[Route] = (
         *TargetRoutes(execution.targets, execution.audit, core.patterns.learn).routes(),
         *AuditRoutes(execution.audit).routes(),
-        *RunRoutes(journal).routes(),
+        *RunRoutes(journal, runs, execution.audit).routes(),
         *ApprovalRoutes(execution.approvals, execution.gate, journal, clock, level_of).routes(),
         *DefinitionRoutes(execution.upstreams.pins, level_of).routes(),
         *PolicyRoutes(execution.policy, execution.simulation, execution.audit).routes(),

@@ -38,14 +38,14 @@ def command() -> None:
 @with_settings
 def put(settings: Settings, *, file: Path, url: str | None, as_json: bool) -> None:
     """Keep FILE and print its ref."""
-    if file.stat().st_size > LARGEST_FILE:  # a gateway hangs up on it before it can say so
+    if file.stat().st_size > LARGEST_FILE:  # the gateway would close the connection
         raise Invalid(f"a file that is kept has at most {LARGEST_FILE} bytes", field="file")
     answer = _ask(settings, url, "/artifact/put", content=file.read_bytes())
     try:
         kept = json.loads(answer)
         ref = kept["ref"]
     except (ValueError, TypeError, KeyError) as other:
-        raise Unavailable("what answers there is no gateway") from other
+        raise Unavailable("the answer is not a gateway's: see --url") from other
     click.echo(json.dumps(kept) if as_json else ref)
 
 
@@ -66,10 +66,10 @@ def get(
         except OSError as wrong:
             raise Unavailable(str(wrong)) from wrong
     if as_json:
-        told: dict[str, str | int] = {"ref": ref, "size": len(content)}
+        answer: dict[str, str | int] = {"ref": ref, "size": len(content)}
         if output is None:
-            told["content"] = base64.b64encode(content).decode()
-        click.echo(json.dumps(told))
+            answer["content"] = base64.b64encode(content).decode()
+        click.echo(json.dumps(answer))
     elif output is None:
         sys.stdout.buffer.write(content)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from toolgate import settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.core.errors import Invalid
-from toolgate.evidence.audit import AuditPage, AuditQuery, search
+from toolgate.evidence.audit import FILTERS, AuditPage, AuditQuery, search
 from toolgate.journal.sqlite.read_only import JOURNAL_FILE, ClosedJournal
 
 
@@ -18,15 +19,15 @@ def command() -> None:
     """Query the audit log."""
 
 
+def _filters(query: Any) -> Any:
+    for name, meaning in reversed(FILTERS.items()):
+        help_text = f"{meaning[0].upper()}{meaning[1:]}."
+        query = click.option(f"--{name.removesuffix('Id')}", name, help=help_text)(query)
+    return query
+
+
 @command.command()
-@click.option("--tenant", "tenantId", help="Only this tenant.")
-@click.option("--workspace", "workspaceId", help="Only this workspace.")
-@click.option("--action", help="Only this action, exactly.")
-@click.option("--device", "deviceId", help="Only this device.")
-@click.option("--run", "runId", help="Only this run.")
-@click.option("--decision", help="Only this decision.")
-@click.option("--from", "from", help="Not before this time (ISO 8601).")
-@click.option("--to", help="Not after this time (ISO 8601).")
+@_filters
 @click.option("--limit", type=click.IntRange(1, 500), help="How many rows. [50]")
 @click.option("--cursor", type=click.IntRange(1), help="Only rows with a smaller id than this.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, as over HTTP.")

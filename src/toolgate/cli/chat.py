@@ -27,7 +27,7 @@ _asking = asyncio.Lock()  # an answer is to the one question that is open
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """Whom to talk to, as whom, and how it is shown."""
+    """The agent, the user, and the form of the output."""
 
     url: str
     agent: str
@@ -39,7 +39,7 @@ class Talk:
 
 @dataclass(slots=True)
 class _Person:
-    """Whoever sits at stdin: each line answers the question that was asked last."""
+    """The person at stdin: each line answers the question that was asked last."""
 
     open: list[tuple[str, asyncio.Future[str]]] = field(default_factory=list)
     is_read: bool = False
@@ -65,12 +65,12 @@ class _Person:
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            told: tuple[str, Exception | None] = sys.stdin.readline(), None
-            told[0].encode()
+            read: tuple[str, Exception | None] = sys.stdin.readline(), None
+            read[0].encode()
         except (OSError, ValueError) as wrong:  # such as bytes that are no UTF-8
-            told = "", wrong
-        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
-            loop.call_soon_threadsafe(self._tell, *told)
+            read = "", wrong
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(self._tell, *read)
 
     def _tell(self, line: str, wrong: Exception | None) -> None:
         self.is_read = False
@@ -90,7 +90,7 @@ _people: WeakKeyDictionary[asyncio.AbstractEventLoop, _Person] = WeakKeyDictiona
 
 
 async def _line(prompt: str) -> str:
-    """A line of the terminal's, or of whatever stands in for it; empty at its end."""
+    """A line of stdin; empty at its end."""
     return await _people.setdefault(asyncio.get_running_loop(), _Person()).answer(prompt)
 
 
@@ -121,7 +121,7 @@ def _show(event: wire.AnySessionEvent) -> None:
             click.echo(plain(delta), nl=False)
         case wire.State():
             back = retracted(event)
-            why = f": it begins anew, the last {back} characters do not count" if back else ""
+            why = f": it starts again, the last {back} characters do not count" if back else ""
             click.echo(f"\n[{plain(event.state.lower())}{why}]")
         case wire.Error():
             click.echo()
@@ -137,7 +137,7 @@ def _complain(error: wire.Error) -> None:
 
 
 async def _say(session: Session, said: str, talk: Talk) -> bool:
-    """Whether the run ended well."""
+    """Send one message and show its run; True if the run ended well."""
     is_done = False
     async for event in session.invoke(said, agent_id=talk.agent):
         if talk.as_json:
@@ -151,7 +151,7 @@ async def _say(session: Session, said: str, talk: Talk) -> bool:
 
 
 async def _chat(talk: Talk, once: str) -> bool:
-    """Whether every run ended well."""
+    """Hold the conversation; True if every run ended well."""
     # With --json nobody sits here to be asked: what needs a person waits for one elsewhere.
     decide = None if talk.as_json else _decide
     is_connected = False

@@ -136,7 +136,7 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
 
 
 async def _say(session: Session, message: str, *, asked: Asked) -> str:
-    """What the agent answers; `asked` hears of approvals."""
+    """The agent's answer; `asked` is called with each approval."""
     said: list[str] = []
     async with asyncio.timeout(PATIENCE_S):
         async for event in session.invoke(message, agent_id="script"):
@@ -237,7 +237,7 @@ async def _browse(session: Session, tell: Teller) -> None:
 
 
 def _answers(settings: Settings, *, within_s: float) -> bool:
-    """Whether a Toolgate with these settings runs here."""
+    """Tell if a Toolgate with these settings is running here."""
 
     async def look() -> bool:
         url = f"http://{host_in_url(settings)}:{settings.gateway_port}/console/api/me"

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import http.client
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from toolgate import settings as table
 from toolgate.browser.chromium import find_chromium
-from toolgate.cli.operator import opener_for
+from toolgate.cli.operator import GATEWAY_HEALTH, answers
 from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import print_table, table_of
 from toolgate.core.errors import ToolgateError, Unavailable
@@ -35,13 +34,11 @@ OLDEST_PYTHON: Final = (3, 11)
 OTHER_HOME: Final = "set TOOLGATE_HOME, or --home, to a folder of your own"
 LEAST_DISK_BYTES: Final = 512 * 1024 * 1024  # ours: a busy day of journal and artifacts
 KEPT_POLICY: Final = "policy.yaml"  # in a home: what was put in force in the console
-HEALTH_TIMEOUT_S: Final = 2.0  # ours: of this machine, and answered from memory
-MOST_HEALTH_BYTES: Final = 64 * 1024  # ours: a stranger may have no end
 PORTS: Final = {  # and what is in the health of who listens there
     "WS_PORT": ("ws_port", {"status", "connections"}),
     "HTTP_PORT": ("http_port", {"status", "connections"}),
     "ORCHESTRATOR_PORT": ("orchestrator_port", {"status", "runs"}),
-    "GATEWAY_PORT": ("gateway_port", {"ok", "version", "uptime"}),
+    "GATEWAY_PORT": ("gateway_port", GATEWAY_HEALTH),
     "RUNNER_PORT": ("runner_port", {"ok", "service", "backend"}),
 }
 
@@ -69,7 +66,7 @@ async def check_backend(name: str, *, docker_url: str = DOCKER_URL) -> Finding:
 
 
 def hint_for(backend: str, said: str) -> str:
-    """How to get a backend that does not work, by what is missing here and what it said."""
+    """The way to get a backend that does not work, by what is missing and its own error."""
     if backend == DOCKER:
         if shutil.which("dockerd") is None and shutil.which("docker") is None:
             return f"{INSTALL} docker.io"
@@ -110,7 +107,7 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
                 tried.bind((settings.host, port))
             except OSError as refused:
                 in_use = refused.errno == errno.EADDRINUSE
-                if in_use and _answers(f"http://{host_in_url(settings)}:{port}", health):
+                if in_use and answers(f"http://{host_in_url(settings)}:{port}", health):
                     detail = f"{settings.host}:{port} is in use, by a Toolgate that runs"
                     yield Finding(name, ok=True, detail=detail, needed=False)
                     continue
@@ -119,15 +116,6 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
                 yield Finding(name, ok=False, detail=detail, hint=hint, needed=False)
                 continue
         yield Finding(name, ok=True, detail=f"{settings.host}:{port} is free", needed=False)
-
-
-def _answers(url: str, health: set[str]) -> bool:
-    try:
-        with opener_for(url).open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
-            said = json.loads(answer.read(MOST_HEALTH_BYTES))
-    except (OSError, ValueError, http.client.HTTPException):  # a stranger, whatever it says
-        return False
-    return isinstance(said, dict) and health <= said.keys()
 
 
 def check_disk(settings: Settings) -> Finding:
@@ -177,7 +165,7 @@ async def examine(settings: Settings, docker_url: str) -> list[Finding]:
 
 
 def works(findings: list[Finding]) -> bool:
-    """Whether Toolgate can do its work here: all that is needed, and one sandbox at least."""
+    """Tell if Toolgate can work here: everything needed is ok, and at least one sandbox."""
     sandboxes = [finding.ok for finding in findings if finding.name.startswith("sandbox ")]
     return any(sandboxes) and all(finding.ok for finding in findings if finding.needed)
 

@@ -19,8 +19,11 @@ PAGE: Final = 1000
 def command(operator: Operator, *, since: int | None, follow: bool, as_json: bool) -> None:
     """Show events, one a line."""
     if not follow:
-        for event in _kept(operator, since):
-            _print(event, as_json=as_json)
+        last = None
+        for last in _kept(operator, since):
+            _print(last, as_json=as_json)
+        if last is None and not as_json:
+            click.echo("no events; without --no-follow the next ones are shown as they come")
         return
     path = "/events/stream" if since is None else f"/events/stream?since={since}"
     for line in operator.lines(path):

@@ -93,14 +93,14 @@ def export(
     with _answering(), ClosedHome(_resolved(home)) as closed:
         if everything:
             count = _export_all(closed, output)
-            told: dict[str, object] = {"records": count, "path": str(output)}
+            written: dict[str, object] = {"records": count, "path": str(output)}
             line = f"{count} records: {output}"
         else:
             assert what is not None
             index, size = _export_one(closed, what, output)
-            told = {"index": index, "size": size, "path": str(output)}
+            written = {"index": index, "size": size, "path": str(output)}
             line = f"record {index} of {size}: {output}"
-    click.echo(json.dumps({"ok": True, **told}) if as_json else line)
+    click.echo(json.dumps({"ok": True, **written}) if as_json else line)
 
 
 @command.command()
@@ -295,14 +295,14 @@ def _resolved(home: Path | None) -> Path:
 
 
 class _answering:  # noqa: N801 -- used as a context manager, where it reads as a verb
-    """What files and texts do wrong, as an error of ours."""
+    """Turn errors of files and texts into errors of ours."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, BrokenPipeError):
-            return  # whoever read this has had enough
+            return  # the reader has closed the pipe
         if isinstance(error, OSError):
             raise Unavailable(of_file(error)) from error
         if isinstance(error, UnicodeDecodeError):

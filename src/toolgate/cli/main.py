@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final
 
 import click
+from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 
 from toolgate.cli.interrupts import INTERRUPTED, raise_again
@@ -21,11 +22,13 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
     "artifact": ("artifact", "Put files where tools can have them, and get what they kept."),
     "browser": ("browser", "Serve browser tasks over MCP."),
     "policy": ("policy", "Show, check, test, explain and simulate policies."),
-    "ingress": ("ingress", "Start the door for clients alone."),
-    "orchestrator": ("orchestrator", "Start runs and their tools alone."),
+    "ingress": ("ingress", "Start only the ingress, which clients connect to."),
+    "orchestrator": ("orchestrator", "Start only the orchestrator: runs and their tools."),
     "chat": ("chat", "Talk to an agent in the terminal."),
     "evidence": ("evidence", "Show, export and verify what was done."),
     "audit": ("audit", "Query the audit log."),
+    "approvals": ("approvals", "Show the calls that wait for a person, and answer them."),
+    "runs": ("runs", "List agents' runs, show one, cancel one."),
     "pair": ("pair", "Show and approve the devices that wait to be paired."),
     "devices": ("devices", "List paired devices, and revoke one."),
     "token": ("token", "Make and end tokens for scripts."),
@@ -40,15 +43,15 @@ COMMANDS: Final = {  # name: (module under toolgate.cli, one line of help)
 
 
 EXIT_CODES: Final = {
-    0: "it is done, and what was asked about is well",
-    1: "it failed, or what was asked about is not well; stderr says why",
+    0: "done, and the result is good",
+    1: "failed, or the result is not good; stderr says why",
     2: "the command, a setting or a file is wrong; stderr says what to correct",
-    INTERRUPTED: "Ctrl-C ended it",
+    INTERRUPTED: "ended by Ctrl-C",
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help line; imports one when it is needed."""
+    """The table of commands; a command is imported when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -62,8 +65,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as unknown:
+            raise NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """From the table: to import every command would take seconds, at each press of Tab."""
+        """Complete from the table: importing every command takes seconds, at each press of Tab."""
         names = [
             CompletionItem(name, help=line)
             for name, (_, line) in COMMANDS.items()
@@ -72,9 +83,9 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Our errors end a command in one line, and so does a file that cannot be had."""
+        """End a command in one line for an error of ours, or for a file that cannot be used."""
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # what it cannot spell is spelled out
+            if isinstance(stream, io.TextIOWrapper):  # escape what the encoding cannot write
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
@@ -85,13 +96,16 @@ class LazyGroup(click.Group):
             sys.exit(2 if isinstance(failed, Misconfigured) else 1)
         except OSError as failed:
             if failed.errno == errno.EPIPE:
-                raise  # whoever read this has had enough: click ends it without a word
+                raise  # the reader has closed the pipe: click ends the command silently
             from toolgate.cli.terminal import of_file, plain  # noqa: PLC0415 - only for a mistake
 
             click.echo(f"toolgate: {plain(of_file(failed))}", err=True)
             sys.exit(1)
         except UnicodeEncodeError as no_text:
-            click.echo(f"toolgate: {no_text.object!r} is no text that can be sent", err=True)
+            click.echo(
+                f"toolgate: {no_text.object!r} cannot be sent: it must be valid UTF-8 text",
+                err=True,
+            )
             sys.exit(2)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from toolgate.cli.operator import Operator, as_operator, show
+from toolgate.cli.operator import Operator, as_operator
+from toolgate.cli.routes import command_of, request
 from toolgate.core.errors import Refused
 
 COLUMNS: Final = {
@@ -29,12 +30,17 @@ def command() -> None:
     """
 
 
-@command.command("list")
-@as_operator
-def listed(operator: Operator, *, as_json: bool) -> None:
-    """List every tool of every MCP server, with its level."""
-    found = operator.data("GET", "/definitions")["items"]
-    show(found, COLUMNS, as_json=as_json, none="no MCP server has listed its tools yet")
+command.add_command(
+    command_of(
+        "List every tool of every MCP server, with its level.",
+        request(
+            "GET /definitions",
+            columns=COLUMNS,
+            none="no MCP server has listed its tools; `toolgate capabilities register` adds one",
+        ),
+    ),
+    "list",
+)
 
 
 @command.command("show")

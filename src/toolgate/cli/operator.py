@@ -1,13 +1,15 @@
-"""How commands speak to a running gateway, as its operator."""
+"""The operator's requests to a running gateway, and the tables that show its answers."""
 
+import contextlib
 import functools
 import http.client
 import ipaddress
 import json
+import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -23,6 +25,9 @@ from toolgate.core.errors import Misconfigured, Refused, Unavailable
 from toolgate.settings import Settings
 
 TIMEOUT_S: Final = 40.0
+GATEWAY_HEALTH: Final = frozenset({"ok", "version", "uptime"})
+HEALTH_TIMEOUT_S: Final = 2.0  # ours: of this machine, and answered from memory
+MOST_HEALTH_BYTES: Final = 64 * 1024  # ours: another program's answer may have no end
 TOKEN_FILE: Final = "operator.token"  # noqa: S105 - a file's name
 
 
@@ -33,48 +38,44 @@ class Operator:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The whole answer; raises Refused with the gateway's own words, Unavailable."""
-        try:
-            request = self._request(method, path, body)
-            with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
-                answer = json.loads(got.read())
-        except urllib.error.HTTPError as refused:
-            raise refusal(refused, self.url) from refused
-        except (OSError, ValueError, http.client.HTTPException) as silent:
-            raise silence("gateway", self.url, silent) from silent
+        with self._open(method, path, body) as got:
+            answer = json.loads(got.read())
         return answer_of("gateway", self.url, answer)
 
     def data(self, method: str, path: str, body: Any = None) -> Any:
         return self.ask(method, path, body)["data"]
 
     def lines(self, path: str) -> Iterator[str]:
-        """A stream, line by line, until it ends; a living one is never silent for so long."""
+        """A stream, line by line, until it ends; an open stream is never silent for TIMEOUT_S."""
+        with self._open("GET", path) as got:
+            for line in got:
+                yield line.decode().rstrip("\n")
+
+    @contextlib.contextmanager
+    def _open(self, method: str, path: str, body: Any = None) -> Iterator[Any]:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
-            request = self._request("GET", path, None)
+            request = urllib.request.Request(  # noqa: S310 - the operator's own URL
+                self.url + path, data=content, headers=headers, method=method
+            )
             with opener_for(self.url).open(request, timeout=TIMEOUT_S) as got:
-                for line in got:
-                    yield line.decode().rstrip("\n")
+                yield got
         except urllib.error.HTTPError as refused:
             raise refusal(refused, self.url) from refused
         except (OSError, ValueError, http.client.HTTPException) as silent:
             raise silence("gateway", self.url, silent) from silent
 
-    def _request(self, method: str, path: str, body: Any) -> urllib.request.Request:
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        return urllib.request.Request(  # noqa: S310 - the operator's own URL
-            self.url + path, data=content, headers=headers, method=method
-        )
-
 
 class _NotElsewhere(urllib.request.HTTPRedirectHandler):
-    """No gateway leads elsewhere, and whoever is led to would be sent our token."""
+    """Follows no redirect: a gateway sends none, and the token would go with it."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def opener_for(url: str, *handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """What asks this address. No proxy can reach this machine for us, nor may it have our token."""
+    """An opener for this address. Loopback is reached directly: no proxy may get the token."""
     host = urllib.parse.urlsplit(url).hostname or ""
     direct = [urllib.request.ProxyHandler({})] if _is_this_machine(host) else []
     return urllib.request.build_opener(_NotElsewhere, *direct, *handlers)
@@ -87,8 +88,18 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
+def answers(url: str, members: Set[str] = GATEWAY_HEALTH) -> bool:
+    """Tell if a Toolgate listens at this address: its health has these members."""
+    try:
+        with opener_for(url).open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+            health = json.loads(answer.read(MOST_HEALTH_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):  # another program, whatever it says
+        return False
+    return isinstance(health, dict) and members <= health.keys()
+
+
 class _Answer(dict[str, Any]):
-    """JSON of what should be ours: where a member is not there, it is not."""
+    """The JSON of an answer; a missing member means that the server is not Toolgate."""
 
     def __init__(self, members: dict[str, Any], stranger: Unavailable) -> None:
         super().__init__(members)
@@ -99,7 +110,7 @@ class _Answer(dict[str, Any]):
 
 
 def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
-    """The members of an answer; raises Unavailable, also later for one that is not there."""
+    """The members of an answer; raises Unavailable, also later for a missing member."""
     stranger = Unavailable(f"no {what} answers at {url}, but something else: see --url")
     if not isinstance(answer, dict):
         raise stranger
@@ -107,7 +118,7 @@ def answer_of(what: str, url: str, answer: Any) -> dict[str, Any]:
 
 
 def silence(what: str, url: str, silent: Exception) -> Unavailable:
-    """Why nothing answers, and what to do."""
+    """The error for an address where nothing answers."""
     cause = silent.reason if isinstance(silent, urllib.error.URLError) else silent
     why = (cause.strerror if isinstance(cause, OSError) else None) or cause
     return Unavailable(f"no {what} answers at {url} ({why}); `toolgate up` starts one")
@@ -120,7 +131,7 @@ def refusal(
     setting: str = "OPERATOR_TOKEN",
     unproven: HTTPStatus = HTTPStatus.UNAUTHORIZED,
 ) -> Refused | Unavailable:
-    """What a gateway said no with; where it was none, that. `unproven` is said to a wrong token."""
+    """The gateway's refusal as an error of ours; `unproven` is its status for a wrong token."""
     with refused:
         try:
             said = json.loads(refused.read())["error"]["message"]
@@ -130,12 +141,12 @@ def refusal(
 
 
 def kept_in(setting: str = "OPERATOR_TOKEN") -> str:
-    """What to do about a token that is wrong."""
+    """The advice for a wrong token."""
     return f"set {setting}, or --home to where it is kept"
 
 
 def as_operator(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the operator's way to the gateway of these settings, and `--json`."""
+    """Give a command an Operator for the gateway of the settings, `--url` and `--json`."""
 
     @click.option("--url", help="The gateway's address, where it is not that of the settings.")
     @click.option("--json", "as_json", is_flag=True, help="As JSON.")
@@ -166,10 +177,15 @@ def show(
     *,
     as_json: bool,
     none: str = "there are none",
+    lines: bool = False,
 ) -> None:
-    """As a table of these columns, each with its member; `none` is said instead of an empty one."""
+    """Print a table of these columns, each with its member, or `none` instead of an empty table.
+
+    As JSON: one list, or with `lines` a line for each row.
+    """
     if as_json:
-        click.echo(json.dumps(list(rows)))
+        for part in rows if lines else [list(rows)]:
+            click.echo(json.dumps(part))
         return
     if not rows:
         click.echo(none)
@@ -181,11 +197,27 @@ def show(
     print_table(shown)
 
 
+def next_command(*words: str) -> str:
+    """A command to type next, with the options of this command that say where the gateway is."""
+    given = click.get_current_context().params
+    where = [
+        word
+        for option in ("home", "config", "url")
+        if given.get(option) is not None
+        for word in (f"--{option}", str(given[option]))
+    ]
+    return one_line(shlex.join(["toolgate", *words, *where]))
+
+
+def time_of(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name.endswith("At") and isinstance(value, int):
-        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return time_of(value)
     if name == "scope" and isinstance(value, dict):  # the level, and what is granted beside it
         return ", ".join([value["tools"], *(key for key, held in value.items() if held is True)])
     if name == "rateLimit" and isinstance(value, dict):

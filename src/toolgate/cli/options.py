@@ -15,14 +15,14 @@ EXIT_FAILED: Final = 1
 
 
 def host_in_url(settings: table.Settings) -> str:
-    """Where this machine's listeners can be reached, as it is written in a URL."""
+    """The host of this machine's listeners, as written in a URL."""
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read here, not bound
     host = anywhere.get(settings.host, settings.host)
     return f"[{host}]" if ":" in host else host
 
 
 def gateway_url(settings: table.Settings, given: str | None) -> str:
-    """Where the gateway is, by --url or by the settings; raises Misconfigured."""
+    """The gateway's address, from --url or the settings; raises Misconfigured."""
     url = given or f"http://{host_in_url(settings)}:{settings.gateway_port}"
     try:
         parts = urlsplit(url)

@@ -1,11 +1,11 @@
 """`toolgate pair`: who waits, and letting one in."""
 
-import json
 from typing import Any, Final
 
 import click
 
-from toolgate.cli.operator import Operator, as_operator, show
+from toolgate.cli.operator import Operator
+from toolgate.cli.routes import command_of, request
 
 RIGHTS: Final = {
     "system": "May run system commands.",
@@ -16,7 +16,7 @@ RIGHTS: Final = {
 
 
 def scope_options(command: Any) -> Any:
-    """What a device or a script may do."""
+    """Add the options for the scope of a device or script."""
     for name, means in reversed(RIGHTS.items()):
         command = click.option(f"--{name}", is_flag=True, help=means)(command)
     levels = click.Choice(["read", "write", "sign"])
@@ -29,29 +29,26 @@ def scope_options(command: Any) -> Any:
     )(command)
 
 
-@click.command()
-@click.argument("device_id", required=False)
-@click.option("--keep-scope", is_flag=True, help="Only another token; the scope stays.")
-@scope_options
-@as_operator
-def command(
-    operator: Operator,
-    *,
-    device_id: str | None,
-    keep_scope: bool,
-    as_json: bool,
-    **scope: Any,
-) -> None:
+def _approval(_: Operator, given: dict[str, Any]) -> dict[str, Any]:
+    scope = {name: given[name] for name in ("tools", *RIGHTS)}
+    body = {"deviceId": given["deviceId"]}
+    return body if given["keepScope"] else {**body, "scope": scope}
+
+
+command = command_of(
     """List the devices that wait, or approve DEVICE_ID and print its token.
 
     Compare the code with the one that the device shows. Approving a paired device again gives it
     another token, and ends the old one.
-    """
-    if device_id is None:
-        waiting = operator.data("GET", "/pairing/pending")["pending"]
-        columns = {"device": "deviceId", "code": "code", "from": "ip", "program": "userAgent"}
-        show(waiting, columns, as_json=as_json, none="no device waits to be paired")
-        return
-    body = {"deviceId": device_id} if keep_scope else {"deviceId": device_id, "scope": scope}
-    approved = operator.data("POST", "/pairing/approve", body)
-    click.echo(json.dumps(approved) if as_json else approved["deviceToken"])
+    """,
+    request(
+        "GET /pairing/pending",
+        rows="pending",
+        columns={"device": "deviceId", "code": "code", "from": "ip", "program": "userAgent"},
+        none="no device waits to be paired; a device waits after its first request to the gateway",
+    ),
+    click.argument("device_id", required=False),
+    click.option("--keep-scope", is_flag=True, help="Only another token; the scope stays."),
+    scope_options,
+    device_id=request("POST /pairing/approve", body=_approval, done="{deviceToken}"),
+)

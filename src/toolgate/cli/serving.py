@@ -1,4 +1,4 @@
-"""How a role serves: ready line on stdout, until a signal."""
+"""Serving a role: a ready line on stdout, then until a signal."""
 
 import asyncio
 import gc
@@ -47,6 +47,6 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def collect_seldom() -> None:
-    """What was made at start lives on, and of what is made later little is in cycles."""
+    """Collect garbage seldom: objects made at start stay, and later ones are rarely in cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)  # objects more than before, then collections of the younger

@@ -1,4 +1,4 @@
-"""What the `toolgate` script calls: it can be interrupted, and has its three streams, from the start."""
+"""The entry point of `toolgate`: sets up Ctrl-C and the three streams before it imports more."""
 
 import os
 import sys

@@ -80,7 +80,12 @@ def listed(operator: Operator, *, as_json: bool) -> None:
     """The newest tasks."""
     found = Tasks(operator).ask("GET", "/tasks")["runs"]
     columns = {"task": "runId", "status": "status", "template": "templateId", "begun": "createdAt"}
-    show(found, columns, as_json=as_json, none="no browser task has run")
+    show(
+        found,
+        columns,
+        as_json=as_json,
+        none="no browser task has run; run one with `toolgate task run TEMPLATE`",
+    )
 
 
 @command.command()
@@ -137,19 +142,19 @@ def get(operator: Operator, *, artifact_id: str, output: Path, as_json: bool) ->
         output.write_bytes(content)
     except OSError as wrong:
         raise Unavailable(str(wrong)) from wrong
-    told = {"artifactId": artifact_id, "size": len(content), "path": str(output)}
-    click.echo(json.dumps(told) if as_json else f"{len(content)} bytes: {output}")
+    answer = {"artifactId": artifact_id, "size": len(content), "path": str(output)}
+    click.echo(json.dumps(answer) if as_json else f"{len(content)} bytes: {output}")
 
 
 def _wait(tasks: Tasks, path: str, what: str) -> Any:
-    told_of = ""
-    with progress(what) as told:
+    shown = ""
+    with progress(what) as show_progress:
         while (found := tasks.ask("GET", path))["status"] in OPEN:
-            if (message := found.get("message", "")) not in ("", told_of):
+            if (message := found.get("message", "")) not in ("", shown):
                 click.echo(plain(message), err=True)
-                told_of = message
+                shown = message
             steps = found["progress"]
-            told(steps["doneSteps"], steps["totalSteps"])
+            show_progress(steps["doneSteps"], steps["totalSteps"])
             time.sleep(POLL_S)
     return found
 

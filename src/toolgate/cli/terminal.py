@@ -1,10 +1,12 @@
-"""What a terminal is given: tables, progress of long work, and texts that cannot steer it."""
+"""Output for a terminal: tables, progress of long work, texts that cannot control it."""
 
 import contextlib
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
+import click
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,8 +14,8 @@ from rich.segment import Segment, Segments
 from rich.table import Column, Table
 
 T = TypeVar("T")
-Told = Callable[[int, int], None]
-"""How far it is, and of how much."""
+Progressed = Callable[[int, int], None]
+"""Called with the part that is done, and the whole."""
 
 WIDEST: Final = 1_000_000  # of a line; only so that nothing is folded
 GAP: Final = 2  # between the columns of a table
@@ -23,16 +25,41 @@ _STEERING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff]"  # halves of characters, which cannot be written at all
 )
+# Beside those: characters without a glyph of their own, and blanks that are not the space.
+_UNSEEN: Final = re.compile(
+    f"{_STEERING.pattern[:-1]}\u00a0\u00ad\u034f\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
+    "\u202f\u205f-\u206f\u2800\u3000\u3164\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
+)
 
 
 def plain(text: str) -> str:
-    """What a stranger wrote, with everything visible that would act on a terminal."""
+    """A stranger's text; characters that would control a terminal are made visible."""
     return _STEERING.sub(_visible, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """The same where a line means something: what a stranger wrote must not look like the next."""
-    return plain(text).replace("\n", "\u240a")
+    """A stranger's text where a line means something: nothing in it is unseen or looks like a line."""
+    return _UNSEEN.sub(_visible, text).replace("\n", "\u240a")
+
+
+def exact(value: Any) -> str:
+    """A value as JSON for a person: each character is seen, or stands as its JSON escape."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print a fact on each line, whole; facts that are empty are left out."""
+    width = max(map(len, facts)) + GAP
+    for name, fact in facts.items():
+        if fact:
+            click.echo(f"{name:<{width}}{fact.replace(chr(10), chr(10) + ' ' * width)}")
 
 
 def _visible(found: re.Match[str]) -> str:
@@ -91,7 +118,7 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Told]:
+def progress(what: str) -> Iterator[Progressed]:
     """A bar on stderr while this goes on; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -104,7 +131,7 @@ def progress(what: str) -> Iterator[Told]:
 
 def through(items: Iterable[T], what: str, *, total: int = 0) -> Iterator[T]:
     """The items, with a bar while they are gone through."""
-    with progress(what) as told:
+    with progress(what) as show_progress:
         for done, item in enumerate(items, 1):
-            told(done, total or done)
+            show_progress(done, total or done)
             yield item

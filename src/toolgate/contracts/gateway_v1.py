@@ -715,11 +715,20 @@ class RunSummary(CamelWire):
     status: str
     created_at: UnixMs
     updated_at: UnixMs
+    user_id: str
+    preview: str  # the beginning of the message
+    code: str  # of an error, else empty
+    message: str
+    total_tokens: int
 
 
 class RunPage(CamelWire):
     items: list[RunSummary]
     next_cursor: str | UnsetType = UNSET
+
+
+class RunCancel(CamelWire):
+    reason: str = ""
 
 
 class ApprovalSummary(CamelWire):
@@ -731,6 +740,10 @@ class ApprovalSummary(CamelWire):
     expires_at: UnixMs
     asked_by: str
     reason: str
+    rule_id: str
+    tenant_id: str
+    workspace_id: str
+    session_id: str | UnsetType = UNSET
     run_id: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     decided_by: str | UnsetType = UNSET

@@ -28,9 +28,17 @@ PAGE: Final = 1_000
 # time looks this much further.
 CLOCK_SLACK_MS: Final = 3_600_000
 IN_METADATA: Final = {"deviceId": "device_id", "runId": "run_id", "decision": "decision"}
-PARAMETERS: Final = frozenset(
-    {"tenantId", "workspaceId", "action", "from", "to", "limit", "cursor", *IN_METADATA}
-)
+FILTERS: Final = {  # of a query, over HTTP and in the terminal
+    "tenantId": "only this tenant",
+    "workspaceId": "only this workspace",
+    "action": "only this action, exactly",
+    "deviceId": "only this device",
+    "runId": "only this run",
+    "decision": "only this decision",
+    "from": "not before this time (ISO 8601)",
+    "to": "not after this time (ISO 8601)",
+}
+PARAMETERS: Final = frozenset({*FILTERS, "limit", "cursor"})
 
 
 class Events(Protocol):

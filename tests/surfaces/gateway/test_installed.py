@@ -376,6 +376,33 @@ async def test_runs_are_listed_newest_first(installed: Installed) -> None:
     assert page.data["items"][0]["status"] == "DONE"
 
 
+@pytest.mark.requirement("002/operator/runs-cancel")
+async def test_an_open_run_is_shown_and_cancelled_once(installed: Installed) -> None:
+    say = '[[tool:kv.set {"key": "a", "value": 1}]]'
+    body = {"agentId": "script", "message": say, "mode": "async"}
+    made = await installed.command("agent", body)
+    run = f"/runs/{made.data['runId']}"
+    async with asyncio.timeout(20):
+        while (await installed.operator("GET", run)).data["status"] != "PAUSED_WAITING_APPROVAL":
+            await asyncio.sleep(0.05)
+    shown = (await installed.operator("GET", run)).data
+    assert (shown["agentId"], shown["userId"], shown["preview"]) == ("script", "dev", say)
+    by_device = await installed.ask("POST", f"{run}/cancel", {}, installed.device)
+    assert by_device.status == 401
+    ended = await installed.operator("POST", f"{run}/cancel", {"reason": "not now"})
+    assert (ended.data["status"], ended.data["message"]) == ("CANCELLED", "not now")
+    again = await installed.operator("POST", f"{run}/cancel", {})
+    assert (again.status, again.code) == (400, ErrorCode.INVALID_REQUEST)
+    rows = await installed.operator("GET", f"/audit/query?runId={made.data['runId']}")
+    (row,) = [one for one in rows.data["items"] if one["action"] == "run.cancelled"]
+    assert (row["actor"], row["metadata"]["reason"]) == ("operator", "not now")
+    for unknown in (
+        await installed.operator("GET", "/runs/nope"),
+        await installed.operator("POST", "/runs/nope/cancel", {}),
+    ):
+        assert (unknown.status, unknown.code) == (404, ErrorCode.INVALID_REQUEST)
+
+
 @pytest.mark.requirement("002/operator/approvals")
 @pytest.mark.requirement("002/operator/approvals-decide")
 async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
@@ -387,6 +414,9 @@ async def test_an_approval_is_listed_decided_once_and_lets_the_command_go_on(
     approval_id = waiting.data["approvalId"]
     listed = await installed.operator("GET", "/approvals?status=PENDING")
     assert approval_id in [one["approvalId"] for one in listed.data["items"]]
+    one = await installed.operator("GET", f"/approvals/{approval_id}")
+    assert one.data["ruleId"]
+    assert one.data.items() >= {"tenantId": "t_default", "workspaceId": "w_default"}.items()
     by_asker = await installed.ask(
         "POST", f"/approvals/{approval_id}/decide", {"decision": "approve"}, installed.device
     )

@@ -61,6 +61,16 @@ class ApprovalRoutes:
                 ),
             ),
             Route(
+                "GET",
+                "/approvals/{approvalId}",
+                Access.APPROVER,
+                "One approval.",
+                self._get,
+                wire.ApprovalSummary,
+                v2="approvals.get",
+                statuses=(200, 404),
+            ),
+            Route(
                 "POST",
                 "/approvals/{approvalId}/decide",
                 Access.APPROVER,
@@ -88,6 +98,10 @@ class ApprovalRoutes:
             next_cursor=found[limit - 1][0] if len(found) > limit else UNSET,
         )
         return Result(page)
+
+    async def _get(self, call: Call) -> Result:
+        approval_id = check_id("approvalId", call.path["approvalId"])
+        return Result(_approval(await self.approvals.get(approval_id)))
 
     async def _waiting(self, cursor: str) -> list[tuple[str, Approval]]:
         """The approvals that wait, each with its cursor."""
@@ -157,6 +171,10 @@ def _approval(approval: Approval) -> wire.ApprovalSummary:
         expires_at=approval.expires_at,
         asked_by=approval.asked_by[0] if approval.asked_by else "",
         reason=approval.reason,
+        rule_id=approval.rule_id,
+        tenant_id=approval.tenant,
+        workspace_id=approval.workspace,
+        session_id=approval.session or UNSET,
         run_id=approval.run_id or UNSET,
         request_id=approval.request_id or UNSET,
         decided_by=approval.decided_by or UNSET,
