@@ -28,6 +28,7 @@ from toolgate.core.ids import Owner
 from toolgate.core.random_ids import RandomIds
 from toolgate.core.system_clock import SystemClock
 from toolgate.http import asgi
+from toolgate.journal.journal import Journal
 from toolgate.journal.local_bus import LocalBus
 from toolgate.journal.sqlite.journal import SqliteJournal
 from toolgate.secrets.aesgcm_seal import AesGcmSeal, write_private
@@ -51,6 +52,7 @@ class Installation:
 
     urls: dict[str, str] = field(default_factory=dict)
     console_link: str = field(default="", repr=False)  # signs the operator in, once
+    journal: Journal | None = None
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     _listeners: list[asgi.Listener] = field(default_factory=list)
 
@@ -165,6 +167,7 @@ async def open_core(
         upgrade=upgrade_of(settings, now=clock.now_ms(), redact=redactor.text),
     )
     installation.on_stop(journal.close)
+    installation.journal = journal
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
@@ -182,7 +185,13 @@ async def serve(
     async def answer(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
+    async def ready(_: Request) -> Response:
+        problem = "" if installation.journal is None else installation.journal.fault
+        said = {"ready": False, "problem": problem} if problem else {"ready": True}
+        return asgi.Json(said, status_code=503 if problem else 200)
+
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
+    app.router.routes.append(HttpRoute("/ready", ready, methods=["GET"]))
     listener = asgi.Listener(app, bound, websockets=websockets)
     await listener.start()
     installation.listens(listener)

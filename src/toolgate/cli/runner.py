@@ -6,13 +6,13 @@ import json
 import sys
 
 import click
-import uvloop
 
 from toolgate import settings as table
 from toolgate.bootstrap.installation import configure_logs
 from toolgate.bootstrap.runner import MOCK, Backend, serving
 from toolgate.cli.options import with_settings
 from toolgate.cli.serving import stop_on_signals
+from toolgate.http import accepting
 from toolgate.sandbox.choice import BACKENDS, DOCKER_URL
 
 
@@ -77,4 +77,4 @@ def command(
     """
     configure_logs(settings)
     name = MOCK if mock else backend
-    uvloop.run(_serve(settings, Backend(name, unsafe, docker_url, image, runtime, egress)))
+    accepting.run(_serve(settings, Backend(name, unsafe, docker_url, image, runtime, egress)))

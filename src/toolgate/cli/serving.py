@@ -7,15 +7,14 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
-import uvloop
-
 from toolgate.bootstrap.installation import Installation, tell
+from toolgate.http import accepting
 from toolgate.settings import Settings
 
 
 def serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settings) -> None:
     """Start, print one JSON line with every URL, and stop cleanly on Ctrl-C and SIGTERM."""
-    uvloop.run(_serve(start, settings))
+    accepting.run(_serve(start, settings))
 
 
 async def _serve(start: Callable[[Settings], Awaitable[Installation]], settings: Settings) -> None:

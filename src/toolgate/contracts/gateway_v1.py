@@ -379,10 +379,13 @@ class CommandState(CamelWire):
     answer: Answer | UnsetType = UNSET
 
 
-class Health(CamelWire):
+class Health(CamelWire, omit_defaults=True):
+    """`problem` says why the journal takes no commits now."""
+
     ok: bool
     version: str
     uptime: int | float  # seconds
+    problem: str = ""
 
 
 class Scope(CamelWire):

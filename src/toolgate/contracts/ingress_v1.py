@@ -368,10 +368,13 @@ class SessionStatus(Wire):
     last_activity_at: UnixMs | None  # null for a session that is not known
 
 
-class Health(Wire):
+class Health(Wire, omit_defaults=True):
+    """`status` is "failing" while the journal takes no commits, and `problem` says why."""
+
     status: str
     connections: Count
     uptime_seconds: Count
+    problem: str = ""
 
 
 class Reconnect(CamelWire):
@@ -384,6 +387,7 @@ class Reconnect(CamelWire):
 
 
 HEALTHY: Final = "healthy"
+FAILING: Final = "failing"
 RETRACTED: Final = "retracted_characters"  # in a state's detail: so many of the last do not count
 RECONNECT: Final = Reconnect(
     max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0

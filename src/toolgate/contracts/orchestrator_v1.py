@@ -230,10 +230,13 @@ class Refusal(Wire):
     ok: bool = False
 
 
-class Health(Wire):
+class Health(Wire, omit_defaults=True):
+    """`status` is "failing" while the journal takes no commits, and `problem` says why."""
+
     status: str
     runs: Count
     uptime_seconds: Count
+    problem: str = ""
 
 
 class ClientTool(Wire, omit_defaults=True):

@@ -107,8 +107,9 @@ class Dispatcher:
                     return
         except asyncio.CancelledError:
             log.info("run_interrupted run_id=%s", run_id)
-        except Unavailable:  # nor could its end be told: nobody else would go on with it
-            log.exception("run_put_off run_id=%s", run_id)
+        except Unavailable as unavailable:  # nobody else would go on with it
+            if not self._journal.fault:  # which is logged once
+                log.warning("run_put_off run_id=%s error=%s", run_id, unavailable)
             asyncio.get_running_loop().call_later(RETRY_S, self.dispatch, run_id)
         except Exception:
             log.exception("run_crashed run_id=%s", run_id)

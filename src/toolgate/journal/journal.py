@@ -172,6 +172,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def fault(self) -> str:
+        """The reason why commits are refused now; empty while they are accepted."""
+        ...
+
+    @property
     def vouches_since(self) -> str:
         """A name that changes when what was delivered before can no longer be vouched for."""
         ...

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from toolgate.contracts.wire import to_iso_ms
 from toolgate.core.enums import CallStatus, Outcome, RunStatus
-from toolgate.core.errors import Conflict, Fenced, NotFound, ToolgateError
+from toolgate.core.errors import Conflict, Fenced, NotFound, ToolgateError, Unavailable
 from toolgate.core.tools import Caller, ToolOutput, ToolRequest
 from toolgate.journal.journal import Append, Fence, Operation
 from toolgate.runs import deliveries, records
@@ -142,7 +142,9 @@ class Advance:
             await self._fail(run_id, failed.code, failed.message)
         except NotFound as missing:
             await self._fail(run_id, "orchestrator_error", str(missing))
-        except Exception:
+        except Exception as failed:
+            if isinstance(failed, Unavailable) and self.runs.journal.fault:
+                raise  # the dispatcher tries again: the run is not at fault
             log.exception("run_failed run_id=%s", run_id)
             await self._fail(run_id, "internal_error", "the run could not go on")
 

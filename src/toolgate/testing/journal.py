@@ -51,6 +51,10 @@ class MemoryJournal:
         self._vouches_since = vouches_since
 
     @property
+    def fault(self) -> str:
+        return ""
+
+    @property
     def vouches_since(self) -> str:
         return self._vouches_since
 

@@ -289,14 +289,14 @@ async def test_a_disk_without_room_for_the_whole_log_still_opens(path: Path) -> 
 async def test_a_disk_on_which_there_can_be_no_log_still_opens(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = schema._connect
+    connect = schema.connect
 
     def without_a_log(where: Path) -> sqlite3.Connection:
         connection = connect(where)
         connection.execute("PRAGMA journal_mode=DELETE")
         return connection
 
-    monkeypatch.setattr(schema, "_connect", without_a_log)
+    monkeypatch.setattr(schema, "connect", without_a_log)
     async with opened(path) as journal:
         await journal.commit(Append("a", [said("one")]))
         assert texts(await journal.read("a")) == ["one"]
@@ -612,14 +612,14 @@ class TestRefusals:
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await filled(path)
-        connect = schema._connect
+        connect = schema.connect
 
         def impatient(where: Path) -> sqlite3.Connection:
             connection = connect(where)
             connection.execute("PRAGMA busy_timeout=1")
             return connection
 
-        monkeypatch.setattr(schema, "_connect", impatient)
+        monkeypatch.setattr(schema, "connect", impatient)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             error = await refusal(path)

@@ -126,6 +126,10 @@ class SqliteJournal:
     def vouches_since(self) -> str:
         return self._vouches_since
 
+    @property
+    def fault(self) -> str:
+        return self._writer.fault
+
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
         commit = Commit(operations, durable=durable, done=self._loop.create_future())
         self._submit(commit)

@@ -94,7 +94,7 @@ def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFi
     """
     try:
         _inspect(path)
-        connection = _connect(path)
+        connection = connect(path)
     except sqlite3.Error as refused:
         raise from_sqlite(refused, path) from refused
     except OSError as refused:
@@ -107,10 +107,7 @@ def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFi
             if upgrade is None:
                 raise Misconfigured(f"{path} is of 0.1.0: start Toolgate on it to upgrade it")
             upgrade_file(connection, path, upgrade, version=VERSION, now=now)
-        last_position = max(
-            int(read_meta(connection, "position") or 0),
-            _number(connection, "SELECT max(position) FROM events"),
-        )
+        last_position, last_segment = last_numbers(connection)
         witness = Witness(path)
         try:
             vouches_since = _account_for(
@@ -120,7 +117,6 @@ def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFi
         except BaseException:
             witness.close()
             raise
-        last_segment = _number(connection, "SELECT max(id) FROM segments")
         _lengthen_log(path)
     except BaseException as refused:
         connection.close()
@@ -130,6 +126,15 @@ def open_file(path: Path, *, now: int, upgrade: Upgrade | None = None) -> OpenFi
             raise _from_system(refused, path) from refused
         raise
     return OpenFile(connection, vouches_since, witness, last_position, last_segment)
+
+
+def last_numbers(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The last position and the last segment that were given."""
+    position = max(
+        int(read_meta(connection, "position") or 0),
+        _number(connection, "SELECT max(position) FROM events"),
+    )
+    return position, _number(connection, "SELECT max(id) FROM segments")
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
@@ -237,7 +242,7 @@ def _inspect(path: Path) -> None:
                 raise _damaged(path, " ".join(str(found).split()))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS

@@ -32,7 +32,9 @@ from toolgate.journal.journal import (
 from toolgate.journal.sqlite.schema import (
     LAST,
     OpenFile,
+    connect,
     from_sqlite,
+    last_numbers,
     mark_clean,
     write_meta,
 )
@@ -203,6 +205,7 @@ class Writer(threading.Thread):
         self._path = path
         self._clock = clock
         self._settle = settle
+        self._limits = limits
         self._segment = limits.segment
         self._position = opened.last_position
         self._last_segment = opened.last_segment
@@ -214,6 +217,8 @@ class Writer(threading.Thread):
         self._careful = False  # whether to look before a row is put as a new one
         self._written: Draft | None = None  # the last batch's, until it is remembered
         self._damage: Damaged | None = None
+        self._suspect = False  # a write or sync has failed: open the file again
+        self.fault = ""  # why commits are refused now
 
     def submit(self, batch: list[Commit]) -> None:
         self._waiting.put(batch)
@@ -260,7 +265,10 @@ class Writer(threading.Thread):
         try:
             if self._damage is not None:
                 raise self._damage
+            if self._suspect:
+                self._reopen()
             self._write_together(batch)
+            self._work_again()
         except _UNUSABLE as unusable:
             if len(batch) == 1:
                 self._refuse(batch, Invalid(f"the journal cannot hold this: {unusable}"))
@@ -271,13 +279,45 @@ class Writer(threading.Thread):
             error = from_sqlite(failed, self._path)
             if isinstance(error, Damaged):
                 self._damage = error
-            log.error("journal_write_failed commits=%d error=%s", len(batch), error)
+            self._suspect = not _is_full(failed)
+            self._fail(error)
             self._refuse(batch, error)
         except Damaged as damaged:
             self._refuse(batch, damaged)
         except Exception as bug:
             log.exception("journal_write_failed commits=%d", len(batch))
             self._refuse(batch, Unavailable(f"the journal failed: {bug!r}"))
+
+    def _fail(self, error: Unavailable) -> None:
+        if not self.fault:
+            log.error("journal_failing error=%s", error)
+        self.fault = str(error)
+
+    def _work_again(self) -> None:
+        if self.fault:
+            log.warning("journal_works_again")
+            self.fault = ""
+
+    def _reopen(self) -> None:
+        """Open the file again after a failed write or sync.
+
+        The kernel may report a failed sync once and drop the pages, so a later sync of the log
+        proves nothing about what was written before it. The checkpoint writes all that the log
+        holds to the file and syncs that.
+        """
+        self._connection.close()
+        self._connection = connect(self._path)
+        busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("a reader holds the log")
+        self._syncing = True
+        self._position, self._last_segment = last_numbers(self._connection)
+        self._written = None
+        remembered = self._limits.remembered
+        self._streams, self._versions = Recent(remembered), Recent(remembered)
+        self._fences = Recent(remembered)
+        self._suspect = False
+        log.warning("journal_reopened position=%d", self._position)
 
     def _refuse(self, batch: list[Commit], error: Invalid | Unavailable) -> None:
         for commit in batch:
@@ -536,6 +576,11 @@ class Writer(threading.Thread):
         self._streams.keep(draft.streams)
         self._versions.keep({key: row[0] for key, row in draft.rows.items() if row[0] != UNKNOWN})
         self._fences.keep(draft.fences)
+
+
+def _is_full(failed: sqlite3.Error) -> bool:
+    """True if there was no room: nothing was written, and the file is as it was."""
+    return getattr(failed, "sqlite_errorname", "") == "SQLITE_FULL"
 
 
 @functools.cache

@@ -83,7 +83,7 @@ class LocalExecutor:
 
     async def health(self) -> wire.Health:
         return wire.Health(
-            ok=True,
+            ok=not self.journal.fault,
             engine_ref=f"toolgate@{self.version}",
             version=self.version,
             time=to_iso_ms(self.clock.now_ms()),

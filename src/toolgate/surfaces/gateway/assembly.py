@@ -181,6 +181,7 @@ def assemble(on: Foundations, options: Options) -> Assembled:
         open_runs=lambda: _open_runs(on.runs),
         last_at=on.last_at,
         targets=on.targets,
+        journal=on.journal,
     )
     gateway = Gateway(
         (

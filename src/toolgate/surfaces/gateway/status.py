@@ -11,6 +11,7 @@ from toolgate.commands.states import States
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind, HealthStatus
+from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.events import Events
 from toolgate.surfaces.gateway.routes import Access, Call, Route
 from toolgate.surfaces.gateway.translate import device_out
@@ -35,6 +36,7 @@ class StatusRoutes:
     open_runs: OpenRuns
     last_at: LastAt
     targets: HealthOfTargets
+    journal: Journal
     _started: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,7 +68,9 @@ class StatusRoutes:
 
     async def _health(self, _: Call) -> Result:
         uptime = int(self.clock.monotonic() - self._started)
-        return Result(wire.Health(ok=True, version=self.version, uptime=uptime), Extra(bare=True))
+        problem = self.journal.fault
+        health = wire.Health(ok=not problem, version=self.version, uptime=uptime, problem=problem)
+        return Result(health, Extra(bare=True))
 
     async def _status(self, _: Call) -> Result:
         targets = [_target_out(each) for each in await self.targets()]

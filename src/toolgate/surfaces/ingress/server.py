@@ -27,7 +27,7 @@ from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Conflict, NotFound, ToolgateError, Unavailable
-from toolgate.http import asgi
+from toolgate.http import accepting, asgi
 from toolgate.journal.journal import Event, Journal
 from toolgate.runs.deliveries import TOOL_REQUEST
 from toolgate.runs.orchestrator import Declined, Orchestrator
@@ -85,6 +85,7 @@ class Ingress:
             read_buffer_init_size=READ_BUFFER,
             enable_auto_pong=False,  # a ping with a reserved bit must not be answered
             backlog=BACKLOG,
+            **accepting.fast(),
         )
         self._heart = asyncio.create_task(self._beat(), name="heartbeat")
         for session_id in {owner for _, owner in await self.orchestrator.open_runs()}:
@@ -116,9 +117,10 @@ class Ingress:
 
     def health(self) -> wire.Health:
         return wire.Health(
-            status=wire.HEALTHY,
+            status=wire.FAILING if self.journal.fault else wire.HEALTHY,
             connections=len(self.connections),
             uptime_seconds=int(self.clock.monotonic() - self._started),
+            problem=self.journal.fault,
         )
 
     def _accept(

@@ -257,7 +257,9 @@ class OrchestratorApi:
 
     async def _health(self, _: Request) -> Response:
         uptime = int(self.clock.monotonic() - self._started)
-        return asgi.Json(wire.Health("healthy", len(await self.runs.open_runs()), uptime))
+        problem = self.runs.journal.fault
+        status = "failing" if problem else "healthy"
+        return asgi.Json(wire.Health(status, len(await self.runs.open_runs()), uptime, problem))
 
     def _authorize(self, request: Request) -> None:
         if not self.internal_token and asgi.is_of_a_page(request):

@@ -1,0 +1,81 @@
+"""A disk that is full: commands are refused, every listener says so, and all goes on with room."""
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.ways import TOGETHER, Running, eventually, installed
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 24 MB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mount.returncode != 0:
+        pytest.skip(f"NOT TESTED, a full disk needs root to mount one: {mount.stderr.decode()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+numbers = itertools.count()
+
+
+def fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)) == 4096:
+                pass
+        except OSError:
+            return
+
+
+async def conditions(running: Running) -> list[tuple[int, bool]]:
+    """Of each listener with a journal: the status of /ready, and whether /health names a problem."""
+    found = []
+    for url in (running.orchestrator, running.internal):
+        status, _ = await running.get(f"{url}/ready")
+        _, health = await running.get(f"{url}/health")
+        found.append((status, bool(health.get("problem"))))
+    return found
+
+
+async def test_a_full_disk_shows_in_health_and_ready_and_passes(
+    disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with installed(TOGETHER, disk / "home", LOG_LEVEL="warning") as running:
+        assert await conditions(running) == [(200, False)] * 2
+        client = await running.connect()
+        fill(disk / "filler")
+
+        async def fails() -> bool:
+            await client.say("cancel_run", run_id="run_nowhere")
+            await client.invoke("x" * 50_000, request_id=f"q{next(numbers)}")
+            return await conditions(running) == [(503, True)] * 2
+
+        await eventually(fails)
+        await client.invoke("x" * 50_000, request_id="refused")
+        heard = [await client.hear()]
+        while heard[-1].get("request_id") != "refused":
+            heard.append(await client.hear())
+        assert heard[-1]["code"] == "orchestrator_error"
+        assert await conditions(running) == [(503, True)] * 2
+        (disk / "filler").unlink()
+        other = await running.connect(user="other")
+        await other.invoke("still here", request_id="after")
+        assert (await other.hear_until("done", "error"))[-1]["type"] == "done"
+        assert await conditions(running) == [(200, False)] * 2
+    lines = capfd.readouterr().err.splitlines()
+    for state in ("journal_failing", "journal_works_again"):
+        assert len([line for line in lines if f" {state}" in line]) == 1, lines
+    assert len(lines) < 10, lines
