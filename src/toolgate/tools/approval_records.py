@@ -133,9 +133,7 @@ class Approvals:
         closed = decode(row.value).close(by=by, now=self._clock.now_ms(), note=reason)
         return closed, self._write(closed, expected=row.version)
 
-    async def overtake(
-        self, request_id: str, *, reason: str
-    ) -> tuple[Approval, list[Operation]]:
+    async def overtake(self, request_id: str, *, reason: str) -> tuple[Approval, list[Operation]]:
         """Close an approved call that may not run any more; as `close`."""
         row = await self._row(approval_id_of(request_id))
         closed = decode(row.value).overtake(now=self._clock.now_ms(), note=reason)
