@@ -181,6 +181,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`POST /episode/search` gives the order that was asked for.",
     ),
     Requirement(
+        id="003/http/episode-index",
+        source="spec executor.md, HTTP form",
+        behaviour="`POST /episode/search` with a rare filter reads only the rows that may match.",
+    ),
+    Requirement(
+        id="003/http/episode-stopped-early",
+        source="spec executor.md, HTTP form",
+        behaviour="A search that stopped before it had read everything says so, and how far it came.",
+    ),
+    Requirement(
         id="003/http/iso-times",
         source="spec README.md, time on the wire",
         behaviour="Times in answers and artifacts are ISO 8601 with milliseconds and Z.",

@@ -18,6 +18,7 @@ from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
+from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
 
 PROMPT = "> "
@@ -133,12 +134,13 @@ def _show(event: wire.AnySessionEvent) -> None:
 
 
 def _complain(error: wire.Error) -> None:
-    click.echo(f"toolgate: {plain(error.code)}: {plain(error.message)}", err=True)
+    reason = error.detail.get("reason") if isinstance(error.detail, dict) else None
+    click.echo(f"toolgate: {plain(str(reason or error.code))}: {plain(error.message)}", err=True)
 
 
 async def _say(session: Session, said: str, talk: Talk) -> bool:
     """Send one message and show its run; True if the run ended well."""
-    is_done = False
+    is_done = is_cancelled = False
     async for event in session.invoke(said, agent_id=talk.agent):
         if talk.as_json:
             click.echo(wire.encode(event))
@@ -146,8 +148,9 @@ async def _say(session: Session, said: str, talk: Talk) -> bool:
                 _complain(event)
         else:
             _show(event)
+        is_cancelled |= isinstance(event, wire.State) and event.state == RunStatus.CANCELLED
         is_done = isinstance(event, wire.Done)
-    return is_done
+    return is_done and not is_cancelled
 
 
 async def _chat(talk: Talk, once: str) -> bool:

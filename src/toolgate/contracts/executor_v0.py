@@ -208,8 +208,16 @@ class Episode(Wire):
     step_id: str | UnsetType = UNSET
 
 
-class EpisodePage(Wire):
+class EpisodePage(Wire, omit_defaults=True):
+    """`complete` is false if the search stopped before it had read everything.
+
+    `searched_to` is the time it came to: search on from there with `until_ts` (or `since_ts`, in
+    rising order).
+    """
+
     episodes: list[Episode]
+    complete: bool = True
+    searched_to: IsoMs | UnsetType = UNSET
 
 
 class Health(Wire):

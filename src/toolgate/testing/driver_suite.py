@@ -238,7 +238,7 @@ class DriverSuite:
         search = bench.executor.episodes
 
         async def ids(asked: wire.EpisodeSearch) -> list[str]:
-            return [episode.id for episode in await search(asked)]
+            return [episode.id for episode in (await search(asked)).episodes]
 
         assert await ids(wire.EpisodeSearch()) == ["b0", "a2", "a1", "a0"]
         assert await ids(wire.EpisodeSearch(order=wire.Order.ASC, limit=2)) == ["a0", "a1"]

@@ -1,7 +1,12 @@
-"""Ended calls, found again in the audit: by id, by the beginning of one, by decision, tool and time."""
+"""Ended calls, found in the audit by id, beginning of an id, decision, tool and time.
 
-from collections.abc import AsyncIterator
-from typing import Final
+A row says what each thousand audit rows hold, so that a search reads only those that may match.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,13 +19,15 @@ from toolgate.contracts.executor_v0 import (
     Order,
 )
 from toolgate.contracts.wire import from_iso_ms, to_iso_ms
-from toolgate.core.errors import Invalid
+from toolgate.core.errors import Conflict, Invalid, Unavailable
 from toolgate.evidence import evidence
-from toolgate.evidence.audit import STREAM, TOOL_RUN, StoredRow, decode_row
-from toolgate.journal.journal import Event, Head, Journal
+from toolgate.evidence.audit import STREAM, TOOL_RUN, decode_row
+from toolgate.journal.journal import Event, Journal, Put
 
-PAGE: Final = 500
-MAX_LOOKED_AT: Final = 100_000  # a search for what is nowhere must end
+BLOCK: Final = 1000  # audit rows that share a summary
+BLOCKS: Final = "episode_blocks"
+PAGE: Final = 1000
+BUDGET_S: Final = 5.0  # then a search says how far it came
 OK: Final = "ok"  # what the audit calls the result of a call that went well
 
 
@@ -34,82 +41,150 @@ class _Record(msgspec.Struct):
     fields: _Fields
 
 
+class _Said(msgspec.Struct, rename="camel"):
+    request_id: str
+    decision: str
+
+
+class _Ended(msgspec.Struct, rename="camel"):
+    """The members of an audit row that a search compares."""
+
+    resource_id: str
+    metadata: _Said
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What a search may find in BLOCK audit rows; made when a search first reads them."""
+
+    tools: frozenset[str]
+    decisions: frozenset[str]
+    first_id: str
+    last_id: str
+    earliest: int
+    latest: int
+
+
 _decode_record: Final = msgspec.json.Decoder(_Record).decode
+_decode_ended: Final = msgspec.json.Decoder(_Ended).decode
+_decode_block: Final = msgspec.json.Decoder(Block).decode
 
 
-async def search_episodes(journal: Journal, search: EpisodeSearch) -> list[Episode]:
+class Found(NamedTuple):
+    episodes: list[Episode]
+    stopped_at: int | None = None  # the time of the last row that was read, if not all were
+
+
+async def search_episodes(
+    journal: Journal, search: EpisodeSearch, *, budget_s: float = BUDGET_S
+) -> Found:
     since, until = _time(search.since_ts, "since_ts"), _time(search.until_ts, "until_ts")
-    found: list[Episode] = []
-    looked_at = 0
-    async for event in _events(journal, search, since=since, until=until):
-        looked_at += 1
-        if looked_at > MAX_LOOKED_AT or len(found) >= search.limit:
-            break
-        if (since is not None and event.at < since) or (until is not None and event.at > until):
+    if isinstance(search.id, str):
+        rows = await _rows_of(journal, search.id, forward=search.order is Order.ASC)
+        matching = [one for one in rows if _is_wanted(one, search, since, until)]
+        return Found([_episode(one) for one in matching[: search.limit]])
+    return await _search_blocks(journal, search, since=since, until=until, budget_s=budget_s)
+
+
+async def _search_blocks(
+    journal: Journal,
+    search: EpisodeSearch,
+    *,
+    since: int | None,
+    until: int | None,
+    budget_s: float,
+) -> Found:
+    now = asyncio.get_running_loop().time
+    began, found = now(), list[Episode]()
+    reached: int | None = None
+    head, known = await journal.head(STREAM), await _blocks(journal)
+    numbers = range((head.first - 1) // BLOCK, (head.last - 1) // BLOCK + 1 if head.last else 0)
+    for number in numbers if search.order is Order.ASC else reversed(numbers):
+        block = known.get(number)
+        if block is not None and not _may_hold(block, search, since, until):
             continue
-        ended = decode_row(event.data)
-        if _matches(ended, search):
-            found.append(_episode(ended, at=event.at))
-    return found
+        if reached is not None and now() - began > budget_s:
+            return Found(found, reached)
+        events = await _events_of(journal, number, until=head.last)
+        if block is None and len(events) == BLOCK:
+            await _remember(journal, number, events)
+        ordered = events if search.order is Order.ASC else reversed(events)
+        found += [_episode(one) for one in ordered if _is_wanted(one, search, since, until)]
+        if len(found) >= search.limit:
+            return Found(found[: search.limit])
+        if events:
+            reached = (events[-1] if search.order is Order.ASC else events[0]).at
+    return Found(found)
 
 
-async def _events(
-    journal: Journal, search: EpisodeSearch, *, since: int | None, until: int | None
-) -> AsyncIterator[Event]:
-    forward = search.order is Order.ASC
-    if not isinstance(search.id, str):
-        after, before = await _bounds(journal, since=since, until=until)
-        async for event in _rows(journal, "", forward=forward, after=after, before=before):
-            if event.type == TOOL_RUN:
-                yield event
-        return
-    found = [
-        event
-        for run_id in await _runs_of(journal, search.id)
-        async for event in _rows(journal, run_id, forward=forward)
-        if event.type == TOOL_RUN
-    ]
-    for event in sorted(found, key=lambda event: event.seq, reverse=not forward):
-        yield event
+async def _blocks(journal: Journal) -> dict[int, Block]:
+    known: dict[int, Block] = {}
+    after = ""
+    while rows := await journal.scan(BLOCKS, after=after, limit=PAGE):
+        known |= {int(row.key): _decode_block(row.value) for row in rows}
+        after = rows[-1].key
+    return known
 
 
-async def _bounds(
-    journal: Journal, *, since: int | None, until: int | None
-) -> tuple[int, int | None]:
-    """Between which numbers to look, where there are more rows than are looked at."""
-    head = await journal.head(STREAM)
-    if head.last - head.first < MAX_LOOKED_AT:
-        return 0, None
-    after = 0 if since is None else await _first_at(journal, head, since) - 1
-    return after, None if until is None else await _first_at(journal, head, until + 1)
+async def _events_of(journal: Journal, number: int, *, until: int) -> list[Event]:
+    first, end = number * BLOCK + 1, min((number + 1) * BLOCK, until)
+    events = await journal.read(STREAM, after=first - 1, limit=BLOCK)
+    return [event for event in events if event.seq <= end]
 
 
-async def _first_at(journal: Journal, head: Head, at: int) -> int:
-    """The number of the first row of this time or later."""
-    low, high = head.first, head.last + 1
-    while low < high:
-        middle = (low + high) // 2
-        row = await journal.read(STREAM, after=middle - 1, limit=1)
-        if row and row[0].at < at:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+async def _remember(journal: Journal, number: int, events: Sequence[Event]) -> None:
+    runs = [_decode_ended(event.data) for event in events if event.type == TOOL_RUN]
+    ids = [one.metadata.request_id for one in runs]
+    block = Block(
+        tools=frozenset(one.resource_id for one in runs),
+        decisions=frozenset(one.metadata.decision for one in runs),
+        first_id=min(ids, default=""),
+        last_id=max(ids, default=""),
+        earliest=min(event.at for event in events),
+        latest=max(event.at for event in events),
+    )
+    row = Put(BLOCKS, f"{number:012d}", msgspec.json.encode(block), expected=0)
+    with contextlib.suppress(Conflict, Unavailable):  # another search made it; or it is made later
+        await journal.commit(row, durable=False)
 
 
-async def _rows(
-    journal: Journal, subject: str, *, forward: bool, after: int = 0, before: int | None = None
-) -> AsyncIterator[Event]:
-    if forward:
-        while page := await journal.read(STREAM, after=after, limit=PAGE, subject=subject):
-            for event in page:
-                yield event
+def _may_hold(block: Block, search: EpisodeSearch, since: int | None, until: int | None) -> bool:
+    prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
+    return (
+        (since is None or block.latest >= since)
+        and (until is None or block.earliest <= until)
+        and (isinstance(search.type, UnsetType) or search.type in block.tools)
+        and (isinstance(search.decision, UnsetType) or search.decision in block.decisions)
+        and block.first_id[: len(prefix)] <= prefix <= block.last_id
+    )
+
+
+def _is_wanted(event: Event, search: EpisodeSearch, since: int | None, until: int | None) -> bool:
+    if event.type != TOOL_RUN:
+        return False
+    if (since is not None and event.at < since) or (until is not None and event.at > until):
+        return False
+    ended = _decode_ended(event.data)
+    request_id = ended.metadata.request_id
+    wanted = (
+        (search.id, request_id),
+        (search.decision, ended.metadata.decision),
+        (search.type, ended.resource_id),
+    )
+    prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
+    return request_id.startswith(prefix) and all(
+        isinstance(asked, UnsetType) or asked == has for asked, has in wanted
+    )
+
+
+async def _rows_of(journal: Journal, request_id: str, *, forward: bool) -> list[Event]:
+    """The audit rows of the runs in which this id was used."""
+    found: list[Event] = []
+    for run_id in await _runs_of(journal, request_id):
+        after = 0
+        while page := await journal.read(STREAM, after=after, limit=PAGE, subject=run_id):
+            found += page
             after = page[-1].seq
-        return
-    while page := await journal.read_back(STREAM, before=before, limit=PAGE, subject=subject):
-        for event in page:
-            yield event
-        before = page[-1].seq
+    return sorted(found, key=lambda event: event.seq, reverse=not forward)
 
 
 async def _runs_of(journal: Journal, request_id: str) -> set[str]:
@@ -122,20 +197,8 @@ async def _runs_of(journal: Journal, request_id: str) -> set[str]:
     }
 
 
-def _matches(ended: StoredRow, search: EpisodeSearch) -> bool:
-    request_id = ended.metadata["requestId"]
-    wanted = (
-        (search.id, request_id),
-        (search.decision, ended.metadata["decision"]),
-        (search.type, ended.resource_id),
-    )
-    prefix = search.id_prefix if isinstance(search.id_prefix, str) else ""
-    return request_id.startswith(prefix) and all(
-        isinstance(asked, UnsetType) or asked == has for asked, has in wanted
-    )
-
-
-def _episode(ended: StoredRow, *, at: int) -> Episode:
+def _episode(event: Event) -> Episode:
+    ended = decode_row(event.data)
     said = ended.metadata
     request_id = said["requestId"]
     return Episode(
@@ -143,7 +206,7 @@ def _episode(ended: StoredRow, *, at: int) -> Episode:
         type=ended.resource_id,
         decision=Decision(said["decision"]),
         ok=said["result"] == OK,
-        ts=to_iso_ms(at),
+        ts=to_iso_ms(event.at),
         evidence_refs=[
             EVIDENCE_REF.format(request_id=request_id, artifact=name) for name in ended.artifacts
         ],

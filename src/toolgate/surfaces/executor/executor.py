@@ -1,10 +1,9 @@
 """The executor contract (seed 003) as a thing to call: this installation, or another over HTTP."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from toolgate.contracts.executor_v0 import (
-    Episode,
+    EpisodePage,
     EpisodeSearch,
     Health,
     RunToolRequest,
@@ -25,6 +24,6 @@ class Executor(Protocol):
         """An artifact by its ref, as JSON; raises Invalid or NotFound."""
         ...
 
-    async def episodes(self, search: EpisodeSearch) -> Sequence[Episode]: ...
+    async def episodes(self, search: EpisodeSearch) -> EpisodePage: ...
 
     async def health(self) -> Health: ...

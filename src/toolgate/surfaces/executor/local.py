@@ -78,8 +78,11 @@ class LocalExecutor:
         }
         return self.evidence.prepare("artifact", fields, subject=kept.ref)
 
-    async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
-        return await search_episodes(self.journal, search)
+    async def episodes(self, search: wire.EpisodeSearch) -> wire.EpisodePage:
+        found, stopped_at = await search_episodes(self.journal, search)
+        if stopped_at is None:
+            return wire.EpisodePage(found)
+        return wire.EpisodePage(found, complete=False, searched_to=to_iso_ms(stopped_at))
 
     async def health(self) -> wire.Health:
         return wire.Health(

@@ -92,7 +92,7 @@ class ExecutorApi:
 
     async def _episodes(self, request: Request) -> Response:
         search = wire.decode_search(await asgi.read_body(request) or b"{}")
-        return asgi.Json(wire.EpisodePage(list(await self.executor.episodes(search))))
+        return asgi.Json(await self.executor.episodes(search))
 
     async def _health(self, _: Request) -> Response:
         return asgi.Json(await self.executor.health())

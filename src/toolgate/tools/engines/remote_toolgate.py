@@ -6,7 +6,7 @@ address is the operator's own setting, so it may be private; redirects are not f
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -121,12 +121,12 @@ class ExecutorHttp:
             raise _error(status, content)
         return content
 
-    async def episodes(self, search: wire.EpisodeSearch) -> Sequence[wire.Episode]:
+    async def episodes(self, search: wire.EpisodeSearch) -> wire.EpisodePage:
         body = msgspec.json.encode(search)
         status, content = await self._ask("POST", wire.EPISODES_PATH, body=body)
         if status != 200:
             raise _error(status, content)
-        return self._read(content, _decode_episodes).episodes
+        return self._read(content, _decode_episodes)
 
     async def health(self) -> wire.Health:
         status, content = await self._ask("GET", wire.HEALTH_PATH)
