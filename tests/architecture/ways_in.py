@@ -26,7 +26,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from tests.e2e.harness import ANY_PORT, PATIENCE, PROGRAM, Client, environment, hang_up
+from tests.e2e.harness import ANY_PORT, INTERNAL, PATIENCE, PROGRAM, Client, environment, hang_up
 from toolgate import settings as table
 from toolgate.bootstrap.roles import start_everything
 from toolgate.contracts.tasks_v1 import TOOLS
@@ -115,7 +115,9 @@ class Toolgate:
         return told["data"]
 
     async def internal(self, method: str, path: str, body: Any = None) -> Any:
-        status, told = await self.ask(method, f"{self.urls['orchestrator']}/internal/{path}", body)
+        status, told = await self.ask(
+            method, f"{self.urls['orchestrator']}/internal/{path}", body, headers=INTERNAL
+        )
         assert status < 400, told
         return told
 
@@ -290,7 +292,7 @@ async def by_console(gate: Toolgate, _: Client, _run: str, approval_id: str) -> 
 
 async def by_orchestrator(gate: Toolgate, _: Client, _run: str, approval_id: str) -> None:
     url = f"{gate.urls['orchestrator']}/internal/approvals/{approval_id}/decide"
-    status, told = await gate.ask("POST", url, {"decision": "approve"})
+    status, told = await gate.ask("POST", url, {"decision": "approve"}, headers=INTERNAL)
     assert (status, told.get("status")) == (200, "REJECTED"), told
 
 

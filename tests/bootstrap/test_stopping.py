@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import aiohttp
 import pytest
 
+from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from toolgate import settings as table
 from toolgate.bootstrap.installation import Installation
 from toolgate.bootstrap.roles import start_everything
@@ -40,6 +41,7 @@ async def started(tmp_path: Path) -> Installation:
             "TOOLGATE_HOME": str(tmp_path / "home"),
             "OPERATOR_TOKEN": OPERATOR,
             "EXECUTOR_TOKEN": EXECUTOR,
+            "INTERNAL_TOKEN": INTERNAL_TOKEN,
             "HEARTBEAT": "",
         },
         environment={},
@@ -114,14 +116,16 @@ async def listen_to_a_run_that_waits(
     """The events of a run that waits for a device's tool."""
     orchestrator = installation.urls["orchestrator"]
     tools = f"{orchestrator}/internal/sessions/s1/tools"
-    assert (await http.put(tools, json={"tools": ["device.look"]})).status == 200
+    assert (await http.put(tools, json={"tools": ["device.look"]}, headers=INTERNAL)).status == 200
     asked = {
         "session_id": "s1",
         "agent_id": "script",
         "message": {"role": "user", "content": "[[tool:device.look {}]]"},
     }
     stream = await http.post(
-        f"{orchestrator}/internal/invoke", json=asked, headers={"Accept": "text/event-stream"}
+        f"{orchestrator}/internal/invoke",
+        json=asked,
+        headers={"Accept": "text/event-stream", **INTERNAL},
     )
     await stream.content.readuntil(b"event: tool_request")
     return stream

@@ -18,7 +18,12 @@ from websockets.asyncio.client import ClientConnection
 from tests.e2e.forked import Forked, fork
 
 PROGRAM = Path(sys.executable).with_name("toolgate")
-ANY_PORT = {
+API_KEY = "k"
+INTERNAL_TOKEN = "internal-token-of-the-tests"
+INTERNAL = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
+ANY_PORT = {  # and the credentials of the listeners
+    "API_KEY": API_KEY,
+    "INTERNAL_TOKEN": INTERNAL_TOKEN,
     "WS_PORT": "0",
     "HTTP_PORT": "0",
     "ORCHESTRATOR_PORT": "0",
@@ -129,7 +134,7 @@ class Client:
     async def connect(cls, url: str, *, user: str = "u1", **hello: Any) -> Self:
         socket = await websockets.connect(url, max_size=None, open_timeout=PATIENCE)
         await socket.send(
-            json.dumps({"type": "hello", "ts": 1, "user_id": user, "api_key": "k", **hello})
+            json.dumps({"type": "hello", "ts": 1, "user_id": user, "api_key": API_KEY, **hello})
         )
         ack = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
         assert ack["type"] == "hello_ack", ack

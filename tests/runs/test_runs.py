@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from tests.support.ids import CountingIds
 from tests.support.seal import PlainSeal
 from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
@@ -195,12 +196,16 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    api = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN, silence_s=0.01)
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     url = f"http://127.0.0.1:{bound.getsockname()[1]}" + RUN_EVENTS_PATH.format(run_id=run_id)
     heard: list[bytes] = []
-    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+    async with (
+        asyncio.timeout(10),
+        aiohttp.ClientSession(headers=INTERNAL) as http,
+        http.get(url) as stream,
+    ):
         async for line in stream.content:
             heard.append(line)
             if heard.count(b": \n") == 3:
@@ -221,12 +226,16 @@ async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
     if ended:
         await house.runs.cancel(run_id, session_id="s", reason="enough")
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, silence_s=0.01)
+    api = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN, silence_s=0.01)
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     path = RUN_EVENTS_PATH.format(run_id=run_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}?after=100"
-    async with asyncio.timeout(10), aiohttp.ClientSession() as http, http.get(url) as stream:
+    async with (
+        asyncio.timeout(10),
+        aiohttp.ClientSession(headers=INTERNAL) as http,
+        http.get(url) as stream,
+    ):
         heard = await stream.content.readline()
         await house.runs.cancel(run_id, session_id="s", reason="enough")
         heard += await stream.content.read()
@@ -296,12 +305,12 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
     await asyncio.wait_for(begun.wait(), 10)
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    app = OrchestratorApi(house.runs, house.bus, house.clock).app()
+    app = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app()
     listener = asgi.Listener(app, bound)
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=INTERNAL) as http:
         forged = {"status": "SUCCEEDED", "result": "forged"}
         assert (await http.post(url, json=forged)).status == 409
         may.set()
@@ -321,11 +330,13 @@ async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_ma
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+    listener = asgi.Listener(
+        OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app(), bound
+    )
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=INTERNAL) as http:
         answer = await http.post(url, json={"status": "SUCCEEDED", "result": "paid"})
         refusal = await answer.json()
     await listener.stop()
@@ -698,10 +709,12 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
             )
     else:
         bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-        listener = asgi.Listener(OrchestratorApi(house.runs, house.bus, house.clock).app(), bound)
+        listener = asgi.Listener(
+            OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app(), bound
+        )
         await listener.start()
         at = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/approvals/{approval_id}/decide"
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=INTERNAL) as http:
             await http.post(at, json={"decision": "approve", "decided_by": "operator"})
         await listener.stop()
     assert named == ["user:operator"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from toolgate.access.rate_limits import RateLimits
 from toolgate.access.registry import Registry
-from toolgate.bootstrap.installation import Core, kept_token, tell, token
+from toolgate.bootstrap.installation import Core, tell, token
 from toolgate.evidence.audit import AuditLog
+from toolgate.secrets.own_tokens import FILES, TokenKind, kept_token
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.gateway.assembly import OWN_CAPABILITIES, SYSTEM_CAPABILITIES
@@ -50,9 +51,9 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
 
 def operator_token(settings: Settings, patterns: SecretPatterns) -> str:
     """The operator's token, made on first start and printed then; to a terminal only."""
-    path = settings.home / "operator.token"
+    path = settings.home / FILES[TokenKind.OPERATOR]
     is_new = not settings.operator_token and not kept_token(path)
-    made = token(settings, "operator", patterns)
+    made = token(settings, TokenKind.OPERATOR, patterns)
     if is_new:
         shown = f": {made}" if sys.stderr.isatty() else ""
         tell(settings, f"operator token (made now, kept in {path}){shown}")

@@ -8,13 +8,15 @@ import os
 import sys
 import threading
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
+from toolgate.cli.operator import is_this_machine
+from toolgate.cli.options import EXIT_FAILED, client_key, host_in_url, with_settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
@@ -214,12 +216,12 @@ def command(
     line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
     console. Exits 1 where a run did not end well.
     """
+    key = client_key(settings, here=not url or is_this_machine(urlsplit(url).hostname or ""))
     url = url or f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
     # What the session logs is said here anyway.
     logging.getLogger("toolgate").addHandler(logging.NullHandler())
-    key = settings.api_key.reveal()
     talk = Talk(url, agent, user, key, session_id, as_json)
     if not uvloop.run(_chat(talk, " ".join(message))):
         sys.exit(EXIT_FAILED)

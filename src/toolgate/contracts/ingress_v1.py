@@ -369,12 +369,16 @@ class SessionStatus(Wire):
 
 
 class Health(Wire, omit_defaults=True):
-    """`status` is "failing" while the journal takes no commits, and `problem` says why."""
+    """`status` is "failing" while the journal takes no commits, and `problem` says why.
+
+    `internal_auth` is "none" where `/internal/*` is open to every process that reaches it.
+    """
 
     status: str
     connections: Count
     uptime_seconds: Count
     problem: str = ""
+    internal_auth: str = ""
 
 
 class Reconnect(CamelWire):
@@ -388,6 +392,7 @@ class Reconnect(CamelWire):
 
 HEALTHY: Final = "healthy"
 FAILING: Final = "failing"
+NO_AUTH: Final = "none"
 RETRACTED: Final = "retracted_characters"  # in a state's detail: so many of the last do not count
 RECONNECT: Final = Reconnect(
     max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -501,6 +502,11 @@ class HttpOrchestrator:
                 response.close()
         except NETWORK as failed:
             raise Unavailable("the orchestrator does not answer") from failed
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            log.error(
+                "orchestrator_refused status=401 set INTERNAL_TOKEN to the same value for ingress"
+                " and orchestrator"
+            )
         raise _refused(response.status, refusal)
 
     async def _json(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:

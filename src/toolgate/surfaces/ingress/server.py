@@ -121,6 +121,7 @@ class Ingress:
             connections=len(self.connections),
             uptime_seconds=int(self.clock.monotonic() - self._started),
             problem=self.journal.fault,
+            internal_auth="" if self.internal_token else wire.NO_AUTH,
         )
 
     def _accept(

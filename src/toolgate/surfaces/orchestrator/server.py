@@ -60,7 +60,7 @@ class OrchestratorApi:
     runs: Runs
     bus: Bus
     clock: Clock
-    internal_token: str = ""
+    internal_token: str
     push: Callable[[str, str], Awaitable[None]] | None = (
         None  # tell a remote ingress of a run's events
     )
@@ -262,13 +262,13 @@ class OrchestratorApi:
         return asgi.Json(wire.Health(status, len(await self.runs.open_runs()), uptime, problem))
 
     def _authorize(self, request: Request) -> None:
-        if not self.internal_token and asgi.is_of_a_page(request):
+        if not self.internal_token or not asgi.same_secret(
+            asgi.bearer(request), self.internal_token
+        ):
             raise Unauthorized(
-                "an orchestrator that has no INTERNAL_TOKEN may be used by no web page, and by its"
-                " address or as localhost only"
+                "the bearer token is missing or wrong: set INTERNAL_TOKEN to the same value for"
+                " ingress and orchestrator"
             )
-        if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
-            raise Unauthorized("the bearer token is missing or wrong")
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
         if isinstance(failed, Unauthorized):
