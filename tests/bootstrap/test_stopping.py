@@ -158,11 +158,12 @@ async def test_requests_under_way_at_several_doors_are_waited_for_together(
     stop: asyncio.Task[float] | None = None
     try:
         async with asyncio.timeout(30):
-            for door, path in zip(doors, SLOW_PATHS, strict=True):
+            bearers = (EXECUTOR, INTERNAL_TOKEN, INTERNAL_TOKEN)
+            for door, path, bearer in zip(doors, SLOW_PATHS, bearers, strict=True):
                 reader, writer = await asyncio.open_connection(door.hostname, door.port)
                 slow.append(writer)
                 head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-                keys = f"Authorization: Bearer {EXECUTOR}\r\n"
+                keys = f"Authorization: Bearer {bearer}\r\n"
                 writer.write(f"{head}{keys}Content-Length: 9\r\n\r\n".encode())
                 assert b"100" in await reader.readline()  # it waits for the body
             stop = asyncio.create_task(stopping(installation))

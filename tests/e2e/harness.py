@@ -21,9 +21,9 @@ PROGRAM = Path(sys.executable).with_name("toolgate")
 API_KEY = "k"
 INTERNAL_TOKEN = "internal-token-of-the-tests"
 INTERNAL = {"Authorization": f"Bearer {INTERNAL_TOKEN}"}
-ANY_PORT = {  # and the credentials of the listeners
-    "API_KEY": API_KEY,
-    "INTERNAL_TOKEN": INTERNAL_TOKEN,
+CREDENTIALS = {"API_KEY": API_KEY, "INTERNAL_TOKEN": INTERNAL_TOKEN}
+ANY_PORT = {
+    **CREDENTIALS,
     "WS_PORT": "0",
     "HTTP_PORT": "0",
     "ORCHESTRATOR_PORT": "0",
@@ -92,7 +92,7 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
         for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
         if name in os.environ
     }
-    return {**kept, **settings}
+    return {**kept, **CREDENTIALS, **settings}
 
 
 @contextlib.asynccontextmanager

@@ -110,15 +110,6 @@ async def test_the_ready_line_is_the_only_thing_on_stdout(tmp_path: Path) -> Non
         assert await program.process.stdout.read() == b""
 
 
-@pytest.mark.requirement("001/handshake/no-key-loopback-only")
-async def test_without_a_key_it_refuses_to_listen_beyond_loopback(tmp_path: Path) -> None:
-    program = Program(tmp_path / "home", {"HOST": "0.0.0.0"})
-    with pytest.raises(AssertionError, match="API_KEY"):
-        await program.start()
-    assert program.process is not None
-    assert await program.process.wait() == 2
-
-
 @pytest.mark.requirement("001/events/error")
 async def test_an_error_has_a_code_and_a_message_and_names_the_request(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as program:

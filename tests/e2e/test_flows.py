@@ -56,9 +56,9 @@ async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
 async def two_devices(program: Program, hello: dict[str, Any]) -> tuple[Client, Client]:
     url = program.urls["ingress_ws"]
     meta = {"client_meta": TOOLS}
-    first = await Client.connect(url, user=hello["user_id"], api_key=hello["api_key"], **meta)
+    first = await Client.connect(url, user=hello["user_id"], **meta)
     second = await Client.connect(
-        url, user=hello["user_id"], api_key=hello["api_key"], session_id=first.session_id
+        url, user=hello["user_id"], session_id=first.session_id
     )
     return first, second
 
@@ -114,7 +114,7 @@ async def test_the_seeds_client_tool_flow(program: Program) -> None:
         await device.close()
 
 
-@requirement("001/flows/approval", "001/handshake/no-key-says-so")
+@requirement("001/flows/approval")
 async def test_the_seeds_approval_flow(program: Program) -> None:
     (_, required), (_, decision), (_, state) = flow("审批流程")
     devices = await two_devices(program, flow("成功调用 Agent 流程")[0][1])
@@ -128,7 +128,6 @@ async def test_the_seeds_approval_flow(program: Program) -> None:
     await devices[1].socket.send(json.dumps({**decision, **ids}))
     assert_said(await both_hear(devices), state)
     assert (await both_hear(devices))["type"] == "tool_request"
-    assert "api_key_unset" in program.log.read_text()
     for device in devices:
         await device.close()
 

@@ -22,6 +22,7 @@ from toolgate.client.sessions import Disconnected, Refused, Session, connect, re
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.secrets.own_tokens import FILES, TokenKind
 
 PROMPT = "> "
 CUT = "… [cut: "  # so does the pipeline say how much more there is
@@ -182,6 +183,8 @@ async def _chat(talk: Talk, once: str) -> bool:
     except (Disconnected, Refused) as failed:
         never = isinstance(failed, Disconnected) and not is_connected
         hint = "; `toolgate up` starts it, --url says where it is" if never else ""
+        if isinstance(failed, Refused) and failed.code == wire.ErrorCode.AUTH_FAILED:
+            hint = f": set API_KEY, or --home to where {FILES[TokenKind.API_KEY]} is kept"
         raise Unavailable(f"{talk.url}: {failed}{hint}") from failed
 
 

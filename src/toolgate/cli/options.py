@@ -24,14 +24,7 @@ def host_in_url(settings: table.Settings) -> str:
 
 def known_token(settings: table.Settings, kind: TokenKind) -> str:
     """A token that is set, or that Toolgate has made and kept in home; raises Misconfigured."""
-    path = settings.home / FILES[kind]
-    try:
-        found = settings.token(kind) or kept_token(path)
-    except OSError as unreadable:
-        raise Misconfigured(
-            f"{path} cannot be read ({unreadable.strerror}): set {table.TOKENS[kind].upper()}, or"
-            " ask as its owner"
-        ) from unreadable
+    found, path = _set_or_kept(settings, kind), settings.home / FILES[kind]
     if not found:
         raise Misconfigured(
             f"{path} is not there: set {table.TOKENS[kind].upper()}, or --home to where Toolgate"
@@ -44,7 +37,18 @@ def client_key(settings: table.Settings, *, here: bool) -> str:
     """What a client says as `api_key`; only a Toolgate that is `here` gets the key in home."""
     if settings.any_key or (not here and not settings.api_key):
         return ""
-    return known_token(settings, TokenKind.API_KEY)
+    return _set_or_kept(settings, TokenKind.API_KEY)
+
+
+def _set_or_kept(settings: table.Settings, kind: TokenKind) -> str:
+    path = settings.home / FILES[kind]
+    try:
+        return settings.token(kind) or kept_token(path)
+    except OSError as unreadable:
+        raise Misconfigured(
+            f"{path} cannot be read ({unreadable.strerror}): set {table.TOKENS[kind].upper()}, or"
+            " ask as its owner"
+        ) from unreadable
 
 
 def gateway_url(settings: table.Settings, given: str | None) -> str:
