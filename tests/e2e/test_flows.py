@@ -57,9 +57,7 @@ async def two_devices(program: Program, hello: dict[str, Any]) -> tuple[Client, 
     url = program.urls["ingress_ws"]
     meta = {"client_meta": TOOLS}
     first = await Client.connect(url, user=hello["user_id"], **meta)
-    second = await Client.connect(
-        url, user=hello["user_id"], session_id=first.session_id
-    )
+    second = await Client.connect(url, user=hello["user_id"], session_id=first.session_id)
     return first, second
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from tests.support.ids import CountingIds
+from tests.support.people import by
 from tests.support.seal import PlainSeal
 from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome, RunStatus
@@ -389,7 +390,7 @@ async def test_an_agents_arguments_are_stored_and_shown_without_secrets_and_run_
     call = (await house.runs.state(run_id)).calls[0]
     assert (call.args, call.sealed) == ({"key": "***", "page": 1}, True)
     assert await in_the_journal(house, b"SECRET") == [CALL_ARGS]
-    await house.gate.decide_approval(call.approval_id, approve=True, decided_by="p", reason="")
+    await house.gate.decide_approval(call.approval_id, approve=True, decided_by=by("p"), reason="")
     await house.until(run_id, RunStatus.DONE)
     assert [request.args for request in house.gate.ran] == [{"key": "SECRET", "page": 1}]
     assert (await house.runs.state(run_id)).turns[1].text == "{'key': '***', 'page': 1}"
@@ -434,7 +435,9 @@ async def test_the_sealed_arguments_of_a_call_that_is_never_run_go_with_its_end(
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
     match end:
         case "reject":
-            await house.gate.decide_approval(approval_id, approve=False, decided_by="p", reason="")
+            await house.gate.decide_approval(
+                approval_id, approve=False, decided_by=by("p"), reason=""
+            )
         case "expire":
             await house.gate.expire(approval_id)
         case _:
@@ -497,7 +500,7 @@ async def test_a_decision_wakes_its_run_once(
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
     monkeypatch.setattr(Dispatcher, "dispatch", counting)
     await house.runs.decide_approval(
-        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
     )
     await house.when(it_ran)
     may_end.set()
@@ -535,7 +538,12 @@ async def test_a_call_that_cannot_be_decided_on_never_reaches_a_device(when: str
         await house.at_rest()
         call = (await house.runs.state(run_id)).calls[0]
         await house.runs.decide_approval(
-            call.approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            call.approval_id,
+            session_id="s",
+            run_id=run_id,
+            approve=True,
+            reason="",
+            decided_by=by("u"),
         )
     await house.until(run_id, RunStatus.DONE, RunStatus.PAUSED_WAITING_TOOL)
     call = (await house.runs.state(run_id)).turns[0].calls[0]
@@ -670,7 +678,7 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
         await house.gate.expire(approval_id)
     else:
         await house.gate.decide_approval(
-            approval_id, approve=verdict == "approve", decided_by="someone", reason=""
+            approval_id, approve=verdict == "approve", decided_by=by("someone"), reason=""
         )
     await house.until(run_id, RunStatus.DONE)
     text = "".join(m.get("text", "") for kind, m in await house.told(run_id) if kind == "delta")
@@ -679,7 +687,7 @@ async def test_a_decision_by_another_door_lets_the_run_go_on_even_after_a_restar
     }[verdict] in text  # fmt: skip
     with pytest.raises(Conflict, match="already"):
         await house.runs.decide_approval(
-            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
 
 
@@ -705,7 +713,7 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
                 run_id=run_id,
                 approve=True,
                 reason="",
-                decided_by="operator",
+                decided_by=by("operator"),
             )
     else:
         bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
@@ -727,7 +735,7 @@ async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House)
     await house.runs.cancel(run_id, session_id="s", reason="enough")
     with pytest.raises(Conflict, match="rejected already"):
         await house.runs.decide_approval(
-            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
     assert house.gate.abandoned == [(approval_id.removeprefix("apr_"), "enough")]
 
@@ -1009,7 +1017,12 @@ async def test_retention_leaves_an_open_run_everything_it_needs(kept: House) -> 
     assert (state.members["state"], required.members["approval_id"]) == (
         "PAUSED_WAITING_APPROVAL", call.approval_id,
     )  # fmt: skip
-    ids = {"session_id": "s", "run_id": waiting, "reason": "", "decided_by": "me"}
+    ids: dict[str, Any] = {
+        "session_id": "s",
+        "run_id": waiting,
+        "reason": "",
+        "decided_by": by("me"),
+    }
     await kept.runs.decide_approval(call.approval_id, approve=True, **ids)
     await kept.until(waiting, RunStatus.DONE)
 
@@ -1191,7 +1204,7 @@ async def test_a_call_that_was_approved_does_not_wait_for_the_one_beside_it() ->
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     approval_id = (await house.runs.state(run_id)).calls[1].approval_id
     await house.runs.decide_approval(
-        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+        approval_id, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
     )
 
     async def is_paid() -> bool:
@@ -1280,7 +1293,7 @@ async def test_a_run_that_met_a_full_disk_goes_on_once_there_is_room(
         state = await house.runs.state(run_id)
         approval = state.calls[0].approval_id
         await house.runs.decide_approval(
-            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by="u"
+            approval, session_id="s", run_id=run_id, approve=True, reason="", decided_by=by("u")
         )
     journal.is_full = True  # before anyone has worked on it
     await house.at_rest()

@@ -248,8 +248,6 @@ def api_key(settings: Settings, patterns: SecretPatterns) -> str:
     """The key that clients say in hello; empty if any key is accepted."""
     if settings.any_key:
         return ""
-    if not settings.api_key:
-        tell(settings, f"API key of clients: kept in {settings.home / FILES[TokenKind.API_KEY]}")
     return token(settings, TokenKind.API_KEY, patterns)
 
 

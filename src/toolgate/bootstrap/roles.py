@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route as HttpRoute
 
+from toolgate.access.authentication import Authenticator
+from toolgate.access.registry import Registry
 from toolgate.bootstrap.admission import open_admission
 from toolgate.bootstrap.console import open_console
 from toolgate.bootstrap.gateway import open_gateway
@@ -22,6 +24,7 @@ from toolgate.bootstrap.installation import (
     open_core,
     raise_file_limit,
     serve,
+    tell,
     token,
 )
 from toolgate.bootstrap.metrics import Metrics, Reading
@@ -36,7 +39,7 @@ from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
 from toolgate.runs.remote.records import RemoteRuns
-from toolgate.secrets.own_tokens import TokenKind
+from toolgate.secrets.own_tokens import FILES, TokenKind
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.console.parts import ChatDoor
@@ -112,11 +115,9 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         }
     )
     internal = token(settings, TokenKind.INTERNAL, core.patterns)
-    ingress = _ingress(settings, core, hub, runs, metrics, internal)
+    ingress = _ingress(settings, core, admission.authenticator, hub, runs, metrics, internal)
     executor = ExecutorApi(
-        execution.executor,
-        token(settings, TokenKind.EXECUTOR, core.patterns),
-        execution.executor.keep,
+        execution.executor, admission.authenticator.executor, execution.executor.keep
     )
     door, due = await open_gateway(
         settings, installation, core, admission, execution, runs, dispatcher
@@ -124,7 +125,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
-    chat = ChatDoor(sockets["clients"].getsockname()[1], ingress.options.api_key)
+    chat = ChatDoor(sockets["clients"].getsockname()[1], api_key(settings, core.patterns))
     console = await open_console(settings, core, execution, runs, door, chat)
     gateway.router.routes.extend(console.routes())
     mcp = McpDoors(execution.tasks, hosts=None)  # the gateway knows which are its own
@@ -172,6 +173,9 @@ async def _start_ingress_alone(
     core = await open_core(settings, installation, patterns)
     dispatcher = Dispatcher(core.journal, core.clock)
     internal = ingress_token(settings, core.patterns)
+    registry = Registry(core.journal, core.clock)
+    await registry.load()
+    authenticator = Authenticator(registry, api_key=api_key(settings, core.patterns))
     originals = Originals(core.journal, core.seal)
     await originals.load()
     orchestrator = HttpOrchestrator(
@@ -203,7 +207,7 @@ async def _start_ingress_alone(
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
         }
     )
-    ingress = _ingress(settings, core, hub, orchestrator, metrics, internal)
+    ingress = _ingress(settings, core, authenticator, hub, orchestrator, metrics, internal)
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -261,18 +265,21 @@ async def _start_orchestrator_alone(
 def _ingress(
     settings: Settings,
     core: Core,
+    authenticator: Authenticator,
     hub: Hub,
     orchestrator: Orchestrator,
     metrics: Metrics,
     internal_token: str,
 ) -> Ingress:
+    if not settings.api_key:
+        tell(settings, f"API key of clients: kept in {settings.home / FILES[TokenKind.API_KEY]}")
     return Ingress(
         options=Options(
-            api_key=api_key(settings, core.patterns),
             max_message_bytes=settings.ws_max_message_bytes,
             write_wait_ms=settings.ws_write_wait_ms,
             pages_of=allowed_hosts(settings),
         ),
+        authenticator=authenticator,
         hub=hub,
         sessions=Sessions(core.journal, core.clock, core.new_id),
         journal=core.journal,

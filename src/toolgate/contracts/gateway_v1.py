@@ -520,11 +520,21 @@ class PairingRevoked(CamelWire):
     revoked: bool
 
 
+class NamedKind(StrEnum):
+    """Whose a named token is."""
+
+    USER = "user"
+    AGENT = "agent"
+    SERVICE = "service"
+
+
 class ServiceTokenMake(CamelWire):
-    """Ours: a token for a script of the operator's, under a name."""
+    """Ours: a token of a user, an agent or a service, under a name."""
 
     name: Id
     scope: Scope | UnsetType = UNSET
+    kind: NamedKind = NamedKind.SERVICE
+    expires_in_ms: Positive | UnsetType = UNSET
 
 
 class ServiceToken(CamelWire):
@@ -533,6 +543,8 @@ class ServiceToken(CamelWire):
     name: str
     scope: Scope
     made_at: UnixMs
+    kind: NamedKind = NamedKind.SERVICE
+    expires_at: UnixMs | UnsetType = UNSET
     token: str | UnsetType = UNSET
 
 

@@ -89,6 +89,7 @@ class Reason(StrEnum):
     RATE_LIMITED = "rate_limited"
     HIDDEN_ARGUMENTS = "hidden_arguments"
     MAY_NOT_APPROVE = "may_not_approve"
+    OUTSIDE_SCOPE = "outside_scope"
     TOOL_TIMEOUT = "tool_timeout"
     TOOL_FAILED = "tool_failed"
     AGENT_TIMEOUT = "agent_timeout"
@@ -109,6 +110,9 @@ REASONS: Final = {
     ),
     Reason.MAY_NOT_APPROVE: Code(
         "This credential may not decide approvals", "Use a user's key or the scope `approve`"
+    ),
+    Reason.OUTSIDE_SCOPE: Code(
+        "The key's scope does not cover this command", "Use a key with the scope `agent`"
     ),
     Reason.TOOL_TIMEOUT: Code("A tool's time was over before its result came", "Invoke again"),
     Reason.TOOL_FAILED: Code("A tool ran and failed", "Read the message"),

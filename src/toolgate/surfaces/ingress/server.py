@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.authentication import Authenticator
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
@@ -47,7 +48,7 @@ NOT_ALLOWED: Final = (
     " localhost, are refused"
 )
 SWEEPS: Final = 4  # looks at every connection per ping interval
-PAGE_REFUSED: Final = b"web pages of other hosts need API_KEY to be set\n"
+PAGE_REFUSED: Final = b"web pages of other hosts need an API_KEY other than none\n"
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class Ingress:
     """What the connections share, and what keeps them."""
 
     options: Options
+    authenticator: Authenticator
     hub: Hub
     sessions: Sessions
     journal: Journal
@@ -148,7 +150,7 @@ class Ingress:
 
         So only those of this machine may; what is no page has no Origin.
         """
-        if self.options.api_key or not origin:
+        if not self.authenticator.any_key or not origin:
             return True
         try:
             name = urlsplit(origin).hostname or ""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.devices import Identity, Who
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
 from toolgate.core.clock import Clock
@@ -149,7 +150,7 @@ class OrchestratorApi:
                 run_id="",
                 approve=asked.decision is Decision.APPROVE,
                 reason=asked.reason,
-                decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
+                decided_by=_ingress_of(request, asked.decided_by),
             )
         except Conflict:  # the earlier decision stands and is the answer
             log.info("decided_already approval_id=%s", approval_id)
@@ -297,6 +298,12 @@ def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -
     return asgi.Json(
         wire.Refusal(code, message), status_code=status or wire.ERROR_CODES[code].status or 500
     )
+
+
+def _ingress_of(request: Request, user: str) -> Identity:
+    """Whoever has the internal token, by its address; it is trusted to say which user decides."""
+    address = "" if request.client is None else request.client.host
+    return Identity(Who.INGRESS, f"{Who.USER}:{user}", via=address)
 
 
 def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
