@@ -12,8 +12,9 @@ import pytest
 
 from tests.e2e.harness import INTERNAL, INTERNAL_TOKEN
 from tests.support.ids import CountingIds
-from tests.support.people import by
+from tests.support.people import by, keyed
 from tests.support.seal import PlainSeal
+from toolgate.access.devices import Identity
 from toolgate.contracts.orchestrator_v1 import RUN_EVENTS_PATH, SUBMIT_PATH
 from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome, RunStatus
 from toolgate.core.errors import Conflict, NotFound, Refused, Unavailable
@@ -698,10 +699,12 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     approval_id = (await house.runs.state(run_id)).calls[0].approval_id
-    named: list[str] = []
+    named: list[tuple[str, str]] = []
 
-    async def decide(_: FakeGate, approval_id: str, *, decided_by: str, **_word: object) -> str:
-        named.append(decided_by)
+    async def decide(
+        _: FakeGate, approval_id: str, *, decided_by: Identity, **_word: object
+    ) -> str:
+        named.append((decided_by.name, decided_by.principal))
         raise Refused("for the test")
 
     monkeypatch.setattr(FakeGate, "decide_approval", decide)
@@ -713,7 +716,7 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
                 run_id=run_id,
                 approve=True,
                 reason="",
-                decided_by=by("operator"),
+                decided_by=keyed("k").client("operator", "k"),
             )
     else:
         bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
@@ -725,7 +728,11 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
         async with aiohttp.ClientSession(headers=INTERNAL) as http:
             await http.post(at, json={"decision": "approve", "decided_by": "operator"})
         await listener.stop()
-    assert named == ["user:operator"]
+    principal = {
+        "a session": "user operator (claimed)",
+        "another ingress": "ingress 127.0.0.1 for user operator",
+    }
+    assert named == [("user:operator", principal[door])]
 
 
 async def test_who_decides_for_a_run_that_was_cancelled_is_told_so(house: House) -> None:

@@ -165,7 +165,7 @@ async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_onc
     assert all(as_ran(answer).ok for answer in await asyncio.gather(*again))
     assert rig.engine.runs["ask.once"] == 1
     word = await artifact(rig, "requests/r1/approval.json")
-    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "u", "fine")
+    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "device u", "fine")
     response = await rig.respond(call("r1", "ask.once", amount=5))
     assert response.policy_check.decision == "allow"
     for ref in response.evidence_refs:

@@ -5,13 +5,10 @@ the surface's routes, by its scope and by the gate.
 """
 
 from dataclasses import replace
-from typing import Final
 
-from toolgate.access.devices import ANY_CLIENT, CLIENT, EXECUTOR, OPERATOR, Identity, Via, Who
+from toolgate.access.devices import ANY_CLIENT, CLIENT, EXECUTOR, OPERATOR, Identity, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
 from toolgate.access.registry import Credentials, Registry, hash_of, same
-
-BY_TOKEN: Final = replace(OPERATOR, via=Via.TOKEN)
 
 
 class Authenticator:
@@ -38,7 +35,7 @@ class Authenticator:
 
     def bearer(self, token: str) -> Identity:
         """The operator, or whose named token this is; raises InvalidToken."""
-        return BY_TOKEN if same(hash_of(token), self._operator) else self._named(token)
+        return OPERATOR if same(hash_of(token), self._operator) else self._named(token)
 
     def executor(self, token: str) -> Identity:
         """Whoever has the executor's token, or whose named token this is; raises InvalidToken."""

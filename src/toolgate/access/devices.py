@@ -146,7 +146,6 @@ class Via(StrEnum):
     CLAIMED = "claimed"  # a user whose client has the shared API_KEY
     ANY_KEY = "any key"  # a user whose client has no key
     CONSOLE = "console"
-    TOKEN = "token"  # noqa: S105 - a word, not one
 
 
 NAMED: Final = frozenset({Who.USER, Who.AGENT, Who.SERVICE})  # the kinds of named tokens

@@ -61,6 +61,7 @@ MAX_BODY_BYTES: Final = 1_000_000
 IDEMPOTENCY_TTL_S: Final = 600
 RATE_PER_MINUTE: Final = 60
 MAX_RATE_WINDOW_MS: Final = 366 * 24 * 3600 * 1000
+MAX_TOKEN_LIFE_MS: Final = 10 * 366 * 24 * 3600 * 1000  # ours
 PENDING_TTL_S: Final = 600
 EVENTS_KEPT_S: Final = 24 * 3600
 MAX_WAIT_S: Final = 30
@@ -534,7 +535,7 @@ class ServiceTokenMake(CamelWire):
     name: Id
     scope: Scope | UnsetType = UNSET
     kind: NamedKind = NamedKind.SERVICE
-    expires_in_ms: Positive | UnsetType = UNSET
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_LIFE_MS)] | UnsetType = UNSET
 
 
 class ServiceToken(CamelWire):

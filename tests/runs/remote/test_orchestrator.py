@@ -580,7 +580,7 @@ async def test_who_answers_200_has_taken_it_whatever_else_it_says(body: bytes) -
         await orchestrator.receive("s", Delivery(deliveries.TOOL_REQUEST, "run_1", call))
         await orchestrator.receive("s", Delivery(deliveries.APPROVAL_REQUIRED, "run_1", approval))
         await orchestrator.submit_result("tc_1", ok=True, result=1, error=None, **of_run)
-        decision: dict[str, Any] = {"reason": "", "decided_by": "u"}
+        decision: dict[str, Any] = {"reason": "", "decided_by": by("user:u")}
         await orchestrator.decide_approval("ap_1", approve=True, **decision, **of_run)
         assert await journal.next_due() is None, "or it would be told of a time-out"
         with pytest.raises(Conflict, match="approved"):
