@@ -5,13 +5,16 @@ python examples/own_tool.py ws://127.0.0.1:8090/ws
 """
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from toolgate.client.sessions import connect
 from toolgate.client.toolbox import Toolbox
 from toolgate.contracts.ingress_v1 import ApprovalRequired
 
+KEY = os.environ.get("API_KEY") or Path(".toolgate/api.key").read_text()
 toolbox = Toolbox()
 
 
@@ -26,7 +29,7 @@ async def agree(asked: ApprovalRequired) -> bool:
 
 
 async def main(url: str) -> None:
-    async with connect(url, user_id="me", toolbox=toolbox, decide=agree) as session:
+    async with connect(url, user_id="me", api_key=KEY, toolbox=toolbox, decide=agree) as session:
         print(
             await session.ask(
                 'I ask: [[tool:payments.quote {"item": "the gate"}]]', agent_id="script"

@@ -89,11 +89,19 @@ async def test_who_waits_for_events_is_answered_and_does_not_hold_the_stop_up(
     assert took < asgi.DRAIN_S
 
 
+async def of_a_client(installation: Installation, http: aiohttp.ClientSession) -> dict[str, str]:
+    """The header of a named token for MCP."""
+    body = {"name": "client", "kind": "agent", "scope": {"mcp": True}}
+    async with http.post(f"{installation.urls['gateway']}/tokens", json=body) as made:
+        return {"Authorization": f"Bearer {(await made.json())['data']['token']}"}
+
+
 async def listen_to_mcp(installation: Installation, http: aiohttp.ClientSession) -> Answer:
     """The stream of what the server says unasked."""
     mcp = installation.urls["mcp"]
-    async with http.post(mcp, json=HELLO) as hello:
-        session = {"mcp-session-id": hello.headers["mcp-session-id"]}
+    client = await of_a_client(installation, http)
+    async with http.post(mcp, json=HELLO, headers=client) as hello:
+        session = {**client, "mcp-session-id": hello.headers["mcp-session-id"]}
     told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     await http.post(mcp, json=told, headers=session)
     return await http.get(mcp, headers={**session, "Accept": "text/event-stream"})
@@ -102,10 +110,11 @@ async def listen_to_mcp(installation: Installation, http: aiohttp.ClientSession)
 async def listen_to_mcp_of_old(installation: Installation, http: aiohttp.ClientSession) -> Answer:
     """The stream of what the server says, with a call that has been answered on it."""
     gateway = installation.urls["gateway"]
-    stream = await http.get(f"{gateway}/mcp/sse")
+    client = await of_a_client(installation, http)
+    stream = await http.get(f"{gateway}/mcp/sse", headers=client)
     await stream.content.readuntil(b"data: ")
     path = (await stream.content.readline()).decode().strip()
-    assert (await http.post(gateway + path, json=HELLO)).status == 202
+    assert (await http.post(gateway + path, json=HELLO, headers=client)).status == 202
     await stream.content.readuntil(b'"result"')
     return stream
 

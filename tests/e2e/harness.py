@@ -12,6 +12,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Self
 
+import aiohttp
 import websockets
 from websockets.asyncio.client import ClientConnection
 
@@ -107,6 +108,20 @@ async def started(program: Program) -> AsyncIterator[Program]:
 
 def running(home: Path, **settings: str) -> contextlib.AbstractAsyncContextManager[Program]:
     return started(Program(home, settings))
+
+
+async def bearer_of(program: Program, name: str = "client", **wanted: Any) -> dict[str, str]:
+    """The header of a new named token; unless `wanted` says more, an agent's for MCP."""
+    operator = (
+        program.settings.get("OPERATOR_TOKEN") or (program.home / "operator.token").read_text()
+    )
+    body = {"name": name, "kind": "agent", "scope": {"tools": "write", "mcp": True}, **wanted}
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {operator}"}) as http,
+        http.post(f"{program.urls['gateway']}/tokens", json=body) as made,
+    ):
+        assert made.status == 200, await made.text()
+        return {"Authorization": f"Bearer {(await made.json())['data']['token']}"}
 
 
 async def hang_up() -> None:
