@@ -5,14 +5,13 @@ python examples/first_run.py ws://127.0.0.1:8090/ws
 """
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 
 from toolgate.client.sessions import connect
 from toolgate.contracts.ingress_v1 import Delta
 
-KEY = os.environ.get("API_KEY") or Path(".toolgate/api.key").read_text()
+KEY = Path(".toolgate/api.key").read_text()
 
 
 async def main(url: str) -> None:

@@ -6,10 +6,8 @@ toolgate chat --agent parrot hello
 """
 
 import json
-import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 
@@ -29,7 +27,7 @@ class Parrot(BaseHTTPRequestHandler):
 
 
 orchestrator = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8081"
-token = os.environ.get("INTERNAL_TOKEN") or Path(".toolgate/internal.token").read_text()
+token = open(".toolgate/internal.token").read()  # noqa: SIM115, PTH123 - an example
 server = ThreadingHTTPServer(("127.0.0.1", 0), Parrot)
 me = {"agent_id": "parrot", "endpoint": f"http://127.0.0.1:{server.server_port}"}
 register = Request(  # noqa: S310 - the address is yours

@@ -351,6 +351,15 @@ async def tool_run(gate: Toolgate) -> Told:
     return Told(status == 403, told)
 
 
+async def tool_run_by_name(gate: Toolgate) -> Told:
+    """With a named token in place of the executor's."""
+    made = await gate.operator("POST", "/tokens", {"name": "way", "scope": {"tools": "write"}})
+    body = {"request_id": gate.fresh("request"), "tool_id": "echo", "args": {"text": "x"}}
+    headers = {"Authorization": f"Bearer {made['token']}"}
+    status, told = await gate.ask("POST", f"{gate.urls['gateway']}/tool/run", body, headers=headers)
+    return Told(status == 403, told)
+
+
 async def scheduled_tool(gate: Toolgate) -> Told:
     """The next job, by the events of its start and its end."""
     url, headers = f"{gate.urls['gateway']}/", {"Authorization": f"Bearer {OPERATOR}"}
@@ -613,6 +622,7 @@ WAYS: Final[dict[str, Way]] = {
         for kind, (tool, payload) in COMMANDS.items()
     },
     "/tool/run": Way(("POST /tool/run",), "echo", tool_run),
+    "/tool/run by a named token": Way((), "echo", tool_run_by_name),
     "schedule of a tool": Way(("schedule tool",), "math.add", scheduled_tool),
     "schedule of an agent": Way(("schedule agent",), "text.upper", scheduled_agent),
     "browser.task of an agent": Way(

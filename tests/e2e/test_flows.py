@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.e2e.harness import PATIENCE, PROGRAM, Client, Program, environment, running
+from tests.e2e.harness import API_KEY, PATIENCE, PROGRAM, Client, Program, environment, running
 from tests.e2e.ways import POLICY
 
 requirement = pytest.mark.requirement
@@ -185,8 +185,13 @@ async def run(*command: str, said: bytes = b"") -> str:
     return out.decode()
 
 
-async def test_the_examples_run_and_are_short(program: Program) -> None:
+async def test_the_examples_run_and_are_short(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = program.urls["ingress_ws"]
+    (tmp_path / ".toolgate").mkdir()
+    (tmp_path / ".toolgate" / "api.key").write_text(API_KEY)
+    monkeypatch.chdir(tmp_path)
     for name, expected in (
         ("first_run.py", "Hello, brave new world"),
         ("own_tool.py", "the gate costs 12 coins"),

@@ -174,14 +174,14 @@ async def _play(settings: Settings, tell: Teller, *, use_running: bool) -> None:
             cookie_jar=aiohttp.CookieJar(unsafe=True),
             headers={"X-Toolgate-Console": "1"},
         ) as http,
-        connect(urls["ingress_ws"], user_id="demo", api_key=key) as session,
     ):
         operator = await Operator.sign_in(http, urls["console"], token)
-        tell.step("A client connects")
-        tell.fact("ingress", urls["ingress_ws"])
-        tell.fact("session", session.session_id)
-        await _calls(session, operator, tell)
-        await _browse(session, tell)
+        async with connect(urls["ingress_ws"], user_id="demo", api_key=key) as session:
+            tell.step("A client connects")
+            tell.fact("ingress", urls["ingress_ws"])
+            tell.fact("session", session.session_id)
+            await _calls(session, operator, tell)
+            await _browse(session, tell)
         tell.step("Anyone can check the evidence")
         found = await operator.ask("POST", "/evidence/verify", {})
         if found["problems"]:
