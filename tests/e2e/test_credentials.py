@@ -75,7 +75,7 @@ async def asked_for(client: Client, *, request_id: str) -> dict[str, Any]:
     return (await client.hear_until("approval_required"))[-1]
 
 
-@requirement("001/credentials/key-made")
+@requirement("001/credentials/key-made", "001/handshake/no-key-says-so")
 async def test_a_key_is_made_kept_and_asked_for_and_its_path_is_printed(program: Program) -> None:
     key, url = kept(program, "api.key"), program.urls["ingress_ws"]
     assert key.startswith("tg_key_")
@@ -120,7 +120,7 @@ async def test_a_process_of_another_user_decides_no_approval_at_8081(program: Pr
     await client.close()
 
 
-@requirement("001/credentials/any-key-loopback-only")
+@requirement("001/credentials/any-key-loopback-only", "001/handshake/no-key-loopback-only")
 async def test_any_key_is_accepted_on_loopback_only_and_says_so(tmp_path: Path) -> None:
     beyond = Program(tmp_path / "beyond", {**MADE, "API_KEY": "none", "HOST": "0.0.0.0"})
     with pytest.raises(AssertionError, match="API_KEY"):
