@@ -3,10 +3,12 @@
 import ast
 import asyncio
 import inspect
+from itertools import chain
 
 import pytest
 
 from tests.support.people import known_to
+from toolgate.access import authentication
 from toolgate.access import registry as module
 from toolgate.access.devices import OPERATOR, Scope, Who
 from toolgate.access.refusals import AuthRequired, InvalidToken
@@ -26,8 +28,8 @@ def make(journal: MemoryJournal | None = None) -> Registry:
 
 @pytest.mark.requirement("002/pairing/token-constant-time")
 def test_no_token_or_hash_is_compared_by_equality() -> None:
-    tree = ast.parse(inspect.getsource(module))
-    for node in ast.walk(tree):
+    nodes = (ast.walk(ast.parse(inspect.getsource(one))) for one in (module, authentication))
+    for node in chain.from_iterable(nodes):
         if isinstance(node, ast.Compare):
             compared = ast.unparse(node)
             assert not ("hash" in compared and ("==" in compared or "!=" in compared)), compared

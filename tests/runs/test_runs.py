@@ -198,7 +198,9 @@ async def test_the_stream_of_a_run_that_waits_says_now_and_then_that_it_is_still
     run_id = await house.invoke("[[tool:pay {}]]")
     await house.until(run_id, RunStatus.PAUSED_WAITING_APPROVAL)
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN, silence_s=0.01)
+    api = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal, silence_s=0.01
+    )
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     url = f"http://127.0.0.1:{bound.getsockname()[1]}" + RUN_EVENTS_PATH.format(run_id=run_id)
@@ -228,7 +230,9 @@ async def test_a_reader_of_what_a_power_cut_took_hears_of_the_runs_end(
     if ended:
         await house.runs.cancel(run_id, session_id="s", reason="enough")
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    api = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN, silence_s=0.01)
+    api = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal, silence_s=0.01
+    )
     listener = asgi.Listener(api.app(), bound)
     await listener.start()
     path = RUN_EVENTS_PATH.format(run_id=run_id)
@@ -307,7 +311,9 @@ async def test_nobody_from_outside_says_what_came_of_a_tool_that_runs_here(house
     await asyncio.wait_for(begun.wait(), 10)
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
-    app = OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app()
+    app = OrchestratorApi(
+        house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+    ).app()
     listener = asgi.Listener(app, bound)
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
@@ -333,7 +339,10 @@ async def test_a_result_is_not_taken_while_a_person_is_asked_whether_the_tool_ma
     call_id = (await house.runs.state(run_id)).calls[0].call_id
     bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
     listener = asgi.Listener(
-        OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app(), bound
+        OrchestratorApi(
+            house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+        ).app(),
+        bound,
     )
     await listener.start()
     path = SUBMIT_PATH.format(tool_call_id=call_id)
@@ -721,7 +730,10 @@ async def test_a_user_who_is_called_as_the_operator_is_does_not_decide_in_their_
     else:
         bound = asgi.bind("127.0.0.1", 0, setting="ORCHESTRATOR_PORT")
         listener = asgi.Listener(
-            OrchestratorApi(house.runs, house.bus, house.clock, INTERNAL_TOKEN).app(), bound
+            OrchestratorApi(
+                house.runs, house.bus, house.clock, keyed(internal=INTERNAL_TOKEN).internal
+            ).app(),
+            bound,
         )
         await listener.start()
         at = f"http://127.0.0.1:{bound.getsockname()[1]}/internal/approvals/{approval_id}/decide"

@@ -22,11 +22,12 @@ def known_to(registry: Registry) -> Authenticator:
     return Authenticator(registry, operator_token="op")
 
 
-def keyed(api_key: str = "", *, executor: str = "") -> Authenticator:
+def keyed(api_key: str = "", *, executor: str = "", internal: str = "") -> Authenticator:
     """An authenticator that knows this shared key; without one, any key is right."""
     clock = FakeClock()
     return Authenticator(
         Registry(MemoryJournal(clock=clock, bus=LocalBus()), clock),
         api_key=api_key,
         executor_token=executor,
+        internal_token=internal,
     )

@@ -19,19 +19,34 @@ class Authenticator:
         operator_token: str = "",
         gateway_token: str = "",
         executor_token: str = "",
+        internal_token: str = "",
         api_key: str = "",
     ) -> None:
         """A token that is empty opens nothing, but an empty `api_key` accepts any."""
         self.registry = registry
-        self._operator, self._executor = (
-            _hash_or_none(operator_token),
-            _hash_or_none(executor_token),
-        )
-        self._gateway, self._api_key = _hash_or_none(gateway_token), _hash_or_none(api_key)
+        self._operator = _hash_or_none(operator_token)
+        self._gateway = _hash_or_none(gateway_token)
+        self._executor = _hash_or_none(executor_token)
+        self._internal = _hash_or_none(internal_token)
+        self._api_key = _hash_or_none(api_key)
 
     @property
     def any_key(self) -> bool:
+        """True if clients may say any key."""
         return not self._api_key
+
+    @property
+    def has_internal(self) -> bool:
+        """True if ingress and orchestrator share a token."""
+        return bool(self._internal)
+
+    def internal(self, token: str) -> None:
+        """Check the token that ingress and orchestrator share; raises InvalidToken."""
+        if not same(hash_of(token), self._internal):
+            raise InvalidToken(
+                "the bearer token is missing or wrong: set INTERNAL_TOKEN to the same value for"
+                " ingress and orchestrator"
+            )
 
     def bearer(self, token: str) -> Identity:
         """The operator, or whose named token this is; raises InvalidToken."""

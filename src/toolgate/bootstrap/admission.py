@@ -35,6 +35,7 @@ async def open_admission(settings: Settings, core: Core) -> Admission:
         operator_token=operator_token(settings, core.patterns),
         gateway_token=settings.gateway_token.reveal(),
         executor_token=token(settings, TokenKind.EXECUTOR, core.patterns),
+        internal_token=token(settings, TokenKind.INTERNAL, core.patterns),
         api_key=api_key(settings, core.patterns),
     )
     servers = read_servers(Path(settings.mcp_file)) if settings.mcp_file else ()

@@ -114,8 +114,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
             "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
         }
     )
-    internal = token(settings, TokenKind.INTERNAL, core.patterns)
-    ingress = _ingress(settings, core, admission.authenticator, hub, runs, metrics, internal)
+    ingress = _ingress(settings, core, admission.authenticator, hub, runs, metrics)
     executor = ExecutorApi(
         execution.executor, admission.authenticator.executor, execution.executor.keep
     )
@@ -136,7 +135,11 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     orchestrator = OrchestratorApi(
-        runs, core.bus, core.clock, internal, is_at_work=dispatcher.is_working_on
+        runs,
+        core.bus,
+        core.clock,
+        admission.authenticator.internal,
+        is_at_work=dispatcher.is_working_on,
     )
     await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
     installation.on_stop_soon(orchestrator.streams.end)
@@ -175,7 +178,9 @@ async def _start_ingress_alone(
     internal = ingress_token(settings, core.patterns)
     registry = Registry(core.journal, core.clock)
     await registry.load()
-    authenticator = Authenticator(registry, api_key=api_key(settings, core.patterns))
+    authenticator = Authenticator(
+        registry, internal_token=internal, api_key=api_key(settings, core.patterns)
+    )
     originals = Originals(core.journal, core.seal)
     await originals.load()
     orchestrator = HttpOrchestrator(
@@ -207,7 +212,7 @@ async def _start_ingress_alone(
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
         }
     )
-    ingress = _ingress(settings, core, authenticator, hub, orchestrator, metrics, internal)
+    ingress = _ingress(settings, core, authenticator, hub, orchestrator, metrics)
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -237,7 +242,7 @@ async def _start_orchestrator_alone(
         runs,
         core.bus,
         core.clock,
-        internal,
+        Authenticator(Registry(core.journal, core.clock), internal_token=internal).internal,
         is_at_work=dispatcher.is_working_on,
     )
     if settings.ingress_url:
@@ -269,7 +274,6 @@ def _ingress(
     hub: Hub,
     orchestrator: Orchestrator,
     metrics: Metrics,
-    internal_token: str,
 ) -> Ingress:
     if not settings.api_key:
         tell(settings, f"API key of clients: kept in {settings.home / FILES[TokenKind.API_KEY]}")
@@ -289,5 +293,4 @@ def _ingress(
         pong_wait_ms=settings.ws_pong_wait_ms,
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
-        internal_token=internal_token,
     )

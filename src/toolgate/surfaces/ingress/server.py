@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolgate.access.authentication import Authenticator
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
 from toolgate.contracts.wire import UNREADABLE, field_of
@@ -66,7 +67,6 @@ class Ingress:
     pong_wait_ms: int
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
-    internal_token: str = ""
     told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -123,7 +123,7 @@ class Ingress:
             connections=len(self.connections),
             uptime_seconds=int(self.clock.monotonic() - self._started),
             problem=self.journal.fault,
-            internal_auth="" if self.internal_token else wire.NO_AUTH,
+            internal_auth="" if self.authenticator.has_internal else wire.NO_AUTH,
         )
 
     def _accept(
@@ -273,9 +273,13 @@ class Ingress:
         )
 
     def _may(self, request: Request) -> bool:
-        if not self.internal_token:
+        if not self.authenticator.has_internal:
             return not asgi.is_of_a_page(request)
-        return asgi.same_secret(asgi.bearer(request), self.internal_token)
+        try:
+            self.authenticator.internal(asgi.bearer(request))
+        except InvalidToken:
+            return False
+        return True
 
     async def _send(self, request: Request) -> Response:
         if not self._may(request):

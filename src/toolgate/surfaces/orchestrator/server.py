@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolgate.access.devices import Identity, Who
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
 from toolgate.core.clock import Clock
@@ -61,7 +62,7 @@ class OrchestratorApi:
     runs: Runs
     bus: Bus
     clock: Clock
-    internal_token: str
+    authenticate: Callable[[str], None]  # the internal token; raises InvalidToken
     push: Callable[[str, str], Awaitable[None]] | None = (
         None  # tell a remote ingress of a run's events
     )
@@ -263,16 +264,10 @@ class OrchestratorApi:
         return asgi.Json(wire.Health(status, len(await self.runs.open_runs()), uptime, problem))
 
     def _authorize(self, request: Request) -> None:
-        if not self.internal_token or not asgi.same_secret(
-            asgi.bearer(request), self.internal_token
-        ):
-            raise Unauthorized(
-                "the bearer token is missing or wrong: set INTERNAL_TOKEN to the same value for"
-                " ingress and orchestrator"
-            )
+        self.authenticate(asgi.bearer(request))
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
-        if isinstance(failed, Unauthorized):
+        if isinstance(failed, InvalidToken):
             return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
         code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
         if code is wire.ErrorCode.INTERNAL_ERROR:
@@ -288,10 +283,6 @@ class OrchestratorApi:
 
 decode_agent: Final = msgspec.json.Decoder(wire.RegisterAgent).decode
 decode_tools: Final = msgspec.json.Decoder(wire.RegisterTools).decode
-
-
-class Unauthorized(ToolgateError):
-    pass
 
 
 def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -> Response:
