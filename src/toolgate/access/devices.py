@@ -34,13 +34,13 @@ class Scope:
         if kind is CommandKind.TOOL:
             if level.rank <= self.tools.rank:
                 return ""
-            return f"this device may use tools up to level {self.tools}, not {level}"
+            return f"this caller may use tools up to level {self.tools}, not {level}"
         granted = {
             CommandKind.AGENT: self.agent,
             CommandKind.SYSTEM: self.system,
             CommandKind.MCP: self.mcp,
         }
-        return "" if granted[kind] else f"this device may not use {kind} commands"
+        return "" if granted[kind] else f"this caller may not use {kind} commands"
 
 
 EVERYTHING: Final = Scope(Level.SIGN, system=True, mcp=True, agent=True, approve=True)
@@ -221,11 +221,8 @@ def kind_of(caller: str) -> Who | None:
     return Who(kind) if colon and kind in NAMED else None
 
 
-def is_own_run(user: str, session: str) -> bool:
-    """True if a run was started by a device, agent or service, whose approvals it may not decide.
-
-    `user` and `session` are the run's; a person's own client may decide what an agent asks for.
-    """
+def is_by_program(user: str, session: str) -> bool:
+    """True if a device, an agent or a service started the run of this user and session."""
     kind = kind_of(user)
     if kind is None:
         return session.startswith(COMMAND_SESSIONS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from toolgate.access.devices import Identity, Who, is_own_run
+from toolgate.access.devices import Identity, Who, is_by_program
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller, JsonValue
@@ -155,7 +155,7 @@ def askers(caller: Caller) -> tuple[str, ...]:
     """
     if caller.agent:
         names = (caller.agent, f"agent:{caller.agent}")
-        if is_own_run(caller.user, caller.session):
+        if is_by_program(caller.user, caller.session):
             return (*names, caller.user, f"user:{caller.user}")
         return names
     named = (("device", caller.device), ("user", caller.user))

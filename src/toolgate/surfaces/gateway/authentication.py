@@ -105,7 +105,9 @@ class Doors:
     def _allowed(self, identity: Identity, access: Access) -> Identity:
         if identity.who is not Who.DEVICE and identity.who not in _BEARERS[access]:
             if access is Access.CALLER:
-                raise AuthRequired("commands are a device's: X-Device-Id and X-Device-Token")
+                raise AuthRequired(
+                    "commands need a device's token (X-Device-Id, X-Device-Token) or a named one as bearer"
+                )
             raise Forbidden("this needs the operator's token")
         if access is Access.APPROVER and not identity.scope.approve:
             raise Forbidden("this needs the operator's token, or the scope to approve")
