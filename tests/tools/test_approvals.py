@@ -112,6 +112,18 @@ def test_an_agents_call_is_asked_for_by_the_agent_and_a_devices_by_the_device() 
     assert askers(Caller()) == ()
 
 
+def test_a_program_that_started_a_run_asked_for_its_calls_and_a_person_did_not() -> None:
+    for user, session, is_asker in (
+        ("phone", "gw:phone:s", True),
+        ("service:ci", "gw:service%3Aci", True),
+        ("agent:bot", "sess_1", True),
+        ("user:anna", "gw:user%3Aanna", False),
+        ("anna", "sess_1", False),
+    ):
+        names = askers(Caller(user=user, agent="a", session=session))
+        assert (user in names, f"user:{user}" in names) == (is_asker, is_asker), user
+
+
 def test_the_operator_may_confirm_their_own_call_and_nobody_else_theirs() -> None:
     own = replace(ASKED, asked_by=("operator", "device:operator"))
     confirmed = own.decide(approve=True, decided_by=by("operator"), now=1)
