@@ -11,7 +11,7 @@ from toolgate.cli.operator import Operator, as_operator, show
 from toolgate.cli.options import known_token, with_settings
 from toolgate.cli.pair import scope_options
 from toolgate.secrets.own_tokens import TokenKind
-from toolgate.settings import Settings
+from toolgate.settings import ANY_KEY, Settings
 
 SHOWN: Final = {
     "api-key": TokenKind.API_KEY,
@@ -97,9 +97,12 @@ def revoke(operator: Operator, *, name: str, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name", type=click.Choice(list(SHOWN)))
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @with_settings
-def shown(settings: Settings, *, name: str) -> None:
+def shown(settings: Settings, *, name: str, as_json: bool) -> None:
     """Print a key that is set, or that Toolgate made and keeps in its home."""
-    click.echo(
-        "none" if settings.any_key and name == "api-key" else known_token(settings, SHOWN[name])
-    )
+    if settings.any_key and name == "api-key":
+        token = ANY_KEY
+    else:
+        token = known_token(settings, SHOWN[name])
+    click.echo(json.dumps({"token": token}) if as_json else token)
