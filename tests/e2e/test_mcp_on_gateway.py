@@ -220,16 +220,20 @@ async def test_a_tool_that_reads_is_limited_like_any_other(program: Program) -> 
 
 
 @pytest.mark.requirement("004/gate/own-runs")
-async def test_a_device_sees_its_own_tasks_alone(program: Program) -> None:
+async def test_a_device_and_a_named_token_see_their_own_tasks_alone(program: Program) -> None:
     async with aiohttp.ClientSession() as http:
         gil, hal = await paired(http, program, "gil"), await paired(http, program, "hal")
-    begun = await called(program, gil, "run_task_template", **TASK, options={"mode": "async"})
-    run_id = begun["runId"]
-    for caller, seen in ((gil, True), (hal, False), (await bearer_of(program), False)):
-        listed = await called(program, caller, "list_task_runs")
-        assert (run_id in {run["runId"] for run in listed["runs"]}) is seen
-        shown = await called(program, caller, "get_task_run", runId=run_id)
-        assert shown.get("errorCode") == (None if seen else "RUN_NOT_FOUND")
+    one, other = await bearer_of(program, "one"), await bearer_of(program, "other")
+    callers = (gil, hal, one, other, await bearer_of(program, "third", kind="user"))
+    for owner in (one, gil):
+        begun = await called(program, owner, "run_task_template", **TASK, options={"mode": "async"})
+        run_id = begun["runId"]
+        for caller in callers:
+            seen = caller is owner
+            listed = await called(program, caller, "list_task_runs")
+            assert (run_id in {run["runId"] for run in listed["runs"]}) is seen
+            shown = await called(program, caller, "get_task_run", runId=run_id)
+            assert shown.get("errorCode") == (None if seen else "RUN_NOT_FOUND")
     refused = await called(program, hal, "cancel_task_run", runId=run_id)
     assert refused["errorCode"] == "RUN_NOT_FOUND"
     await called(program, gil, "cancel_task_run", runId=run_id)
