@@ -61,7 +61,7 @@ MAX_BODY_BYTES: Final = 1_000_000
 IDEMPOTENCY_TTL_S: Final = 600
 RATE_PER_MINUTE: Final = 60
 MAX_RATE_WINDOW_MS: Final = 366 * 24 * 3600 * 1000
-MAX_TOKEN_LIFE_MS: Final = 10 * 366 * 24 * 3600 * 1000  # ours
+MAX_TOKEN_LIFE_MS: Final = 10 * 366 * 24 * 3600 * 1000
 PENDING_TTL_S: Final = 600
 EVENTS_KEPT_S: Final = 24 * 3600
 MAX_WAIT_S: Final = 30
@@ -80,6 +80,7 @@ LIMITS: Final = {
     "IDEMPOTENCY_TTL_S": "seed 002 §5.1 (5 to 10 minutes), gateway spec: 600 s",
     "RATE_PER_MINUTE": "gateway spec: per device, by default",
     "MAX_RATE_WINDOW_MS": "ours: when the window of a capability's limit ends is a time",
+    "MAX_TOKEN_LIFE_MS": "ours: when a named token expires is a time",
     "PENDING_TTL_S": "gateway spec: a pairing request that nobody approves is forgotten",
     "EVENTS_KEPT_S": "seed 002 §2.3: a cursor's life of 24 h",
     "MAX_WAIT_S": "gateway spec: the longest long poll",
