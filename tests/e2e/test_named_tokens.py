@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import websockets
-from click.testing import CliRunner
 
+from tests.e2e.forked import toolgate
 from tests.e2e.harness import (
     API_KEY,
     INTERNAL_TOKEN,
@@ -21,11 +21,11 @@ from tests.e2e.harness import (
     Client,
     Program,
     bearer_of,
+    environment,
     running,
 )
 from tests.e2e.ways import eventually
 from tests.support.batteries import chosen
-from toolgate.cli.main import main
 from toolgate.contracts.ingress_v1 import CloseCode
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -295,12 +295,12 @@ async def test_a_token_that_ends_closes_what_is_open(house: House) -> None:
 @requirement("002/tokens/cli")
 async def test_tokens_are_made_listed_revoked_and_shown_in_the_terminal(house: House) -> None:
     at = ("--home", str(house.program.home), "--url", house.urls["gateway"])
-    env = {"OPERATOR_TOKEN": OPERATOR, "API_KEY": API_KEY}
+    env = environment({"OPERATOR_TOKEN": OPERATOR})
 
     def run(*words: str) -> str:
-        ended = CliRunner(env=env).invoke(main, ["token", *words])
-        assert ended.exit_code == 0, ended.output
-        return ended.output
+        ended = toolgate("token", *words, env=env)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
     def story() -> str:
         token = run("make", "eve", "--kind", "user", "--tools", "read", "--expires", "90d", *at)
@@ -312,8 +312,8 @@ async def test_tokens_are_made_listed_revoked_and_shown_in_the_terminal(house: H
         assert eve["scope"]["agent"] is True
         assert token.strip() not in json.dumps(listed)
         assert run("show", "api-key", *at[:2]).strip() == API_KEY
-        wrong = CliRunner(env=env).invoke(main, ["token", "make", "x", "--expires", "soon", *at])
-        assert (wrong.exit_code, "90d" in wrong.output) == (2, True)
+        wrong = toolgate("token", "make", "x", "--expires", "soon", *at, env=env)
+        assert (wrong.returncode, "90d" in wrong.stderr) == (2, True)
         return token.strip()
 
     token = await asyncio.to_thread(story)
