@@ -4,7 +4,6 @@ Each commit of a batch is decided in memory, against the file and what the batch
 change; one that does not hold is refused alone. Then the whole batch is written at once.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -18,7 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from toolgate.core.clock import Clock
-from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, ToolgateError, Unavailable
+from toolgate.core.errors import Conflict, Damaged, Fenced, Invalid, Unavailable
+from toolgate.journal.batching import Commit, Forget
 from toolgate.journal.journal import (
     Append,
     Check,
@@ -80,33 +80,6 @@ class Limits:
     forgotten_at_once: int = 1000  # events per transaction, so that commits pass in between
     segment: int = 64  # numbers of a stream in one segment; a file must not meet a smaller one
     readers: int = 3  # threads; reading a page takes well under a millisecond
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop a stream's events up to and including a number; only retention says this."""
-
-    stream: str
-    through: int
-
-
-class Commit:
-    """Operations on their way to the disk, and what came of them."""
-
-    __slots__ = ("done", "durable", "error", "events", "operations")
-
-    def __init__(
-        self,
-        operations: Sequence[Operation | Forget],
-        *,
-        durable: bool,
-        done: asyncio.Future[list[Event]],
-    ) -> None:
-        self.operations = operations
-        self.durable = durable
-        self.done = done
-        self.events: list[Event] = []
-        self.error: ToolgateError | None = None
 
 
 class _MustLook(Exception):
