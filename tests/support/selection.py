@@ -37,6 +37,7 @@ NEEDS_SYSTEM: Final = (
     "tests/tools/engines/builtin/test_tools_in_a_sandbox.py",
     "tests/tools/engines/test_transfers.py",
     "tests/hostile/",
+    "tests/journal/postgres/",
     "tests/tools/upstream/test_npm_servers.py",
     "tests/tools/upstream/test_sandboxed.py",
     "tests/surfaces/gateway/test_installed.py",
