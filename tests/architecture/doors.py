@@ -111,6 +111,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate task list
         toolgate task templates
         toolgate token list
+        toolgate token show
     """,
     "Changes who may call what; a call that follows is decided": """
         POST /pairing/approve
@@ -154,7 +155,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate targets set
         toolgate targets remove
         toolgate token make
-        toolgate token end
+        toolgate token revoke
     """,
     "Decides, and runs nothing": """
         POST /policy/simulate

@@ -1034,6 +1034,41 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="web.search without a provider is ERR_NOT_IMPLEMENTED.",
     ),
     Requirement(
+        id="002/tokens/cli",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="`toolgate token` makes tokens with a kind, a scope and an expiry, lists and revokes them, and shows the keys that Toolgate made.",
+    ),
+    Requirement(
+        id="002/tokens/doors",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Each listener takes its own credentials; a wrong, expired, revoked or other one opens nothing.",
+    ),
+    Requirement(
+        id="002/tokens/expire",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="A token that expires ends the connections that it opened.",
+    ),
+    Requirement(
+        id="002/tokens/named",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="The policy's `for`, the audit and the evidence name the token of a call.",
+    ),
+    Requirement(
+        id="002/tokens/operator-not-for-mcp",
+        source="spec gateway.md, The operator's token",
+        behaviour="`/mcp` refuses the operator's token and names the command that makes a proper one.",
+    ),
+    Requirement(
+        id="002/tokens/own-command",
+        source="spec gateway.md, Scopes gain",
+        behaviour="A device or service decides neither its own command nor what its agent asks for.",
+    ),
+    Requirement(
+        id="002/tokens/revoked-at-once",
+        source="spec gateway.md, /tool/run takes credentials",
+        behaviour="Revoking a token ends at once the connections that it opened.",
+    ),
+    Requirement(
         id="002/tool/calls",
         source="spec gateway.md, POST /command/agent",
         behaviour="`POST /command/tool` takes a list of toolCalls with id, name and arguments.",

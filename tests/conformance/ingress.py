@@ -96,6 +96,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="An accepted `approval_decision` is answered with `state` and `detail {approval_id, decision}`.",
     ),
     Requirement(
+        id="001/approvals/who-may",
+        source="spec ingress.md, Approvals over the WebSocket",
+        behaviour="A connection with API_KEY or a user's own key decides what its session's agents ask for, a named token with the scope `approve` unless it started the run; others get `may_not_approve`. The record names the principal.",
+    ),
+    Requirement(
         id="001/cancel/stops-run",
         source="seed 001, cancel_run",
         behaviour="`cancel_run` ends the run as CANCELLED.",
@@ -259,6 +264,27 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/connection/half-open",
         source="seed 001, 心跳机制",
         behaviour="A peer that vanished without closing is found out by its missing pong.",
+    ),
+    Requirement(
+        id="001/credentials/key-made",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="An unset API_KEY is made on every host and kept in the home for its owner alone; `toolgate up` prints its path, never the key.",
+    ),
+    Requirement(
+        id="001/credentials/any-key-loopback-only",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="API_KEY=none accepts any key, on loopback only, and then no approval is decided over the WebSocket.",
+    ),
+    Requirement(
+        id="001/credentials/internal-token",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="8081 and 8091 need the internal token as a bearer; unset, it is made and kept in the home.",
+        divergence="The seed has no field for it: a foreign ingress must be given it.",
+    ),
+    Requirement(
+        id="001/credentials/foreign-orchestrator",
+        source="spec ingress.md, Credentials, per listener",
+        behaviour="An ingress with ORCHESTRATOR_URL and no internal token takes pushes without one, and the log and `/health` say so; our orchestrator answers it 401, and its log says to set INTERNAL_TOKEN on both.",
     ),
     Requirement(
         id="001/devices/every-event-to-all",
@@ -564,11 +590,13 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/handshake/no-key-loopback-only",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY the server refuses to start on anything but loopback.",
+        superseded_by="001/credentials/any-key-loopback-only",
     ),
     Requirement(
         id="001/handshake/no-key-says-so",
         source="spec ingress.md, States CREATED",
         behaviour="With no API_KEY on loopback any key is accepted and the log says so.",
+        superseded_by="001/credentials/key-made",
     ),
     Requirement(
         id="001/handshake/before-hello",
@@ -1171,6 +1199,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/send/token",
         source="spec ingress.md, INTERNAL_TOKEN",
         behaviour="With INTERNAL_TOKEN set every `/internal/*` route needs it as a bearer.",
+        superseded_by="001/credentials/internal-token",
     ),
     Requirement(
         id="001/send/token-sent",

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.e2e.harness import Client, running
+from tests.e2e.harness import INTERNAL, Client, running
 from toolgate.runs.originals import CALL_ARGS
 
 KEY = "sk-proj-a8Kd02mXq71LzR5vWc93TnYb64HsJu"
@@ -69,7 +69,8 @@ async def test_secrets_in_the_context_of_an_invocation_do_not_reach_the_disk(
             "message": {"role": "user", "content": "hello"},
             "context": {"page": f"https://x.example/?key={KEY}", "password": GITHUB, "tab": "seen"},
         }
-        async with http.post(f"{program.urls['orchestrator']}/internal/invoke", json=asked) as told:
+        url = f"{program.urls['orchestrator']}/internal/invoke"
+        async with http.post(url, json=asked, headers=INTERNAL) as told:
             assert told.status == 200, await told.text()
         await program.stop()
     written = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
@@ -94,11 +95,14 @@ async def test_tokens_that_must_be_sent_as_they_are_lie_sealed(tmp_path: Path) -
         assert put.status == 200, await put.text()
         assert tokens[0] not in await put.text()
         agent = {"agent_id": "far", "endpoint": "http://127.0.0.1:9", "auth_token": tokens[1]}
-        posted = await http.post(f"{program.urls['orchestrator']}/internal/agents", json=agent)
+        posted = await http.post(
+            f"{program.urls['orchestrator']}/internal/agents", json=agent, headers=INTERNAL
+        )
         assert posted.status == 201, await posted.text()
         await program.stop()
         await program.start()
-        listed = await (await http.get(f"{program.urls['orchestrator']}/internal/agents")).text()
+        url = f"{program.urls['orchestrator']}/internal/agents"
+        listed = await (await http.get(url, headers=INTERNAL)).text()
         assert '"far"' in listed
         assert tokens[1] not in listed
         await program.stop()

@@ -225,7 +225,7 @@ def _rig(
         level_of=lambda request: routing.level_of(request),
         read_row_version=lambda: rows.get(ACTIVE_POLICY, 0),
     )
-    registry = Registry(journal, clock, operator_token="o")
+    registry = Registry(journal, clock)
     limits = CapabilityLimits(
         clock,
         Capabilities(journal, clock, PlainSeal(), SilentAudit()),

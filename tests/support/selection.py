@@ -104,6 +104,7 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
     "hostile": (
         "tests/web/test_guard.py",
         "tests/hostile/",
+        "tests/e2e/test_named_tokens.py",
         "tests/surfaces/gateway/test_hostile.py",
         "tests/tasks/test_hostile_pages.py",
     ),

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from tests.support.people import by
 from tests.support.pipelines import POLICY, Rig, open_rig
 from tests.support.soak import soaking
 from tests.support.web import page
@@ -157,14 +158,14 @@ async def test_a_call_that_was_asked_about_runs_once_it_is_approved_and_only_onc
     assert first == await rig.run(call("r1", "ask.once", amount=5))
     assert rig.engine.runs["ask.once"] == 0
     request_id = await rig.gate.decide_approval(
-        first.approval_id, approve=True, decided_by="u", reason="fine"
+        first.approval_id, approve=True, decided_by=by("u"), reason="fine"
     )
     assert request_id == "r1"
     again = [rig.run(call("r1", "ask.once", amount=5)) for _ in range(8)]
     assert all(as_ran(answer).ok for answer in await asyncio.gather(*again))
     assert rig.engine.runs["ask.once"] == 1
     word = await artifact(rig, "requests/r1/approval.json")
-    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "u", "fine")
+    assert (word["status"], word["decided_by"], word["note"]) == ("APPROVED", "device u", "fine")
     response = await rig.respond(call("r1", "ask.once", amount=5))
     assert response.policy_check.decision == "allow"
     for ref in response.evidence_refs:
@@ -178,7 +179,7 @@ async def test_a_rejected_call_never_runs(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
     await rig.gate.decide_approval(
-        pending.approval_id, approve=False, decided_by="u", reason="too much"
+        pending.approval_id, approve=False, decided_by=by("u"), reason="too much"
     )
     answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
@@ -203,7 +204,7 @@ async def test_a_call_that_nobody_approved_in_time_never_runs(tmp_path: Path) ->
         assert await rig.journal.scan(OPEN) == []
         with pytest.raises(Conflict):
             await rig.gate.decide_approval(
-                pending.approval_id, approve=True, decided_by="u", reason=""
+                pending.approval_id, approve=True, decided_by=by("u"), reason=""
             )
         answer = await rig.run(call("r1", "ask.once"))
         assert isinstance(answer, Denied)
@@ -217,7 +218,9 @@ async def test_an_approval_survives_a_restart(tmp_path: Path) -> None:
         assert isinstance(pending, Pending)
     async with open_rig(tmp_path) as rig:
         assert [one.approval_id for one in await rig.approvals.pending()] == [pending.approval_id]
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     async with open_rig(tmp_path) as rig:
         assert await rig.approvals.pending() == []
         assert as_ran(await rig.run(call("r1", "ask.once"))).ok
@@ -244,7 +247,7 @@ async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: boo
         await rig.gate.decide_approval(
             pending.approval_id,
             approve=approve,
-            decided_by="user:correct-horse-battery",
+            decided_by=by("user:correct-horse-battery"),
             reason="fine",
         )
     assert pending == await rig.run(call("r1", "ask.once"))
@@ -256,7 +259,7 @@ async def test_a_name_that_holds_a_secret_decides_nothing(rig: Rig, approve: boo
 async def test_changed_arguments_do_not_fit_an_approval(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once", amount=5))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     answer = await rig.run(call("r1", "ask.once", amount=5000))
     assert isinstance(answer, Denied)
     assert answer.rule_id == wire.RuleId.REQUEST_ID_CONFLICT
@@ -267,7 +270,7 @@ async def test_a_call_does_not_run_on_another_target_than_it_was_approved_for(ri
     rig.engine.target = "a sandbox"
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     rig.engine.target = "production"
     answer = await rig.run(call("r1", "ask.once"))
     assert isinstance(answer, Denied)
@@ -293,7 +296,7 @@ async def test_an_approval_is_bound_to_the_rule_that_asked(
 ) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     text = POLICY.replace(before, after) if before else POLICY + after
     assert text != POLICY
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
@@ -326,7 +329,9 @@ async def test_a_rule_that_is_no_longer_in_force_cannot_be_answered_with_approve
     assert isinstance(pending, Pending)
     rig.policies[ACTIVE_POLICY] = load_policy(text, parse_shell=TreeSitterShellParser())
     with pytest.raises(Conflict):
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     approval = await rig.approvals.get(pending.approval_id)
     assert (approval.status, approval.decided_by) == (ApprovalStatus.REJECTED, "policy")
     answer = await rig.run(call("r1", "ask.once"))
@@ -346,7 +351,9 @@ async def test_what_the_policy_has_come_to_deny_is_no_longer_open_for_approval(r
     assert answer.rule_id == "stop"
     assert await rig.approvals.pending() == []
     with pytest.raises(Conflict):
-        await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval(
+            pending.approval_id, approve=True, decided_by=by("u"), reason=""
+        )
     closed = await rig.approvals.get(pending.approval_id)
     assert (closed.status, closed.note) == (ApprovalStatus.REJECTED, "Closed")
     told = await rig.journal.read(APPROVALS)
@@ -375,7 +382,7 @@ async def test_an_approval_that_nobody_waits_for_any_more_is_closed_once(rig: Ri
 async def test_an_approved_call_whose_run_ends_before_it_starts_is_closed(rig: Rig) -> None:
     pending = await rig.run(call("r1", "ask.once"))
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     await rig.gate.abandon(["r1"], {}, reason="cancelled", also=())
     assert await state_of(rig, "r1") is CallStatus.BLOCKED
     assert isinstance(await rig.run(call("r1", "ask.once")), Denied)
@@ -390,7 +397,7 @@ async def test_of_two_decisions_at_once_the_later_is_refused_with_the_one_that_s
     answers = await asyncio.gather(
         *(
             rig.gate.decide_approval(
-                pending.approval_id, approve=approve, decided_by="u", reason=""
+                pending.approval_id, approve=approve, decided_by=by("u"), reason=""
             )
             for approve in (True, False)
         ),
@@ -425,10 +432,10 @@ async def test_an_agent_does_not_approve_its_own_call_and_an_unknown_approval_is
     assert isinstance(pending, Pending)
     with pytest.raises(Refused):
         await rig.gate.decide_approval(
-            pending.approval_id, approve=True, decided_by="agent:script", reason=""
+            pending.approval_id, approve=True, decided_by=by("agent:script"), reason=""
         )
     with pytest.raises(NotFound):
-        await rig.gate.decide_approval("apr_none", approve=True, decided_by="u", reason="")
+        await rig.gate.decide_approval("apr_none", approve=True, decided_by=by("u"), reason="")
     assert (await rig.approvals.get(pending.approval_id)).status is ApprovalStatus.PENDING
 
 
@@ -688,7 +695,7 @@ async def test_an_approved_fetch_follows_redirects_within_its_origin_only(rig: R
     request = call("r1", "http.fetch", url="http://a.example.com/")
     pending = await rig.run(request)
     assert isinstance(pending, Pending)
-    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by="u", reason="")
+    await rig.gate.decide_approval(pending.approval_id, approve=True, decided_by=by("u"), reason="")
     assert not as_ran(await rig.run(request)).ok
     asked = [one.url for one in rig.web.asked]
     assert asked == ["http://a.example.com/", "http://a.example.com/there"]

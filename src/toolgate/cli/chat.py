@@ -8,18 +8,21 @@ import os
 import sys
 import threading
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import click
 import uvloop
 
 from toolgate import settings as table
-from toolgate.cli.options import EXIT_FAILED, host_in_url, with_settings
+from toolgate.cli.operator import is_this_machine
+from toolgate.cli.options import EXIT_FAILED, client_key, host_in_url, with_settings
 from toolgate.cli.terminal import one_line, plain
 from toolgate.client.sessions import Disconnected, Refused, Session, connect, retracted
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.core.enums import RunStatus
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.secrets.own_tokens import FILES, TokenKind
 
 PROMPT = "> "
 CUT = "… [cut: "  # so does the pipeline say how much more there is
@@ -180,6 +183,8 @@ async def _chat(talk: Talk, once: str) -> bool:
     except (Disconnected, Refused) as failed:
         never = isinstance(failed, Disconnected) and not is_connected
         hint = "; `toolgate up` starts it, --url says where it is" if never else ""
+        if isinstance(failed, Refused) and failed.code == wire.ErrorCode.AUTH_FAILED:
+            hint = f": set API_KEY, or --home to where {FILES[TokenKind.API_KEY]} is kept"
         raise Unavailable(f"{talk.url}: {failed}{hint}") from failed
 
 
@@ -214,12 +219,12 @@ def command(
     line of stdin is a message, and what needs a person waits for one elsewhere, such as in the
     console. Exits 1 where a run did not end well.
     """
+    key = client_key(settings, here=not url or is_this_machine(urlsplit(url).hostname or ""))
     url = url or f"ws://{host_in_url(settings)}:{settings.ws_port}/ws"
     if not url.startswith(("ws://", "wss://")):
         raise Misconfigured(f"--url {url} is not a WebSocket's address, such as ws://HOST:8090/ws")
     # What the session logs is said here anyway.
     logging.getLogger("toolgate").addHandler(logging.NullHandler())
-    key = settings.api_key.reveal()
     talk = Talk(url, agent, user, key, session_id, as_json)
     if not uvloop.run(_chat(talk, " ".join(message))):
         sys.exit(EXIT_FAILED)

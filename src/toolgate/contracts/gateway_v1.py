@@ -61,6 +61,7 @@ MAX_BODY_BYTES: Final = 1_000_000
 IDEMPOTENCY_TTL_S: Final = 600
 RATE_PER_MINUTE: Final = 60
 MAX_RATE_WINDOW_MS: Final = 366 * 24 * 3600 * 1000
+MAX_TOKEN_LIFE_MS: Final = 10 * 366 * 24 * 3600 * 1000
 PENDING_TTL_S: Final = 600
 EVENTS_KEPT_S: Final = 24 * 3600
 MAX_WAIT_S: Final = 30
@@ -79,6 +80,7 @@ LIMITS: Final = {
     "IDEMPOTENCY_TTL_S": "seed 002 §5.1 (5 to 10 minutes), gateway spec: 600 s",
     "RATE_PER_MINUTE": "gateway spec: per device, by default",
     "MAX_RATE_WINDOW_MS": "ours: when the window of a capability's limit ends is a time",
+    "MAX_TOKEN_LIFE_MS": "ours: when a named token expires is a time",
     "PENDING_TTL_S": "gateway spec: a pairing request that nobody approves is forgotten",
     "EVENTS_KEPT_S": "seed 002 §2.3: a cursor's life of 24 h",
     "MAX_WAIT_S": "gateway spec: the longest long poll",
@@ -520,11 +522,21 @@ class PairingRevoked(CamelWire):
     revoked: bool
 
 
+class NamedKind(StrEnum):
+    """Whose a named token is."""
+
+    USER = "user"
+    AGENT = "agent"
+    SERVICE = "service"
+
+
 class ServiceTokenMake(CamelWire):
-    """Ours: a token for a script of the operator's, under a name."""
+    """Ours: a token of a user, an agent or a service, under a name."""
 
     name: Id
     scope: Scope | UnsetType = UNSET
+    kind: NamedKind = NamedKind.SERVICE
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_LIFE_MS)] | UnsetType = UNSET
 
 
 class ServiceToken(CamelWire):
@@ -533,6 +545,8 @@ class ServiceToken(CamelWire):
     name: str
     scope: Scope
     made_at: UnixMs
+    kind: NamedKind = NamedKind.SERVICE
+    expires_at: UnixMs | UnsetType = UNSET
     token: str | UnsetType = UNSET
 
 

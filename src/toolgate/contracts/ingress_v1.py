@@ -89,6 +89,7 @@ class Reason(StrEnum):
     RATE_LIMITED = "rate_limited"
     HIDDEN_ARGUMENTS = "hidden_arguments"
     MAY_NOT_APPROVE = "may_not_approve"
+    OUTSIDE_SCOPE = "outside_scope"
     TOOL_TIMEOUT = "tool_timeout"
     TOOL_FAILED = "tool_failed"
     AGENT_TIMEOUT = "agent_timeout"
@@ -109,6 +110,9 @@ REASONS: Final = {
     ),
     Reason.MAY_NOT_APPROVE: Code(
         "This credential may not decide approvals", "Use a user's key or the scope `approve`"
+    ),
+    Reason.OUTSIDE_SCOPE: Code(
+        "The key's scope does not cover this command", "Use a key with the scope `agent`"
     ),
     Reason.TOOL_TIMEOUT: Code("A tool's time was over before its result came", "Invoke again"),
     Reason.TOOL_FAILED: Code("A tool ran and failed", "Read the message"),
@@ -369,12 +373,16 @@ class SessionStatus(Wire):
 
 
 class Health(Wire, omit_defaults=True):
-    """`status` is "failing" while the journal takes no commits, and `problem` says why."""
+    """`status` is "failing" while the journal takes no commits, and `problem` says why.
+
+    `internal_auth` is "none" where `/internal/*` is open to every process that reaches it.
+    """
 
     status: str
     connections: Count
     uptime_seconds: Count
     problem: str = ""
+    internal_auth: str = ""
 
 
 class Reconnect(CamelWire):
@@ -388,6 +396,7 @@ class Reconnect(CamelWire):
 
 HEALTHY: Final = "healthy"
 FAILING: Final = "failing"
+NO_AUTH: Final = "none"
 RETRACTED: Final = "retracted_characters"  # in a state's detail: so many of the last do not count
 RECONNECT: Final = Reconnect(
     max_retries=5, initial_delay_ms=1_000, max_delay_ms=30_000, multiplier=2.0

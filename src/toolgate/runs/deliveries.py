@@ -33,7 +33,9 @@ CLIENT_CODES: Final = frozenset(
         "internal_error",
     }
 )
-FINAL_REASONS: Final = frozenset({"unknown_agent", "blocked", "rejected", "may_not_approve"})
+FINAL_REASONS: Final = frozenset(
+    {"unknown_agent", "blocked", "rejected", "may_not_approve", "outside_scope"}
+)
 # Members of another process's event that are not members of a delivery: the surface makes its own.
 ENVELOPE: Final = ("type", "ts", "seq", "first_seq", "event_id")
 _TIME: Final = b'{"ts":'

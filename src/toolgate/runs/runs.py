@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from toolgate.access.devices import Identity
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CallStatus, Outcome, RunStatus
 from toolgate.core.errors import Conflict, Fenced, Invalid, NotFound
@@ -360,12 +361,9 @@ class Runs:
         run_id: str,
         approve: bool,
         reason: str,
-        decided_by: str,
+        decided_by: Identity,
     ) -> Accepted:
-        """Record a person's answer; the stream of approvals then wakes the run.
-
-        A session's user may have any name, also the operator's: it is recorded as `user:<name>`.
-        """
+        """Record a person's answer; the stream of approvals then wakes the run."""
         approval = await self.find_approval(approval_id)
         is_other = session_id and approval.session != session_id
         if is_other or (run_id and approval.run_id != run_id):
@@ -373,7 +371,7 @@ class Runs:
         await self.gate.decide_approval(
             approval_id,
             approve=approve,
-            decided_by=f"user:{decided_by}" if session_id else decided_by,
+            decided_by=decided_by,
             reason=reason,
         )
         return Accepted(approval.run_id, (await self.state(approval.run_id)).status)

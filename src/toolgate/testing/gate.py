@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from toolgate.access.devices import Identity
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
 from toolgate.core.clock import Clock
@@ -279,10 +280,10 @@ class FakeGate:
         )
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
         verdict = "APPROVED" if approve else "REJECTED"
-        return await self._close_approval(approval_id, verdict, decided_by=decided_by)
+        return await self._close_approval(approval_id, verdict, decided_by=decided_by.name)
 
     async def expire(self, approval_id: str) -> None:
         await self._close_approval(approval_id, "EXPIRED", decided_by="")

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from toolgate.access.devices import Identity
 from toolgate.core.clock import Clock
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, NotFound
@@ -103,11 +104,11 @@ class Approvals:
         approval_id: str,
         *,
         approve: bool,
-        decided_by: str,
+        decided_by: Identity,
         reason: str = "",
         overtaken: str = "",
     ) -> Approval:
-        """Raises NotFound, Conflict if it is no longer open, Refused if this person may not.
+        """Raises NotFound, Conflict if it is no longer open, MayNotDecide if this one may not.
 
         `overtaken` is the reason why it cannot be approved any more: then it is closed.
         """

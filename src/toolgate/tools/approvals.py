@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
+from toolgate.access.devices import Identity, Who, is_by_program
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import Conflict, Refused
 from toolgate.core.tools import Caller, JsonValue
@@ -21,7 +22,6 @@ DEFAULT_TTL_MS: Final = 10 * 60 * 1000
 # the tool has changed, or its run has ended.
 POLICY: Final = "policy"
 RUN: Final = "run"
-OPERATOR: Final = "operator"  # may confirm their own call, at the console or a terminal
 SELF: Final = "self"
 USE_WINDOW_MS: Final = 15 * 60 * 1000  # how long after the decision the call may still start
 
@@ -34,6 +34,10 @@ TRANSITIONS: Final[dict[ApprovalStatus, frozenset[ApprovalStatus]]] = {
     ApprovalStatus.REJECTED: frozenset(),
     ApprovalStatus.EXPIRED: frozenset(),
 }
+
+
+class MayNotDecide(Refused):
+    """Someone else must decide this approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +83,23 @@ class Approval:
             return self._to(ApprovalStatus.EXPIRED)
         return self
 
-    def decide(self, *, approve: bool, decided_by: str, now: int, note: str = "") -> "Approval":
-        """Raises Conflict if it is no longer open, Refused if this person may not decide."""
+    def decide(
+        self, *, approve: bool, decided_by: Identity, now: int, note: str = ""
+    ) -> "Approval":
+        """Raises Conflict if it is no longer open, MayNotDecide if this one may not decide.
+
+        The operator may confirm their own call, at the console or a terminal.
+        """
         current = self.at(now)
         if current.status is not ApprovalStatus.PENDING:
             raise Conflict(f"approval {self.approval_id} is {current.status.lower()} already")
-        own = decided_by in self.asked_by
-        if not decided_by or (own and decided_by != OPERATOR):
-            raise Refused("nobody decides what they asked for themselves")
+        own = decided_by.name in self.asked_by
+        if own and decided_by.who is not Who.OPERATOR:
+            raise MayNotDecide("nobody decides what they asked for themselves")
         verdict = ApprovalStatus.APPROVED if approve else ApprovalStatus.REJECTED
         return replace(
             current._to(verdict),
-            decided_by=decided_by,
+            decided_by=decided_by.principal,
             decided_at=now,
             note=note,
             confirmation=SELF if own else "",
@@ -141,10 +150,13 @@ def binding_of(tool: str, args: Mapping[str, JsonValue], *, target: str, rule: s
 def askers(caller: Caller) -> tuple[str, ...]:
     """The names of a caller, none of which may approve the caller's own call.
 
-    An agent asks for its own calls, so the session's user may approve them. Without an agent both the
-    device and the user ask.
+    An agent asks for its own calls, so the session's user may approve them; a device, agent or
+    service that started the run may not. Without an agent both the device and the user ask.
     """
     if caller.agent:
-        return (caller.agent, f"agent:{caller.agent}")
+        names = (caller.agent, f"agent:{caller.agent}")
+        if is_by_program(caller.user, caller.session):
+            return (*names, caller.user, f"user:{caller.user}")
+        return names
     named = (("device", caller.device), ("user", caller.user))
     return tuple(name for kind, who in named if who for name in (who, f"{kind}:{who}"))

@@ -13,10 +13,11 @@ from unicodedata import category
 
 import msgspec
 
+from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Spent
 from toolgate.access.refusals import RateLimited
 from toolgate.access.registry import Registry
-from toolgate.core.enums import ApprovalStatus, CallStatus, Outcome
+from toolgate.core.enums import ApprovalStatus, CallStatus, Level, Outcome
 from toolgate.core.errors import (
     Conflict,
     Invalid,
@@ -41,7 +42,7 @@ from toolgate.policy.refusal_texts import (
 from toolgate.secrets.redaction import MASK, RedactingStream, Redactor
 from toolgate.tools import outcomes
 from toolgate.tools.approval_records import Approvals, approval_id_of
-from toolgate.tools.approvals import POLICY, RUN, Approval
+from toolgate.tools.approvals import POLICY, RUN, Approval, MayNotDecide
 from toolgate.tools.calls import (
     TERMINAL,
     Call,
@@ -323,11 +324,15 @@ class Gate:
         return await self._approvals.get(approval_id)
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
-        if self._redactor.text(decided_by) != decided_by:  # it is written as it is
+        who = decided_by.principal
+        if self._redactor.text(who) != who:  # it is written as it is
             raise Invalid("the name of who decides holds a secret", field="decided_by")
         asked = await self._approvals.get(approval_id)
+        level = self._routing.known_level(asked.tool) or Level.WRITE
+        if not decided_by.may_decide_level(level):
+            raise MayNotDecide(f"{asked.tool} is of level {level}, above that of {who}")
         overtaken = ""
         if approve and not self._policies.has_rule(asked.rule_digest):
             overtaken = f"rule {asked.rule_id}, which asked, is no longer in force as it was"

@@ -14,6 +14,7 @@ earlier `begin`: its commit is on disk, so `also` of that `begin` was not commit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from toolgate.access.devices import Identity
 from toolgate.access.ratelimit import Spent
 from toolgate.core.enums import CallStatus
 from toolgate.core.tools import Caller, Tool, ToolOutput, ToolRequest
@@ -172,7 +173,7 @@ class ToolGate(Protocol):
         ...
 
     async def decide_approval(
-        self, approval_id: str, *, approve: bool, decided_by: str, reason: str
+        self, approval_id: str, *, approve: bool, decided_by: Identity, reason: str
     ) -> str:
         """Decide an open approval and return the id of the call it is for.
 

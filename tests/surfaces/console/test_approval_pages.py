@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from starlette.requests import Request
 
+from tests.support.people import by
 from toolgate.core.enums import ApprovalStatus
 from toolgate.core.errors import NotFound
 from toolgate.core.tools import ToolRequest
@@ -43,7 +44,7 @@ async def asking(count: int) -> Parts:
         request = ToolRequest(f"req_{number:05}", "kv.set", {})
         _, operations = approvals.new(request, ASKS, summary="kv.set")
         await journal.commit(*operations)
-    await approvals.decide("apr_req_00000", approve=True, decided_by="operator")
+    await approvals.decide("apr_req_00000", approve=True, decided_by=by("operator"))
     parts = SimpleNamespace(journal=journal, clock=clock, approvals=approvals, evidence=evidence)
     return cast(Parts, parts)
 
@@ -89,7 +90,7 @@ async def test_the_approval_that_was_decided_last_is_the_first_of_the_recent_one
     parts = await asking(4)
     for name in ("apr_req_00003", "apr_req_00001"):
         cast(FakeClock, parts.clock).advance(1)
-        await parts.approvals.decide(name, approve=False, decided_by="operator")
+        await parts.approvals.decide(name, approve=False, decided_by=by("operator"))
     told: dict[str, Any] = await ApprovalPages(parts).listed(Request({"type": "http"}))
     assert [one["id"][-1] for one in told["recent"]] == ["1", "3", "0"]
 

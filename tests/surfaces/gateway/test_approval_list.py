@@ -84,7 +84,7 @@ def _rows(approvals: Sequence[Approval]) -> list[Operation]:
 
 async def listed(journal: Counting, clock: FakeClock, **query: str) -> wire.ApprovalPage:
     nobody = cast(Any, None)  # listing asks neither the pipeline nor the runs
-    routes = ApprovalRoutes(nobody, nobody, journal, clock, nobody).routes()
+    routes = ApprovalRoutes(nobody, nobody, journal, clock).routes()
     (handle,) = [route.handle for route in routes if route.key == "GET /approvals"]
     page: wire.ApprovalPage = (await handle(Call(OPERATOR, "trace", query=query))).data
     return page

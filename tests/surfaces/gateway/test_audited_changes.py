@@ -65,7 +65,7 @@ class Office:
 
 
 def of_tokens(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:
-    return TokenRoutes(Registry(journal, FakeClock(), operator_token="op"), trail).routes()
+    return TokenRoutes(Registry(journal, FakeClock()), FakeClock(), trail).routes()
 
 
 def of_capabilities(journal: MemoryJournal, trail: AuditLog) -> Sequence[Route]:

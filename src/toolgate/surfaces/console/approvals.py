@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from toolgate.contracts import executor_v0 as wire
 from toolgate.core.errors import Damaged, NotFound
-from toolgate.surfaces.console.parts import COUNTED, OPERATOR, Answer, Parts, body_of, is_run
+from toolgate.surfaces.console.parts import AT_CONSOLE, COUNTED, Answer, Parts, body_of, is_run
 from toolgate.tools import approval_records as kept
 from toolgate.tools.approvals import Approval
 
@@ -77,7 +77,7 @@ class ApprovalPages:
         word = await body_of(request, Word)
         approval = await self.parts.approvals.get(request.path_params["id"])
         await self.parts.gate.decide_approval(
-            approval.approval_id, approve=word.approve, decided_by=OPERATOR, reason=word.reason
+            approval.approval_id, approve=word.approve, decided_by=AT_CONSOLE, reason=word.reason
         )
         return shown_approval(await self.parts.approvals.get(approval.approval_id))
 

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from toolgate.access.devices import Identity, Who
-from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import Code, Problem, Result
-from toolgate.commands.planners.tool import LevelOf
 from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import MAX_INT
 from toolgate.core.clock import Clock
-from toolgate.core.enums import ApprovalStatus, Decision, Level
+from toolgate.core.enums import ApprovalStatus, Decision
 from toolgate.http.bodies import check_id
 from toolgate.journal.journal import Journal
 from toolgate.surfaces.gateway.routes import (
@@ -40,7 +37,6 @@ class ApprovalRoutes:
     gate: ToolGate
     journal: Journal
     clock: Clock
-    level_of: LevelOf
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -142,23 +138,13 @@ class ApprovalRoutes:
     async def _decide(self, call: Call) -> Result:
         wanted: wire.ApprovalDecide = call.body
         approval_id = check_id("approvalId", call.path["approvalId"])
-        approval = await self.approvals.get(approval_id)
-        self._check(call.caller, approval)
         await self.gate.decide_approval(
             approval_id,
             approve=wanted.decision is Decision.APPROVE,
-            decided_by=call.caller.name,
+            decided_by=call.caller,
             reason=wanted.reason,
         )
         return Result(_approval(await self.approvals.get(approval_id)))
-
-    def _check(self, identity: Identity, approval: Approval) -> None:
-        """Refuse a device that decides a call above its own level."""
-        if identity.who is Who.OPERATOR:
-            return
-        level = self.level_of(approval.tool) or Level.WRITE
-        if level.rank > identity.scope.tools.rank:
-            raise Forbidden(f"{approval.tool} is of level {level}, above this device's own")
 
 
 def _approval(approval: Approval) -> wire.ApprovalSummary:

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolgate.access.devices import Identity, Who
+from toolgate.access.refusals import InvalidToken
 from toolgate.contracts import orchestrator_v1 as wire
 from toolgate.contracts.wire import UNREADABLE, field_of, given
 from toolgate.core.clock import Clock
@@ -60,7 +62,7 @@ class OrchestratorApi:
     runs: Runs
     bus: Bus
     clock: Clock
-    internal_token: str = ""
+    authenticate: Callable[[str], None]  # the internal token; raises InvalidToken
     push: Callable[[str, str], Awaitable[None]] | None = (
         None  # tell a remote ingress of a run's events
     )
@@ -149,7 +151,7 @@ class OrchestratorApi:
                 run_id="",
                 approve=asked.decision is Decision.APPROVE,
                 reason=asked.reason,
-                decided_by=f"user:{asked.decided_by}" if asked.decided_by else "orchestrator",
+                decided_by=_ingress_of(request, asked.decided_by),
             )
         except Conflict:  # the earlier decision stands and is the answer
             log.info("decided_already approval_id=%s", approval_id)
@@ -262,16 +264,10 @@ class OrchestratorApi:
         return asgi.Json(wire.Health(status, len(await self.runs.open_runs()), uptime, problem))
 
     def _authorize(self, request: Request) -> None:
-        if not self.internal_token and asgi.is_of_a_page(request):
-            raise Unauthorized(
-                "an orchestrator that has no INTERNAL_TOKEN may be used by no web page, and by its"
-                " address or as localhost only"
-            )
-        if self.internal_token and not asgi.same_secret(asgi.bearer(request), self.internal_token):
-            raise Unauthorized("the bearer token is missing or wrong")
+        self.authenticate(asgi.bearer(request))
 
     async def _refused(self, _: Request, failed: Exception) -> Response:
-        if isinstance(failed, Unauthorized):
+        if isinstance(failed, InvalidToken):
             return _refusal(wire.ErrorCode.UNAUTHORIZED, str(failed))
         code = next(CODES[kind] for kind in type(failed).__mro__ if kind in CODES)
         if code is wire.ErrorCode.INTERNAL_ERROR:
@@ -289,14 +285,16 @@ decode_agent: Final = msgspec.json.Decoder(wire.RegisterAgent).decode
 decode_tools: Final = msgspec.json.Decoder(wire.RegisterTools).decode
 
 
-class Unauthorized(ToolgateError):
-    pass
-
-
 def _refusal(code: wire.ErrorCode, message: str, *, status: int | None = None) -> Response:
     return asgi.Json(
         wire.Refusal(code, message), status_code=status or wire.ERROR_CODES[code].status or 500
     )
+
+
+def _ingress_of(request: Request, user: str) -> Identity:
+    """Whoever has the internal token, by its address; it is trusted to say which user decides."""
+    address = "" if request.client is None else request.client.host
+    return Identity(Who.INGRESS, f"{Who.USER}:{user}", via=address)
 
 
 def _call_view(call: CallState, run: RunState) -> wire.ToolCallView:
