@@ -36,6 +36,7 @@ from toolgate.runs.originals import Originals
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
 from toolgate.runs.remote.records import RemoteRuns
+from toolgate.runs.retention import Forget
 from toolgate.secrets.patterns import SecretPatterns
 from toolgate.settings import Settings
 from toolgate.surfaces.executor.server import ExecutorApi
@@ -52,7 +53,11 @@ Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
 
 
 async def start_everything(settings: Settings) -> Installation:
-    """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError."""
+    """`toolgate up`: all roles in this process, on SQLite. Raises ToolgateError.
+
+    With ORCHESTRATOR_URL the runs of clients are that orchestrator's, and none is started here; the
+    agents of this installation answer at the gateway only.
+    """
     return await _start_role(settings, _start)
 
 
@@ -90,13 +95,7 @@ async def _start_role(settings: Settings, start: Start) -> Installation:
 
 
 async def _start(settings: Settings, installation: Installation, patterns: SecretPatterns) -> None:
-    sockets = bind(
-        settings.host,
-        internal=(settings.http_port, "HTTP_PORT"),
-        orchestrator=(settings.orchestrator_port, "ORCHESTRATOR_PORT"),
-        gateway=(settings.gateway_port, "GATEWAY_PORT"),
-        clients=(settings.ws_port, "WS_PORT"),
-    )
+    sockets = bind(settings.host, **_listeners(settings))
     installation.close_at_the_end(sockets.values())
     core = await open_core(settings, installation, patterns)
     admission = await open_admission(settings, core)
@@ -111,15 +110,26 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
             "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
         }
     )
-    internal = internal_token(settings, core.patterns)
-    ingress = _ingress(settings, core, hub, runs, metrics, internal)
+    remote: HttpOrchestrator | None = None
+    if settings.orchestrator_url:
+        internal = settings.internal_token.reveal()
+        remote = _remote_orchestrator(settings, core, dispatcher, runs.originals)
+    else:
+        internal = internal_token(settings, core.patterns)
+    ingress = _ingress(settings, core, hub, remote or runs, metrics, internal)
     executor = ExecutorApi(
         execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
     )
     door, due = await open_gateway(
         settings, installation, core, admission, execution, runs, dispatcher
     )
-    start_runs(due, is_online=hub.is_online, forgets=[ingress.forget_sessions])
+    forgets: list[Forget] = [ingress.forget_sessions]
+    if remote is not None:
+        due = {**due, REMOTE_CALLS: remote.on_call_deadline}
+        forgets.append(remote.runs.forget)
+        await remote.start()
+        installation.on_stop(remote.stop)
+    start_runs(due, is_online=hub.is_online, forgets=forgets)
     gateway = door.gateway.app()
     gateway.router.routes.extend(route for route in executor.routes() if route.path != "/health")
     console = await open_console(settings, core, execution, runs, door, sockets["clients"])
@@ -131,11 +141,12 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         for path in (HTTP_PATH, SSE_PATH, MESSAGE_PATH)
     )
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
-    orchestrator = OrchestratorApi(
-        runs, core.bus, core.clock, internal, is_at_work=dispatcher.is_working_on
-    )
-    await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
-    installation.on_stop_soon(orchestrator.streams.end)
+    if remote is None:
+        orchestrator = OrchestratorApi(
+            runs, core.bus, core.clock, internal, is_at_work=dispatcher.is_working_on
+        )
+        await serve(installation, metrics, orchestrator.app(), sockets["orchestrator"])
+        installation.on_stop_soon(orchestrator.streams.end)
     await serve(installation, metrics, gateway, sockets["gateway"], websockets=True)
     installation.on_stop_soon(mcp.end_streams)
     await ingress.start(sockets["clients"])
@@ -149,12 +160,24 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     installation.urls = {
         "ingress_ws": f"ws://{at['clients']}/ws",
         "ingress_internal": f"http://{at['internal']}",
-        "orchestrator": f"http://{at['orchestrator']}",
+        "orchestrator": settings.orchestrator_url or f"http://{at.get('orchestrator')}",
         "gateway": f"http://{at['gateway']}",
         "mcp": f"http://{at['gateway']}{HTTP_PATH}",
         "console": f"http://{at['gateway']}/console",
     }
+    installation.not_started = ["orchestrator"] if remote is not None else []
     installation.console_link = console.link(installation.urls["console"])
+
+
+def _listeners(settings: Settings) -> dict[str, tuple[int, str]]:
+    listeners = {
+        "internal": (settings.http_port, "HTTP_PORT"),
+        "gateway": (settings.gateway_port, "GATEWAY_PORT"),
+        "clients": (settings.ws_port, "WS_PORT"),
+    }
+    if not settings.orchestrator_url:
+        listeners["orchestrator"] = (settings.orchestrator_port, "ORCHESTRATOR_PORT")
+    return listeners
 
 
 async def _start_ingress_alone(
@@ -170,14 +193,7 @@ async def _start_ingress_alone(
     dispatcher = Dispatcher(core.journal, core.clock)
     originals = Originals(core.journal, core.seal)
     await originals.load()
-    orchestrator = HttpOrchestrator(
-        settings.orchestrator_url,
-        RemoteRuns(core.journal, core.clock, dispatcher, originals, core.redactor.fields),
-        core.new_id,
-        settings.internal_token.reveal(),
-        answer_s=settings.orchestrator_timeout_ms / 1000,
-        agent_s=settings.agent_timeout_ms / 1000,
-    )
+    orchestrator = _remote_orchestrator(settings, core, dispatcher, originals)
 
     async def forget_request(row: Row) -> None:
         await core.journal.commit(Delete(row.collection, row.key))
@@ -252,6 +268,19 @@ async def _start_orchestrator_alone(
         dispatcher.dispatch(run_id)
     at = address(sockets["orchestrator"].getsockname())
     installation.urls = {"orchestrator": f"http://{at}"}
+
+
+def _remote_orchestrator(
+    settings: Settings, core: Core, dispatcher: Dispatcher, originals: Originals
+) -> HttpOrchestrator:
+    return HttpOrchestrator(
+        settings.orchestrator_url,
+        RemoteRuns(core.journal, core.clock, dispatcher, originals, core.redactor.fields),
+        core.new_id,
+        settings.internal_token.reveal(),
+        answer_s=settings.orchestrator_timeout_ms / 1000,
+        agent_s=settings.agent_timeout_ms / 1000,
+    )
 
 
 def _ingress(
