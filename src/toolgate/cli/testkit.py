@@ -142,6 +142,7 @@ async def runner(url: str, *, token_file: str, tool: str, show: Progressed) -> l
 @click.option("--agent", default="echo", show_default=True, help="An agent that it has.")
 @click.option("--tool-message", default="", help="At which the agent calls a tool of the client.")
 @click.option("--approval-message", default="", help="At which the agent needs an approval.")
+@click.option("--session", default="", help="One whose client's tools it knows. Default: new ones.")
 @click.option("--listen", default="", metavar="HOST:PORT", help="Where it pushes its events to.")
 @_printing
 async def orchestrator(
@@ -151,6 +152,7 @@ async def orchestrator(
     agent: str,
     tool_message: str,
     approval_message: str,
+    session: str,
     listen: str,
     show: Progressed,
 ) -> list[CheckResult]:
@@ -158,7 +160,7 @@ async def orchestrator(
     url = _address(url, "http", "https")
     async with _http() as http:
         peer = orchestrator_kit.IngressPeer(
-            url, http, read_secret(token_file), agent, tool_message, approval_message
+            url, http, read_secret(token_file), agent, tool_message, approval_message, session
         )
         pushes = await peer.serve(*_listener(listen)) if listen else None
         try:

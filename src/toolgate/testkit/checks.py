@@ -98,6 +98,8 @@ async def _judged(check: SeedCheck[P], peer: P, *, is_first: bool) -> tuple[str,
         if is_first:
             raise Unreachable(str(silent)) from silent
         return "no", f"it does not answer any more: {silent}"
+    except (LookupError, TypeError, ValueError, AttributeError) as odd:
+        return "no", f"an answer has another form than the seed's: {type(odd).__name__}: {odd}"
     except NETWORK as broken:
         return "no", f"{type(broken).__name__}: {broken}"
     return "ok", ""

@@ -201,6 +201,11 @@ class Connection:
                 raise DoesNotHold(f"instead of {types[0]} came {quoted(message)}")
         return message
 
+    async def confirmed(self) -> None:
+        """A `state` that answers a command; the run may have ended before it comes."""
+        while (message := await self.next())["type"] != "state":
+            need(message["type"] != "error", f"it is answered with {quoted(message)}")
+
     async def refused(self, *codes: str) -> None:
         error = await self.until("error")
         need(error.get("code") in codes, f"the code is {error.get('code')!r}, not {codes[0]}")
@@ -378,6 +383,49 @@ async def sends_a_decision_on(peer: ClientPeer) -> None:
         body = await orchestrator.received("/decide", ids["approval_id"])
         need(body.get("decision") == "approve", f"sent on: {quoted(body)}")
         await connection.until("done")
+
+
+@KIT.check(
+    "`tool_result`",
+    "返回确认或错误",
+    "an accepted tool_result, approval_decision and cancel_run are each confirmed",
+)
+async def confirms_commands(peer: ClientPeer) -> None:
+    peer.own()
+    async with peer.connected() as connection:
+        await connection.invoke("tool", peer.agent)
+        request = await connection.until("tool_request")
+        ids = {name: request[name] for name in ("run_id", "tool_call_id")}
+        await connection.say("tool_result", **ids, ok=True, result={})
+        await connection.confirmed()
+    async with peer.connected() as connection:
+        await connection.invoke("approval", peer.agent)
+        asked = await connection.until("approval_required")
+        ids = {name: asked[name] for name in ("run_id", "approval_id")}
+        await connection.say("approval_decision", **ids, decision="reject")
+        await connection.confirmed()
+    async with peer.connected() as connection:
+        await connection.invoke("hold", peer.agent)
+        run_id = (await connection.until("delta"))["run_id"]
+        await connection.say("cancel_run", run_id=run_id)
+        await connection.confirmed()
+
+
+@KIT.check(
+    "消息类型定义",
+    'Error      string          `json:"error,omitempty"`',
+    "a failed tool's `error` reaches the orchestrator as a string",
+)
+async def passes_an_error_on(peer: ClientPeer) -> None:
+    orchestrator = peer.own()
+    async with peer.connected() as connection:
+        await connection.invoke("tool", peer.agent)
+        request = await connection.until("tool_request")
+        ids = {name: request[name] for name in ("run_id", "tool_call_id")}
+        await connection.say("tool_result", **ids, ok=False, error="no paper")
+        body = await orchestrator.received("/submit", ids["tool_call_id"])
+        need(body.get("error") == "no paper", f"submitted: {quoted(body)}")
+        need(body.get("ok", body.get("status") != "FAILED") is False, f"submitted: {quoted(body)}")
 
 
 @KIT.check("M4", "客户端可取消正在执行的 run", "a cancel_run is sent on to /cancel")

@@ -37,6 +37,7 @@ class IngressPeer:
     agent: str = "echo"
     tool_message: str = ""  # a message at which the agent calls a tool of the client
     approval_message: str = ""  # a message at which the agent needs an approval
+    session: str = ""  # for all runs, such as one whose client's tools are known there
     takes_pushes: bool = False
     pushed: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
 
@@ -48,7 +49,7 @@ class IngressPeer:
     def body(self, message: str, *, agent: str = "") -> dict[str, Any]:
         return {
             "agent_id": agent or self.agent,
-            "session_id": f"sess_testkit_{uuid.uuid4().hex}",
+            "session_id": self.session or f"sess_testkit_{uuid.uuid4().hex}",
             "message": {"role": "user", "content": message},
         }
 
