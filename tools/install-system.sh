@@ -7,6 +7,7 @@ command -v bash-static >/dev/null 2>&1 || missing="$missing bash-static"
 command -v dockerd >/dev/null 2>&1 || missing="$missing docker.io"
 command -v docker-compose >/dev/null 2>&1 || missing="$missing docker-compose"
 command -v strace >/dev/null 2>&1 || missing="$missing strace"
+command -v curl >/dev/null 2>&1 || missing="$missing curl"
 command -v busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 command -v chromium-headless-shell >/dev/null 2>&1 || missing="$missing chromium-headless-shell"
 [ -n "$missing" ] || exit 0

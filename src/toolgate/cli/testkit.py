@@ -213,7 +213,13 @@ async def ingress(
 
 
 @command.command()
-@click.option("--listen", default="127.0.0.1:8090", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8090",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the client connects to.",
+)
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds for the client.")
 @click.option("--tool", default="browser.screenshot", show_default=True, help="To ask it for.")
 @_printing
