@@ -1,6 +1,7 @@
 """The roles: all of them in one process, or each alone."""
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.routing import Route as HttpRoute
 
@@ -33,6 +34,7 @@ from toolgate.journal.journal import Delete, Row
 from toolgate.runs import records
 from toolgate.runs.orchestrator import Orchestrator
 from toolgate.runs.originals import Originals
+from toolgate.runs.remote.events import skipped
 from toolgate.runs.remote.orchestrator import HttpOrchestrator
 from toolgate.runs.remote.records import CALLS as REMOTE_CALLS
 from toolgate.runs.remote.records import RemoteRuns
@@ -49,6 +51,9 @@ from toolgate.surfaces.mcp.transports import HTTP_PATH, MESSAGE_PATH, SSE_PATH, 
 from toolgate.surfaces.orchestrator.ingress_push import IngressPush
 from toolgate.surfaces.orchestrator.server import OrchestratorApi
 
+SKIPPED: Final = Reading(
+    "Events of an orchestrator that could not be read.", lambda: skipped["events"], grows=True
+)
 Start = Callable[[Settings, Installation, SecretPatterns], Awaitable[None]]
 
 
@@ -107,6 +112,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "events_skipped": SKIPPED,
             "runs_working": Reading("Runs at work now.", lambda: len(dispatcher.working_on)),
         }
     )
@@ -213,6 +219,7 @@ async def _start_ingress_alone(
         {
             "connections": Reading("Clients connected now.", lambda: len(ingress.connections)),
             "deliveries": Reading("Events given to clients.", lambda: hub.delivered, grows=True),
+            "events_skipped": SKIPPED,
         }
     )
     internal = settings.internal_token.reveal()

@@ -276,7 +276,7 @@ class Ingress:
 
     async def _send(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         try:
             body = await asgi.read_body(request)
             asked = wire.decode_send(body)
@@ -303,7 +303,7 @@ class Ingress:
 
     async def _status(self, request: Request) -> Response:
         if not self._may(request):
-            return _refusal(401, "unauthorized", NOT_ALLOWED)
+            return _refusal(401, wire.ErrorCode.AUTH_FAILED, NOT_ALLOWED)
         session_id = request.path_params["session_id"]
         return asgi.Json(
             wire.SessionStatus(
