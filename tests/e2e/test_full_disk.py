@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.e2e.ways import TOGETHER, Running, eventually, installed
@@ -31,6 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+OPERATOR = "token-of-the-operator"
 numbers = itertools.count()
 
 
@@ -53,21 +55,24 @@ async def conditions(running: Running) -> list[tuple[int, bool]]:
     return found
 
 
-async def device(running: Running, operator: str) -> Callable[[], Awaitable[tuple[int, Any]]]:
-    """Pair a device with the gateway; returns what makes it read and what makes it write."""
+async def device(
+    running: Running, http: aiohttp.ClientSession
+) -> Callable[[], Awaitable[tuple[int, Any]]]:
+    """Pair a device with the gateway; returns a function that sends a command of its."""
     url = running.installations[0].urls["gateway"]
     known = {"X-Device-Id": "d"}
-    async with running.http.get(f"{url}/status", headers=known):
+    async with http.get(f"{url}/status", headers=known):
         pass
-    bearer = {"Authorization": f"Bearer {operator}"}
-    body = {"deviceId": "d", "scope": {"tools": "write"}}
-    async with running.http.post(f"{url}/pairing/approve", json=body, headers=bearer) as approved:
+    bearer = {"Authorization": f"Bearer {OPERATOR}"}
+    async with http.post(
+        f"{url}/pairing/approve", json={"deviceId": "d"}, headers=bearer
+    ) as approved:
         known["X-Device-Token"] = approved.headers["X-Device-Token"]
 
     async def command() -> tuple[int, Any]:
         key = {**known, "Idempotency-Key": f"k{next(numbers)}"}
         body = {"payload": {"name": "echo", "args": {"text": "x" * 50_000}}}
-        async with running.http.post(f"{url}/command/tool", json=body, headers=key) as answer:
+        async with http.post(f"{url}/command/tool", json=body, headers=key) as answer:
             return answer.status, await answer.json()
 
     return command
@@ -77,10 +82,13 @@ async def device(running: Running, operator: str) -> Callable[[], Awaitable[tupl
 async def test_a_full_disk_shows_in_health_and_ready_and_passes(
     disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"LOG_LEVEL": "warning", "OPERATOR_TOKEN": "op"}
-    async with installed(TOGETHER, disk / "home", **given) as running:
+    given = {"LOG_LEVEL": "warning", "OPERATOR_TOKEN": OPERATOR}
+    async with (
+        installed(TOGETHER, disk / "home", **given) as running,
+        aiohttp.ClientSession() as http,
+    ):
         assert await conditions(running) == [(200, False)] * 2
-        command = await device(running, "op")
+        command = await device(running, http)
         assert (await command())[0] == 200
         client = await running.connect()
         fill(disk / "filler")
