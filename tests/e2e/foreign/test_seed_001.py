@@ -27,6 +27,12 @@ NEEDS_ITS_ORCHESTRATOR = {
     "passes_a_failure_on",
     "recalls_what_was_missed",
 }
+NEEDS_MESSAGES = {
+    "goes_on_after_a_result",
+    "goes_on_after_an_approval",
+    "goes_on_after_a_rejection",
+    "cancels",
+}
 POLICY = """\
 version: 1
 name: test
@@ -43,6 +49,8 @@ async def test_clients_that_know_only_the_seed_use_toolgate_up(tmp_path: Path) -
             running.ws, http, API_KEY, running.internal, INTERNAL_TOKEN, "echo", checks_key=True
         )
         await holds(ingress.KIT, peer, but=NEEDS_ITS_ORCHESTRATOR)
+        its = orchestrator.IngressPeer(running.orchestrator, http, INTERNAL_TOKEN)
+        await holds(orchestrator.KIT, its, but=NEEDS_MESSAGES | {"pushes_events"})
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from toolgate.testkit import browser
 OPERATOR = "token-of-the-operator"
 
 
-@pytest.mark.parametrize("role", ["up", "sse", "stdio"])
+@pytest.mark.parametrize("role", ["up", "http", "sse", "stdio"])
 async def test_a_client_that_knows_only_the_seed_uses_our_browser(
     tmp_path: Path, role: str
 ) -> None:
@@ -25,10 +25,10 @@ async def test_a_client_that_knows_only_the_seed_uses_our_browser(
                     peer.url = up.urls["mcp"]
                     await peer.open()
                     await holds(browser.KIT, peer)
-            elif role == "sse":
-                more = ("--sse", "--port=0")
+            elif role in ("http", "sse"):
+                more = (f"--{role}", "--port=0")
                 async with started(Program(home, role="browser", more=more)) as alone:
-                    peer.url = alone.urls["mcp_sse"]
+                    peer.url = alone.urls["mcp_sse" if role == "sse" else "mcp"]
                     await peer.open()
                     await holds(browser.KIT, peer)
             else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.gateway.conftest import ALL, Door, Paired, open_door
-from toolgate.commands.plans import request_hash
+from toolgate.commands.plans import code_of, request_hash
 from toolgate.contracts.gateway_v1 import ErrorCode
 from toolgate.core.enums import CommandKind, Level, Outcome
 from toolgate.core.errors import Unavailable
@@ -231,6 +231,19 @@ async def test_an_unknown_route_and_a_wrong_method_answer_in_the_envelope(door: 
         assert (answer.status, answer.code) == (status, ErrorCode.INVALID_REQUEST), path
         assert answer.headers["Content-Type"] == "application/json"
         assert answer.json["ok"] is False
+
+
+@pytest.mark.requirement("002/codes/upstream")
+def test_the_code_of_a_failure_says_whose_fault_it_is() -> None:
+    for code, expected in (
+        ("refused", ErrorCode.PERMISSION_DENIED),
+        ("invalid", ErrorCode.INVALID_REQUEST),
+        ("upstream", ErrorCode.UPSTREAM),
+        ("TOOL_EXEC_FAILED", ErrorCode.UPSTREAM),  # of a runner
+    ):
+        assert code_of({"error": {"code": code, "message": "why"}}) is expected, code
+    for without in (None, {}, {"error": "text"}, {"error": {}}):
+        assert code_of(without) is ErrorCode.INTERNAL, without
 
 
 @pytest.mark.requirement("002/codes/internal")

@@ -743,6 +743,23 @@ async def test_a_name_that_does_not_resolve_is_the_worlds_fault(installed: Insta
     assert asked.data["outcome"] in set(Outcome)
 
 
+@pytest.mark.requirement("002/codes/upstream")
+async def test_a_dead_runner_is_the_worlds_fault(installed: Installed) -> None:
+    target = {
+        "tenantId": "t_default",
+        "kind": "docker-runner",
+        "endpoint": "http://127.0.0.1:1/execute",
+        "isDefault": True,
+    }
+    path = "/execution-targets/dead"
+    assert (await installed.operator("PUT", path, target)).status == 200
+    try:
+        called = await installed.command("tool", {"name": "bash.exec", "args": {"cmd": "pwd"}})
+    finally:
+        assert (await installed.operator("DELETE", path)).status == 200
+    assert (called.status, called.data["results"][0]["success"]) == (200, False)
+
+
 @pytest.mark.requirement("002/events/duration-everywhere")
 async def test_every_event_has_a_duration(installed: Installed) -> None:
     await installed.exec("echo printed")
