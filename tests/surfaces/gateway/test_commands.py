@@ -242,7 +242,8 @@ def test_the_code_of_a_failure_says_whose_fault_it_is() -> None:
         ("TOOL_EXEC_FAILED", ErrorCode.UPSTREAM),  # of a runner
     ):
         assert code_of({"error": {"code": code, "message": "why"}}) is expected, code
-    for without in (None, {}, {"error": "text"}, {"error": {}}):
+    nothing: list[JsonValue] = [None, {}, {"error": "text"}, {"error": {}}]
+    for without in nothing:
         assert code_of(without) is ErrorCode.INTERNAL, without
 
 
