@@ -6,6 +6,7 @@ Started by `test_compose.py` under `unshare --net --mount`; prints the names of 
 import asyncio
 import fcntl
 import json
+import os
 import re
 import socket
 import struct
@@ -17,7 +18,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.e2e.harness import PATIENCE, PROGRAM, environment
+from tests.e2e.harness import PATIENCE, PROGRAM
 from toolgate.testkit import ingress
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +75,11 @@ async def main(folder: Path) -> dict[str, str]:
     played = ingress.OrchestratorPeer()
     await played.serve("127.0.0.1", 8081)
     program = await asyncio.create_subprocess_exec(
-        str(PROGRAM), *command, env=environment(given), stdout=subprocess.PIPE, cwd=folder
+        str(PROGRAM),
+        *command,
+        env={"PATH": os.environ["PATH"], **given},
+        stdout=subprocess.PIPE,
+        cwd=folder,
     )
     try:
         await healthy(block["healthcheck"]["test"])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.e2e.foreign import a_client, holds
@@ -9,6 +10,15 @@ from tests.e2e.harness import PROGRAM, Program, environment, running, started
 from toolgate.testkit import browser
 
 OPERATOR = "token-of-the-operator"
+
+
+async def a_token(up: Program, http: aiohttp.ClientSession) -> str:
+    """A credential of the client's own: the operator's is not for MCP."""
+    url = f"{up.urls['gateway']}/tokens"
+    body = {"name": "testkit", "scope": {"tools": "write", "mcp": True}}
+    bearer = {"Authorization": f"Bearer {OPERATOR}"}
+    async with http.post(url, json=body, headers=bearer) as answer:
+        return str((await answer.json())["data"]["token"])
 
 
 @pytest.mark.parametrize("role", ["up", "http", "sse", "stdio"])
@@ -20,9 +30,9 @@ async def test_a_client_that_knows_only_the_seed_uses_our_browser(
         peer = browser.McpClientPeer(http, page)
         try:
             if role == "up":
-                peer.token = OPERATOR
                 async with running(home, OPERATOR_TOKEN=OPERATOR) as up:
                     peer.url = up.urls["mcp"]
+                    peer.token = await a_token(up, http)
                     await peer.open()
                     await holds(browser.KIT, peer)
             elif role in ("http", "sse"):
