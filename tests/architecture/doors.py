@@ -43,6 +43,7 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         GET /internal/runs/{run_id}
         GET /internal/runs/{run_id}/events/stream
         GET /internal/sessions/{session_id}/status
+        GET /
         GET /console
         GET /console/
         GET /console/{path:path}
@@ -100,6 +101,13 @@ NOT_A_CALL = {  # why: the doors by which no tool can be called
         toolgate completion
         toolgate devices
         toolgate doctor
+        toolgate testkit browser
+        toolgate testkit client
+        toolgate testkit executor
+        toolgate testkit gateway
+        toolgate testkit ingress
+        toolgate testkit orchestrator
+        toolgate testkit runner
         toolgate events
         toolgate evidence export
         toolgate evidence show

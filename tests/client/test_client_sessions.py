@@ -270,7 +270,8 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
     async def serve(socket: ServerConnection) -> None:
         await acknowledged(socket)
         await started(socket)
-        await socket.send(json.dumps({"type": "of tomorrow"}))
+        await socket.send(json.dumps({"type": "of tomorrow"}))  # passed over
+        await socket.send(told("delta", text=7))
         await socket.wait_closed()
 
     async with (
@@ -278,7 +279,7 @@ async def test_a_message_that_cannot_be_read_ends_the_session_and_nobody_waits_f
         served(serve) as url,
         connect(url, user_id="u", backoff=AT_ONCE) as session,
     ):
-        with pytest.raises(Disconnected):
+        with pytest.raises(Disconnected, match="text"):
             async for _ in session.invoke("x", agent_id="echo"):
                 pass
 

@@ -201,6 +201,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="`error.code` is one of the six codes of the table; `detail.reason` says more.",
     ),
     Requirement(
+        id="001/compose/seed-block",
+        source="seed 001, Docker Compose 配置",
+        behaviour="The seed's compose block works as it stands with our image: its ports, its environment and its health check by curl.",
+    ),
+    Requirement(
+        id="001/compose/up-beside-an-orchestrator",
+        source="spec ingress.md, Compose",
+        behaviour="With ORCHESTRATOR_URL `up` uses that orchestrator, starts none of its own and says so in its ready line.",
+    ),
+    Requirement(
         id="001/connection/created",
         source="seed 001, 连接生命周期",
         behaviour="A new connection is in state CREATED.",
@@ -375,6 +385,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/dispatch/submit-cancel",
         source="seed 001, cancel_run",
         behaviour="A `cancel_run` is sent to `/internal/runs/{id}/cancel`.",
+    ),
+    Requirement(
+        id="001/dispatch/confirmation-or-error",
+        source="seed 001, 返回确认或错误",
+        behaviour="A tool_result and an approval_decision are answered with a confirmation or an error, a cancel_run with a confirmation.",
     ),
     Requirement(
         id="001/dispatch/orchestrator-down",
@@ -776,7 +791,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     Requirement(
         id="001/m5/multi-device",
         source="seed 001, 同一用户多设备",
-        behaviour="Several devices of one user receive messages at the same time.",
+        behaviour="Several devices of one user, connected to one session, receive its messages at the same time.",
     ),
     Requirement(
         id="001/m5/status",
@@ -978,6 +993,12 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/offline/calls-fail-first",
         source="spec ingress.md, Offline",
         behaviour="At the end of the resume window waiting client tools fail with `client_offline` before the runs are cancelled.",
+    ),
+    Requirement(
+        id="001/offline/no-cache",
+        source="seed 001, 不做消息缓存",
+        behaviour="The MVP keeps no messages for clients that are offline.",
+        divergence="Given up for M5: what a session missed is kept and sent again.",
     ),
     Requirement(
         id="001/orchestrator/invoke-sse",
@@ -1429,5 +1450,10 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="001/tools/result-confirmed",
         source="spec ingress.md, Confirmations",
         behaviour="An accepted `tool_result` is answered with `state` and `detail {tool_call_id, accepted}`.",
+    ),
+    Requirement(
+        id="001/tools/error-is-a-string",
+        source="seed 001, type ToolResultMessage",
+        behaviour="`error` of a tool_result is a string, from our client and to any orchestrator.",
     ),
 )

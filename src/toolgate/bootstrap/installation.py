@@ -50,6 +50,7 @@ class Installation:
     """A running Toolgate: its URLs, and the functions that stop it."""
 
     urls: dict[str, str] = field(default_factory=dict)
+    not_started: list[str] = field(default_factory=list)  # those of `urls` that others serve
     console_link: str = field(default="", repr=False)  # signs the operator in, once
     journal: Journal | None = None
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)

@@ -25,7 +25,7 @@ from toolgate.client.sockets import Closed, Socket, open_socket
 from toolgate.client.toolbox import Toolbox
 from toolgate.contracts import ingress_v1 as wire
 from toolgate.contracts.ingress_v1 import CloseCode
-from toolgate.contracts.wire import UNREADABLE
+from toolgate.contracts.wire import UNREADABLE, field_of
 from toolgate.core.enums import Decision, RunStatus
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,9 @@ HEARD: Final = 1000  # event ids that are remembered beside the number of the la
 FINAL: Final = frozenset({CloseCode.UNAUTHENTICATED, CloseCode.MESSAGE_TOO_BIG})
 
 
-TOO_LARGE: Final = {
-    "code": "result_too_large",
-    "message": "the tool's result is larger than a message to the server may be",
-}
+TOO_LARGE: Final = (
+    "result_too_large: the tool's result is larger than a message to the server may be"
+)
 
 
 class Refused(Exception):
@@ -301,7 +300,15 @@ class Session:
         assert self._socket is not None
         try:
             while True:
-                self._take(wire.decode_server(await self._socket.receive()))
+                received = await self._socket.receive()
+                try:
+                    message = wire.decode_server(received)
+                except msgspec.ValidationError as unreadable:
+                    if field_of(unreadable) != "$.type":
+                        raise
+                    log.info("unknown_message error=%s", unreadable)
+                    continue
+                self._take(message)
         except Closed as closed:
             return closed
         except UNREADABLE as unreadable:

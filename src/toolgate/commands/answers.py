@@ -81,12 +81,14 @@ CODES: Final[Mapping[type[Exception], tuple[wire.ErrorCode, int]]] = {
     Conflict: (Code.INVALID_REQUEST, 400),
     BodyTooLarge: (Code.INVALID_REQUEST, 413),
     NotImplementedHere: (Code.NOT_IMPLEMENTED, 501),
-    Unavailable: (Code.INTERNAL, 500),
+    Unavailable: (Code.UNAVAILABLE, 503),
     Misconfigured: (Code.INTERNAL, 500),
     ToolgateError: (Code.INTERNAL, 500),
 }
 
 
+TEMPORARY: Final = frozenset({Code.INTERNAL, Code.UPSTREAM, Code.UNAVAILABLE})
+OUTCOME_IN_DATA: Final = frozenset({Code.UPSTREAM, Code.UNAVAILABLE})
 EXPECTED: Final = (ToolgateError, Problem, BodyTooLarge, *UNREADABLE)  # what has an answer here
 
 
@@ -150,7 +152,10 @@ def success(data: Any, trace_id: str, *, status: int = 200, headers: Headers = (
 def failure(problem: Problem, trace_id: str, *, headers: Headers = ()) -> Reply:
     outcome = problem.outcome if problem.outcome is not None else msgspec.UNSET
     error = wire.ErrorBody(code=problem.code, message=problem.message, outcome=outcome)
-    answer = wire.Answer(ok=False, data=problem.data, trace_id=trace_id, error=error)
+    data = problem.data
+    if problem.code in OUTCOME_IN_DATA and problem.outcome is not None:
+        data = {**(data or {}), "outcome": problem.outcome}
+    answer = wire.Answer(ok=False, data=data, trace_id=trace_id, error=error)
     return Reply(problem.status, wire.encode(answer), (*headers, *problem.headers))
 
 

@@ -104,6 +104,8 @@ class ErrorCode(StrEnum):
     RATE_LIMITED = "ERR_RATE_LIMITED"
     INVALID_REQUEST = "ERR_INVALID_REQUEST"
     NOT_IMPLEMENTED = "ERR_NOT_IMPLEMENTED"
+    UPSTREAM = "ERR_UPSTREAM"
+    UNAVAILABLE = "ERR_UNAVAILABLE"
     INTERNAL = "ERR_INTERNAL"
 
 
@@ -132,6 +134,18 @@ ERROR_CODES: Final = {
     ),
     ErrorCode.NOT_IMPLEMENTED: Code(
         "This installation has nothing that does it", "Ask the operator to configure it", 501
+    ),
+    ErrorCode.UPSTREAM: Code(
+        "A host, an MCP server or a runner did not answer as it should; `data.outcome` says whether "
+        "it may have done something",
+        "Correct the name, or try again later with a new key",
+        502,
+    ),
+    ErrorCode.UNAVAILABLE: Code(
+        "The gateway cannot write to its disk, or a part of it does not answer; `data.outcome` says "
+        "whether something may have been done",
+        "Try again with the same Idempotency-Key when /ready answers 200",
+        503,
     ),
     ErrorCode.INTERNAL: Code(
         "The gateway itself failed", "Try again with the same Idempotency-Key", 500
@@ -452,7 +466,7 @@ class Event(CamelWire):
     status: str
     source: str
     message: str
-    duration_ms: Count | UnsetType = UNSET
+    duration_ms: Count
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
 
 

@@ -112,9 +112,13 @@ def is_of_a_page(request: Request) -> bool:
 
 
 def _may_be_rebound(host: str) -> bool:
-    """Whether it is a name that somebody can let stand for any address, and no address itself."""
+    """Whether somebody elsewhere can let this name stand for any address.
+
+    Not a name without a dot, such as a compose service's: there are none in the public DNS.
+    """
     name, is_address = host_name(host)
-    return bool(name) and not (is_address or name in LOCAL_NAMES or name.endswith(".localhost"))
+    is_local = is_address or name in LOCAL_NAMES or name.endswith(".localhost")
+    return "." in name and not is_local
 
 
 @lru_cache(maxsize=256)

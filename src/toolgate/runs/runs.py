@@ -7,6 +7,7 @@ state was read at, and decided again if another change was first.
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +61,8 @@ ON_DEVICE: Final = "device"  # the isolation of a client's tool, in the evidence
 OUTPUT_LIMIT: Final = 256 * 1024  # characters of a tool's output, for the agent
 REASON_LIMIT: Final = 8 * 1024  # characters of an agent's error text
 CODE_LIMIT: Final = 128
-DEVICE_CODES: Final = frozenset({"client_offline", "tool_timeout", "tool_failed"})
+# A device's error with a code, as one string: "code: message" (ingress spec, v2).
+CODED_ERROR: Final = re.compile(r"([a-z][a-z0-9]*(?:_[a-z0-9]+)+): (.*)", re.DOTALL)
 CLOSED: Final = frozenset({outcomes.DECIDED, outcomes.EXPIRED})
 
 
@@ -557,9 +559,8 @@ def _error_parts(error: Any) -> tuple[str, str]:
         case None:
             return "tool_failed", "the tool failed"
         case str():
-            code, separator, message = error.partition(": ")
-            known = separator and code in DEVICE_CODES
-            return (code, message) if known else ("tool_failed", error)
+            coded = CODED_ERROR.fullmatch(error)
+            return (coded[1], coded[2]) if coded else ("tool_failed", error)
         case {"code": str(code), "message": str(message)}:
             return code, message
         case dict():

@@ -62,6 +62,7 @@ class Console:
                 for method, path, handle in self.table()
             ),
             Route(STATIC + "{path:path}", pages.static, methods=["GET"]),
+            Route("/", self._home, methods=["GET"]),
             Route(f"{BASE}/", self._home, methods=["GET"]),
             Route(BASE, pages.page, methods=["GET"]),
             Route(API + "/{path:path}", self._guard.open(self._unknown)),
