@@ -81,6 +81,7 @@ class BwrapSandbox:
         programs: Programs | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self.can_be_clean = True
         self._groups = groups
         self._programs = programs
         self._folder: Path | None = None
@@ -103,6 +104,7 @@ class BwrapSandbox:
             raise Unavailable(str(refused)) from refused
         try:
             await session.check()
+            self.can_be_clean = await session.can_be_clean()
             session.see_limits()
         finally:
             await session.close()

@@ -76,6 +76,10 @@ class Sessions:
         if not proof.cancelled() and (unproven := proof.exception()) is not None:
             log.warning("sandbox_unavailable isolation=%s reason=%s", self.isolation, unproven)
 
+    @property
+    def can_be_clean(self) -> bool:
+        return self._sandbox.can_be_clean
+
     async def health(self) -> dict[str, JsonValue]:
         """The health in a runner's form; waits for a running self-test."""
         shown: dict[str, JsonValue] = {"ok": True, "backend": self.isolation}

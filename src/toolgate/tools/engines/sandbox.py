@@ -31,6 +31,7 @@ from toolgate.sandbox.sandbox import (
 from toolgate.sandbox.sessions import Sessions
 from toolgate.tools.definitions import in_session
 from toolgate.tools.engine import Update, no_update
+from toolgate.tools.engines.command_tools import words_of
 from toolgate.tools.engines.output_decoder import Pieces
 from toolgate.tools.engines.redirects import Hops
 from toolgate.tools.targets.tools import (
@@ -100,9 +101,17 @@ def guarded_http(
 class SandboxEngine:
     """An Engine. `http` is what serves http.request: a guarded client, outside the sandbox."""
 
-    def __init__(self, sessions: Sessions, *, http: Tool = no_http) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        http: Tool = no_http,
+        others: Mapping[str, Tool] | None = None,
+    ) -> None:
+        """`others` are tools that run elsewhere in this process, by name."""
         self._sessions = sessions
         self._tools: Mapping[str, Tool] = {
+            **(others or {}),
             "bash.exec": self._bash,
             "python.exec": self._python,
             "file.read": self._file_read,
@@ -149,12 +158,14 @@ class SandboxEngine:
 
     async def _bash(self, request: ToolRequest, update: Update) -> ToolOutput:
         args = msgspec.convert(request.args, BashExec)
+        argv = words_of(args.cmd)
         command = Command(
-            args.cmd,
+            "" if argv else args.cmd,
             cwd=args.cwd,
             env=args.env,
             timeout_seconds=_seconds(args.timeout_ms),
             links=not request.no_links,
+            argv=argv,
             clean=request.clean,
         )
         return await self._execute(request, command, update)
