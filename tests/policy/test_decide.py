@@ -811,7 +811,7 @@ COMMAND_ARGS: Mapping[str, Mapping[str, JsonValue]] = {
 @pytest.mark.requirement("000/commands/deny-covers-names", "000/commands/allow-lists")
 def test_a_deny_or_an_ask_of_one_name_of_the_command_tool_is_of_all_and_an_allow_is_not() -> None:
     assert COMMAND_ARGS.keys() == COMMAND_TOOLS
-    words = {"match": {"command": ["ls"]}}
+    words: Any = {"match": {"command": ["ls"]}}
     for named in (*COMMAND_ARGS, "bash.*", "s*"):
         listed = {tool for tool in COMMAND_ARGS if Glob(named).matches(tool)}
         for tool, args in COMMAND_ARGS.items():

@@ -832,7 +832,7 @@ async def test_health_is_asked_for_at_most_every_30_seconds_and_no_call_waits_fo
             return [each.target for each in runner.asked]
 
         assert await asked() == ["/execute", "/health", "/execute", "/execute"]
-        clock.advance(HEALTH_EVERY_S * 1000 - 1)
+        clock.advance(int(HEALTH_EVERY_S) * 1000 - 1)
         assert await asked() == ["/execute"] * 3
         clock.advance(1)
         assert await asked() == ["/execute", "/health", "/execute", "/execute"]

@@ -31,8 +31,8 @@ from toolgate.tools.engines.remote_runner import DockerRunners
 from toolgate.tools.engines.sandbox import SandboxEngine
 from toolgate.tools.engines.transfers import Transfers
 from toolgate.tools.files import LARGEST_FILE, OVERLAP, WINDOW, FileArtifacts
-from toolgate.tools.targets.targets import Target
 from toolgate.tools.routing import UnknownTool
+from toolgate.tools.targets.targets import Target
 from toolgate.tools.targets.tools import GET, PIECE_BYTES, PUT
 
 OWNER = Caller("t_1", "w_1", session="s_1")

@@ -511,7 +511,7 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     told_code = result.get("exitCode")
     exit_code = told_code if type(told_code) is int and 0 < told_code < 256 else 0
     stderr = _hide(stderr, target)
-    output = failure(
+    failed = failure(
         code,
         _hide(message, target),
         outcome=_told_outcome(result.get("outcome")),
@@ -521,10 +521,10 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
         isolation=isolation,
         truncated=cut,
     )
-    if exit_code and isinstance(output.data, dict):
+    if exit_code and isinstance(failed.data, dict):
         timed_out = result.get("timedOut") is True
-        output = output._replace(data={**output.data, "exitCode": exit_code, "timedOut": timed_out})
-    return output
+        failed = failed._replace(data={**failed.data, "exitCode": exit_code, "timedOut": timed_out})
+    return failed
 
 
 def failure(
