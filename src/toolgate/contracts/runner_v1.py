@@ -6,7 +6,7 @@ these models do.
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -135,6 +135,7 @@ class ToolResult(CamelWire):
     duration_ms: Int | UnsetType = UNSET
     isolation: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
+    workspace: Literal["new"] | UnsetType = UNSET  # the session had none, or its files are gone
 
 
 class Update(CamelWire):

@@ -267,6 +267,7 @@ def _result(output: ToolOutput) -> wire.ToolResult:
         outcome=output.outcome,
         truncated=output.truncated or msgspec.UNSET,
         timed_out=data.get("timedOut") is True or msgspec.UNSET,
+        workspace="new" if data.get("workspace") == "new" else msgspec.UNSET,
     )
 
 

@@ -73,4 +73,6 @@ def from_runner(tool: str, output: ToolOutput) -> ToolOutput:
         "truncated": output.truncated,
         "timedOut": timed_out,
     }
+    if "workspace" in told:
+        data["workspace"] = told["workspace"]
     return output._replace(data=data)

@@ -498,11 +498,12 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
     stderr = _text(result, "stderr")
     isolation = f"runner:{_hide(_text(result, 'isolation'), target)[:32]}"
     cut = result.get("truncated") is True
+    data: dict[str, JsonValue] = {"workspace": "new"} if result.get("workspace") == "new" else {}
     if ok:
         output = result.get("output", "".join(delta.text for delta in deltas))
         if not isinstance(output, str):
             raise Unreadable("the runner's answer is no result: `output` must be a string")
-        return ToolOutput(0, stdout=output, stderr=stderr, isolation=isolation, truncated=cut)
+        return ToolOutput(0, output, stderr, data or None, isolation=isolation, truncated=cut)
     error = result.get("error")
     told = error if isinstance(error, dict) else {}
     code, message = _text(told, "code"), _text(told, "message")
@@ -510,21 +511,20 @@ def read_result(body: dict[str, JsonValue], deltas: list[Delta], *, target: Targ
         code = wire.ErrorCode.TOOL_EXEC_FAILED
     told_code = result.get("exitCode")
     exit_code = told_code if type(told_code) is int and 0 < told_code < 256 else 0
-    stderr = _hide(stderr, target)
+    if exit_code:
+        data |= {"exitCode": exit_code, "timedOut": result.get("timedOut") is True}
     failed = failure(
         code,
         _hide(message, target),
         outcome=_told_outcome(result.get("outcome")),
         exit_code=exit_code or 1,
         stdout=_text(result, "stdout"),
-        stderr=stderr,
+        stderr=_hide(stderr, target),
         isolation=isolation,
         truncated=cut,
     )
-    if exit_code and isinstance(failed.data, dict):
-        timed_out = result.get("timedOut") is True
-        failed = failed._replace(data={**failed.data, "exitCode": exit_code, "timedOut": timed_out})
-    return failed
+    error_data = failed.data if isinstance(failed.data, dict) else {}
+    return failed._replace(data={**error_data, **data})
 
 
 def failure(

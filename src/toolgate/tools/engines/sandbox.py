@@ -141,7 +141,13 @@ class SandboxEngine:
         tool = self._tools.get(request.tool)
         if tool is None:
             return failed(f"Unknown tool: {request.tool}")
+        output = await self._run(tool, request, update)
+        return _in_new_workspace(output) if self._sessions.is_new(request) else output
+
+    async def _run(self, tool: Tool, request: ToolRequest, update: Update) -> ToolOutput:
         name = ASKED_FOR.get(request.tool, request.tool)
+        if request.clean and not self._sessions.can_be_clean:
+            return self._failed(f"{name}: this sandbox cannot run it clean", Outcome.NOT_STARTED)
         try:
             return await tool(request, update)
         except msgspec.ValidationError as invalid:
@@ -266,6 +272,13 @@ def failed(
     return ToolOutput(
         1, stderr=message, data={"error": error}, outcome=outcome, isolation=isolation
     )
+
+
+def _in_new_workspace(output: ToolOutput) -> ToolOutput:
+    """The output, and that its workspace was empty when the call began."""
+    if output.data is not None and not isinstance(output.data, dict):
+        return output
+    return output._replace(data={**(output.data or {}), "workspace": "new"})
 
 
 def _output(finished: Finished, *, isolation: str) -> ToolOutput:
