@@ -217,6 +217,7 @@ SEEN = {
     "home git status",
     "environment git status",
     "embedded bare repository git status",
+    "spelt g''it status",
     "path ls",
     "path-relative ls",
     "test -v 'a[$(touch /tmp/PWNED)]'",
