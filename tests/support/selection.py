@@ -103,6 +103,7 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
     "hostile": (
         "tests/web/test_guard.py",
         "tests/hostile/",
+        "tests/secrets/test_no_secret_on_disk.py",
         "tests/surfaces/gateway/test_hostile.py",
         "tests/tasks/test_hostile_pages.py",
     ),
