@@ -186,6 +186,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="An unknown action gives no items and is ok.",
     ),
     Requirement(
+        id="000/e2e/script",
+        source="seed 000 §9",
+        behaviour="`npm run test:p2:e2e` runs the end-to-end check.",
+    ),
+    Requirement(
         id="000/e2e/mock-runner-hit",
         source="seed 000 §9",
         behaviour="Three runs through gateway and mock runner have results that contain `mock-runner:bash.exec`.",

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import datetime
 import json
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,19 @@ async def test_a_call_that_the_policy_denies_never_reaches_the_runner(tmp_path: 
         for said in await three_runs(program):
             assert "real-42" not in said
         assert [each.target for each in trap.asked] == ["/health"]  # when the target was set
+
+
+@pytest.mark.requirement("000/e2e/script")
+async def test_npm_runs_this_check_by_the_name_that_the_seed_gives_it() -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    process = await asyncio.create_subprocess_exec(
+        npm, "run", "--silent", "test:p2:e2e", "--", "--collect-only", "-q",
+        cwd=Path(__file__).parents[2],
+        env={**environment({}), "PYTHON": sys.executable},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await asyncio.wait_for(process.communicate(), 3 * PATIENCE)
+    assert process.returncode == 0, said
+    assert b"test_runs_reach_the_runner_and_the_audit_log_can_be_paged[mock]" in said
