@@ -106,9 +106,9 @@ async def attempts(house: House) -> AsyncIterator[tuple[str, bool]]:
         yield f"read {path}", output.ok and not own and bool(output.stdout)
     for path in ("/etc/x", "/usr/x", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/sys/x"):
         yield f"write {path}", (await house.call("write", path=path, text="x")).ok
-    for path in (house.home / "operator.token", house.home / "new", Path("/root/x")):
-        await house.call("write", path=str(path), text="of the server")
-        yield f"write {path}", path.exists() and path.read_text() == "of the server"
+    for file in (house.home / "operator.token", house.home / "new", Path("/root/x")):
+        await house.call("write", path=str(file), text="of the server")
+        yield f"write {file}", file.exists() and file.read_text() == "of the server"
     (house.home / "x").write_text("")
     for host, port in (
         ("127.0.0.1", 22),

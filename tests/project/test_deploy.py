@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiodocker
 import pytest
@@ -193,7 +194,8 @@ async def test_a_container_with_the_profile_can_make_namespaces_and_one_without_
         ended = []
         for options in ([f"seccomp={PROFILE.read_text()}"], []):
             host = {"Binds": ["/usr:/usr:ro"], "SecurityOpt": options, "NetworkMode": "none"}
-            config = {"Image": host_image_name(), "User": "10001", "HostConfig": host}
+            config: dict[str, Any] = {"Image": host_image_name(), "User": "10001"}
+            config["HostConfig"] = host
             config["Cmd"] = ["/usr/bin/unshare", "--user", "--map-root-user", "/usr/bin/true"]
             container = await docker.containers.create(config)
             try:

@@ -39,7 +39,9 @@ DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 # Longer than our own clients keep a connection that they do not use (aiohttp: 15 s): what is sent
 # just as it closes is lost, and nobody could say whether it was done.
 KEEP_ALIVE_S: Final = 30
-HEAD_LIMIT: Final = 16_384  # bytes of a request before its body; as the WebSocket listener (picows) has it
+HEAD_LIMIT: Final = (
+    16_384  # bytes of a request before its body; as the WebSocket listener (picows) has it
+)
 PATIENCE_S: float = 30.0  # for a whole head to come, and for more of a body
 LATE_S: Final = 0.02  # a loop so late was busy: data may wait that it has not read
 UNREAD_MS: int = 60_000  # for a reader to take what it was sent
