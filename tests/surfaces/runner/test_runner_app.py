@@ -301,7 +301,7 @@ async def test_an_engine_that_breaks_is_500(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("000/server/mock-output", "000/server/mock-exact")
-@pytest.mark.requirement("000/server/mock-stream")
+@pytest.mark.requirement("000/server/mock-stream", "000/server/mock-update")
 async def test_the_mock_answers_exactly_the_seed_s_body_and_a_stream_only_if_asked_for_one(
     serve: Serve,
 ) -> None:
