@@ -105,6 +105,7 @@ SOAK: Final[dict[str, tuple[str, ...]]] = {
         "tests/web/test_guard.py",
         "tests/hostile/",
         "tests/e2e/test_named_tokens.py",
+        "tests/secrets/test_no_secret_on_disk.py",
         "tests/surfaces/gateway/test_hostile.py",
         "tests/tasks/test_hostile_pages.py",
     ),

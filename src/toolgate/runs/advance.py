@@ -465,9 +465,10 @@ def _shows(call: CallState, outcome: Begun) -> bool:
 
 
 def _text(output: ToolOutput) -> str:
-    """A tool's output as the agent receives it."""
+    """A tool's output as the agent receives it; a failure may come of files that are gone."""
     if not output.ok:
-        return output.stderr or output.stdout
+        is_new = isinstance(output.data, dict) and output.data.get("workspace") == "new"
+        return (output.stderr or output.stdout) + ("\n[workspace: new]" if is_new else "")
     if output.stdout or output.data is None:
         return output.stdout
     return records.encode(output.data).decode()

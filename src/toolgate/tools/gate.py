@@ -442,6 +442,8 @@ class Gate:
         due: int | None,
     ) -> outcomes.Begun:
         decision = self._decide(call, is_revoked=is_revoked)
+        if decision.clean and not await self._routing.can_be_clean(call.request):
+            decision = self._decide(call, is_revoked=is_revoked, can_be_clean=False)
         if known is not None:
             if known.fingerprint != call.fingerprint and decision.rule_id == OUTSIDE_SCOPE:
                 # A caller is described with their rights: with fewer, it is another request.
@@ -536,6 +538,8 @@ class Gate:
     async def _allow(
         self, call: Call, engine: Engine, decided: _Decided, also: Also, *, again: bool
     ) -> AllowedCall:
+        if decided.decision.clean:
+            call = call._replace(request=call.request._replace(clean=True))
         shared = _Open(call, engine, decided.decision)
         shared.approval = decided.approval
         allowed = AllowedCall(self, shared)
@@ -643,9 +647,9 @@ class Gate:
                 assert output is not None
                 return KnownCall(self, response_or_none, output)
 
-    def _decide(self, call: Call, *, is_revoked: bool) -> Decision:
+    def _decide(self, call: Call, *, is_revoked: bool, can_be_clean: bool = True) -> Decision:
         """The decision by the caller's rights, the policy and the tool's capabilities."""
-        decision = self._policies.decide(call.request, level=call.level)
+        decision = self._policies.decide(call.request, level=call.level, can_be_clean=can_be_clean)
         if outside := REVOKED if is_revoked else self._outside_scope(call):
             return _refused(decision, OUTSIDE_SCOPE, outside)
         if decision.effect is not Effect.DENY and self._limits is not None:
