@@ -24,11 +24,12 @@ from toolgate.journal.sqlite.schema import (
     HEAD,
     OpenFile,
     from_sqlite,
+    new_epoch,
     open_file,
     open_for_reading,
 )
 from toolgate.journal.sqlite.upgrade import Upgrade
-from toolgate.journal.sqlite.writer import Commit, Forget, Limits, Writer
+from toolgate.journal.sqlite.writer import Commit, Forget, Limits, NewEpoch, Summary, Writer
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class SqliteJournal:
         clock: Clock,
         bus: Bus,
         limits: Limits,
+        summary: Summary | None = None,
     ) -> None:
         self._path = path
         self._lock = lock
@@ -73,12 +75,15 @@ class SqliteJournal:
         self._loop = asyncio.get_running_loop()
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
+        self._synced_position = opened.last_position  # opening has written, and so synced the log
         self._arrived: list[Commit] = []  # since the last batch for the writer
         self._writing = False
         self._alone = True  # whether the last batch was a single commit
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
-        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
+        self._writer = Writer(
+            opened, path, clock=clock, settle=self._settle_soon, limits=limits, summary=summary
+        )
         self._connections: list[sqlite3.Connection] = []
         self._reader = threading.local()
         self._readers = ThreadPoolExecutor(limits.readers, "journal-reader")
@@ -93,10 +98,12 @@ class SqliteJournal:
         bus: Bus,
         limits: Limits = _DEFAULT_LIMITS,
         upgrade: Upgrade | None = None,
+        summary: Summary | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
 
-        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
+        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused. `summary`
+        is written with each transaction that it is about.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
         Damaged where the file cannot be trusted, Unavailable where the disk refuses.
@@ -107,7 +114,7 @@ class SqliteJournal:
         except BaseException:
             lock.release()
             raise
-        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits)
+        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits, summary=summary)
 
     async def close(self) -> None:
         """Commit what waits, checkpoint the log, and release the home."""
@@ -130,10 +137,23 @@ class SqliteJournal:
     def fault(self) -> str:
         return self._writer.fault
 
+    @property
+    def synced_position(self) -> int:
+        """The position up to which no power cut can take an event back."""
+        return self._synced_position
+
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
         commit = Commit(operations, durable=durable, done=self._loop.create_future())
         self._submit(commit)
         return await commit.done
+
+    async def begin_epoch(self, *operations: Operation) -> None:
+        """Commit, and from then on vouch under another name: clients get a snapshot."""
+        epoch = NewEpoch(new_epoch())
+        done: asyncio.Future[list[Event]] = self._loop.create_future()
+        self._submit(Commit((*operations, epoch), durable=True, done=done))
+        await done
+        self._vouches_since = epoch.name
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
@@ -287,9 +307,11 @@ class SqliteJournal:
     def _settle(self, batch: list[Commit]) -> None:
         """Resolve the futures of the callers, a part in each turn of the loop."""
         batch, later = batch[:SETTLED_AT_ONCE], batch[SETTLED_AT_ONCE:]
-        events = [event for commit in batch for event in commit.events]
+        events = [event for commit in batch for event in (*commit.events, *commit.added)]
         if events:
             self._last_position = events[-1].position
+            if any(commit.durable for commit in batch):
+                self._synced_position = self._last_position
             try:
                 # Before the callers go on, so that no subscriber receives a later event first.
                 self._bus.publish(events)
