@@ -37,8 +37,8 @@ class AuditRows:
         self._rows = rows
         self._head = head
         self._covered = 0
-        self._pruned = 0
-        self._said_pruned = 0
+        self._gone: list[tuple[int, int]] = []  # of whole leaves, first and last
+        self._pruned = 0  # up to here retention has removed them, says a record
         self.counted = 0
 
     def compare(self, record: bytes) -> list[str]:
@@ -50,16 +50,17 @@ class AuditRows:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return []
         if leaf.kind == PRUNED:
-            self._said_pruned = max(self._said_pruned, leaf.fields.through)
+            self._pruned = max(self._pruned, leaf.fields.through)
         return self._recount(leaf.fields) if leaf.kind == LEAF else []
 
     def rest(self) -> list[str]:
         """The things that are wrong when no record follows."""
-        wrong: list[str] = []
-        if self._pruned > self._said_pruned:
-            wrong.append(
-                f"{_rows(self._said_pruned + 1, self._pruned)}: gone, and not by retention"
-            )
+        gone = [(max(first, self._pruned + 1), last) for first, last in self._gone]
+        wrong = [
+            f"{_rows(first, last)}: missing, and retention has not removed them"
+            for first, last in gone
+            if first <= last
+        ]
         left = [row.seq for row in self._rows if row.seq <= self._head.last]
         if left:
             wrong.append(f"{_rows(left[0], left[-1])}: under no record")
@@ -83,13 +84,19 @@ class AuditRows:
                 break
         self.counted += many
         missing = leaf.last - leaf.first + 1 - many
-        if many == 0 and leaf.last < self._head.first:
-            self._pruned = leaf.last
+        if many == 0:
+            self._note_gone(leaf)
         elif missing > 0:
             wrong.append(f"{_rows(leaf.first, leaf.last)}: {missing} of them are missing")
         elif found.fields["digest"] != leaf.digest:
             wrong.append(f"{_rows(leaf.first, leaf.last)}: not as they were written")
         return wrong
+
+    def _note_gone(self, leaf: _Fields) -> None:
+        if self._gone and self._gone[-1][1] == leaf.first - 1:
+            self._gone[-1] = (self._gone[-1][0], leaf.last)
+        else:
+            self._gone.append((leaf.first, leaf.last))
 
 
 def _rows(first: int, last: int) -> str:
