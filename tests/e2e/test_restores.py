@@ -104,7 +104,7 @@ async def test_audit_rows_taken_away_or_changed_are_named_by_verify(tmp_path: Pa
         ),
         "the first ten": ((f"DELETE FROM events WHERE {AUDIT} AND seq <= 10",), "audit rows 1 to 10: missing"),
         "one byte": (
-            (f"UPDATE events SET data = replace(data, 'math.add', 'math.mul') WHERE {AUDIT} AND seq = 7",),
+            (f"UPDATE events SET data = CAST(replace(data, 'math.add', 'math.mul') AS BLOB) WHERE {AUDIT} AND seq = 7",),
             "audit row 7: not as",
         ),
         "a time": ((f"UPDATE events SET at = at + 1 WHERE {AUDIT} AND seq = 7",), "row 7: not as"),
