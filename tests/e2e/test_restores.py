@@ -1,17 +1,14 @@
 """Someone puts back a home, or takes something out of it: the mark outside of the home tells."""
 
-import asyncio
 import contextlib
 import json
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.e2e.forked import toolgate
 from tests.e2e.harness import PROGRAM, Client, Program, environment, running
@@ -170,7 +167,9 @@ async def test_the_documented_restore_is_accepted_once_and_clients_get_a_snapsho
     await program.stop()
     code, said = verify(home)
     assert code == 0, said
-    rows = json.loads(command("audit", "query", "--action", "restore.accepted", "--json", home=home).stdout)
+    rows = json.loads(
+        command("audit", "query", "--action", "restore.accepted", "--json", home=home).stdout
+    )
     assert rows["items"][0]["metadata"]["to_position"] > 0
     records = [json.loads(line) for line in _records(home)]
     assert [one["kind"] for one in records if one["kind"] == "restored"] == ["restored"]

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from toolgate.bootstrap.installation import Core, Installation
 from toolgate.bootstrap.tools import Execution
+from toolgate.evidence.audit import AuditLog
 from toolgate.journal.dispatcher import Dispatcher, OnDue
 from toolgate.journal.journal import Row
 from toolgate.runs import records
@@ -47,7 +48,7 @@ async def open_runs(
     dispatcher: Dispatcher,
 ) -> tuple[Runs, StartRuns]:
     """The runs, and a function that begins their work, given the other deadlines."""
-    agents = await load_agents(settings, installation, core)
+    agents = await load_agents(settings, installation, core, execution.audit)
     session_tools = SessionTools(core.journal)
     originals = Originals(core.journal, core.seal)
     await originals.load()
@@ -99,7 +100,9 @@ async def open_runs(
     return runs, start
 
 
-async def load_agents(settings: Settings, installation: Installation, core: Core) -> Agents:
+async def load_agents(
+    settings: Settings, installation: Installation, core: Core, trail: AuditLog
+) -> Agents:
     """The built-in agents, and those registered by their URL."""
     reach = HttpAgents(core.patterns.known_stream)
     installation.on_stop(reach.close)
@@ -110,7 +113,7 @@ async def load_agents(settings: Settings, installation: Installation, core: Core
         "script": ScriptAgent(),
         "assistant": assistant,
     }
-    agents = Agents(core.journal, builtin, reach.agent, core.seal, core.learn)
+    agents = Agents(core.journal, builtin, reach.agent, core.seal, trail, core.learn)
     await agents.load()
     return agents
 
