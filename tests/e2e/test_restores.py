@@ -13,6 +13,7 @@ import aiohttp
 from tests.e2e.forked import toolgate
 from tests.e2e.harness import PROGRAM, Client, Program, environment, running
 from tests.e2e.test_bad_starts import refused
+from toolgate.evidence.check import ClosedHome
 
 EVENTS = 500  # how many the attack takes away
 OPERATOR = "operator-of-this-test"
@@ -183,7 +184,5 @@ def command(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _records(home: Path) -> list[bytes]:
-    from toolgate.evidence.check import ClosedHome
-
     with ClosedHome(home) as closed:
         return list(closed.records())

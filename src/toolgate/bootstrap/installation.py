@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
+from toolgate.access.refusal_counts import RefusalCounts
 from toolgate.bootstrap import logs
 from toolgate.bootstrap.metrics import Metrics
 from toolgate.bootstrap.sealing import open_seal
@@ -58,6 +59,7 @@ class Installation:
     urls: dict[str, str] = field(default_factory=dict)
     console_link: str = field(default="", repr=False)  # signs the operator in, once
     journal: Journal | None = None
+    refused: asgi.Refused = field(default=asgi.uncounted)
     _stops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     _listeners: list[asgi.Listener] = field(default_factory=list)
 
@@ -169,7 +171,8 @@ async def open_core(
     journal = await open_journal(settings, clock, bus, redactor)
     installation.on_stop(journal.close)
     installation.journal = journal
-    unmarked = AuditLog(journal, redactor=redactor).note(
+    audit = AuditLog(journal, redactor=redactor)
+    unmarked = audit.note(
         "epoch.begun",
         actor="system",
         resource=("journal", ""),
@@ -178,6 +181,10 @@ async def open_core(
     mark = await HighWater.open(settings.state_dir, settings.home, journal, unmarked=unmarked)
     installation.on_stop(mark.close)
     installation.keep_running(mark.keep())
+    refusals = RefusalCounts(journal, audit, clock)
+    installation.on_stop(refusals.close)
+    installation.keep_running(refusals.keep())
+    installation.refused = refusals.count
     seal = await open_seal(settings.home, journal)
     new_id = RandomIds(clock)
     owner = Owner(NODE, new_id("inc"))
@@ -214,7 +221,7 @@ async def serve(
 
     app.router.routes.append(HttpRoute("/metrics", answer, methods=["GET"]))
     app.router.routes.append(HttpRoute("/ready", ready, methods=["GET"]))
-    listener = asgi.Listener(app, bound, websockets=websockets)
+    listener = asgi.Listener(app, bound, websockets=websockets, refused=installation.refused)
     await listener.start()
     installation.listens(listener)
 

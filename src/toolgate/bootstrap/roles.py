@@ -28,6 +28,7 @@ from toolgate.bootstrap.metrics import Metrics, Reading
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
 from toolgate.bootstrap.tools import open_execution
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.http.asgi import Refused
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Row
 from toolgate.runs import records
@@ -112,7 +113,7 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
         }
     )
     internal = internal_token(settings, core.patterns)
-    ingress = _ingress(settings, core, hub, runs, metrics, internal)
+    ingress = _ingress(settings, core, hub, runs, metrics, internal, installation.refused)
     executor = ExecutorApi(
         execution.executor, token(settings, "executor", core.patterns), execution.executor.keep
     )
@@ -200,7 +201,7 @@ async def _start_ingress_alone(
         }
     )
     internal = settings.internal_token.reveal()
-    ingress = _ingress(settings, core, hub, orchestrator, metrics, internal)
+    ingress = _ingress(settings, core, hub, orchestrator, metrics, internal, installation.refused)
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -261,6 +262,7 @@ def _ingress(
     orchestrator: Orchestrator,
     metrics: Metrics,
     internal_token: str,
+    refused: Refused,
 ) -> Ingress:
     return Ingress(
         options=Options(
@@ -279,4 +281,5 @@ def _ingress(
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
         internal_token=internal_token,
+        refused=refused,
     )

@@ -429,6 +429,9 @@ class ClosedHome:
             return None
         return AuditRows(self._journal.events(AUDIT), self._journal.ends(AUDIT))
 
+    def events(self, stream: str) -> Iterator[Event]:
+        return self._journal.events(stream)
+
     def installation(self) -> str:
         return (self._journal.row(COLLECTION, KEY) or b"").decode()
 

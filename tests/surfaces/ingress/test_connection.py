@@ -114,6 +114,8 @@ class Door:
 
     def left(self, connection: Connection) -> None: ...
 
+    def refused(self, address: str, path: str) -> None: ...
+
     def connect(self) -> tuple[Connection, Wire]:
         connection, wire = Connection(self), Wire()
         connection.on_ws_connected(cast("Any", wire))

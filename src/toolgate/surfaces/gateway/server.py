@@ -19,7 +19,6 @@ from starlette.responses import Response
 
 from toolgate.access.audit import Trail
 from toolgate.access.devices import Identity
-from toolgate.access.ratelimit import Rate, spend
 from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import (
     EXPECTED,
@@ -36,7 +35,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
-from toolgate.core.errors import Invalid, ToolgateError
+from toolgate.core.errors import Invalid
 from toolgate.http import asgi
 from toolgate.http.bodies import canonical
 from toolgate.http.traces import trace_id_of
@@ -50,7 +49,6 @@ from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
-REFUSALS_WRITTEN: Final = Rate(60)  # audit rows a minute for what an address is refused unknown
 _JSON: Final = (b"content-type", b"application/json")
 _NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
 _KEY: Final = _NAMES[wire.HEADER_IDEMPOTENCY_KEY]
@@ -135,7 +133,6 @@ class Gateway:
             routes={route.v2: route for route in routes if route.v2},
             answer=self.call,
         )
-        self._refused: dict[str, float] = {}
         self._document: bytes | None = None
         self._docs: str | None = None
 
@@ -176,12 +173,8 @@ class Gateway:
     async def _command(
         self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> Reply:
-        try:
-            identity = await self._identify(Access.CALLER, headers, scope)
-            raw = await self._body_of(Access.CALLER, headers, scope, receive)
-        except EXPECTED as refusal:
-            await self._note_refusal(kind, headers, scope, refusal)
-            raise
+        identity = await self._identify(Access.CALLER, headers, scope)
+        raw = await self._body_of(Access.CALLER, headers, scope, receive)
         assert identity is not None
         return await self.commands.post(
             RawCommand(
@@ -204,34 +197,6 @@ class Gateway:
         if registry.cuts != cuts:
             await self._identify(access, headers, scope)
         return raw
-
-    async def _note_refusal(
-        self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, refusal: Exception
-    ) -> None:
-        """A row for a command of someone unknown; so many a minute, or the disk is theirs."""
-        ip = _ip(scope)
-        if len(self._refused) > 10_000:
-            self._refused.clear()
-        now = self._clock.now_ms()
-        spent = spend(REFUSALS_WRITTEN, self._refused.get(ip, 0.0), now=now)
-        self._refused[ip] = spent.tat
-        if not spent.allowed:
-            return
-        device = text(headers, b"x-device-id")[:256]
-        note = self._trail.note(
-            f"command.{kind}",
-            actor=device or "unknown",
-            metadata={
-                "deviceId": device,
-                "decision": "deny",
-                "code": problem_of(refusal).code,
-                "ip": ip,
-            },
-        )
-        try:
-            await self._journal.commit(*note)
-        except ToolgateError as unavailable:
-            log.error("refusal_not_recorded error=%s", unavailable)
 
     async def _identify(
         self, access: Access, headers: RawHeaders, scope: asgi.Scope

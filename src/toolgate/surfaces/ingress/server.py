@@ -65,6 +65,7 @@ class Ingress:
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
     internal_token: str = ""
+    refused: asgi.Refused = field(default=asgi.uncounted)
     told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None
