@@ -31,7 +31,12 @@ rules:
   - {id: all, allow: "*", match: any, reason: For the test}
 """
 CAPABILITY = {"capabilityId": "cap", "scope": "mcp", "level": "read"}
-TARGET = {"kind": "docker-runner", "endpoint": "http://127.0.0.1:1/execute"}
+TARGET = {
+    "tenantId": "t",
+    "workspaceId": "w",
+    "kind": "docker-runner",
+    "endpoint": "http://127.0.0.1:1/execute",
+}
 # Routes of the operator that only read, or that act on what callers have asked for: those leave a
 # record of the call, the command or the run.
 NO_ACTS = {

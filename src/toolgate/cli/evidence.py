@@ -146,9 +146,9 @@ def _verify_directory(path: Path, key: str, since: Path | None, *, as_json: bool
     if (path / JOURNAL_FILE).is_file():
         with ClosedHome(path) as closed, progress("Verifying records") as told:
             marks = Marks(settings.load().state_dir)
-            mark = marks.find(
-                closed.installation(), path
-            )  # first: a running Toolgate writes it after the checkpoint
+            # Before the checkpoint: a running Toolgate writes the mark after it.
+            found = marks.find(closed.installation(), path)
+            mark = found[0] if found else None
             given = _key_for(closed.log.root, key, path / "keys" / PUBLIC_KEY)
             report = check_home(closed, key=given, since=older, mark=mark, told=told)
         if mark is None:

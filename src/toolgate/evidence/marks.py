@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 COLLECTION: Final = "installation"  # one row: the name under which this home's mark is kept
 KEY: Final = "id"
 DIRECTORY: Final = "marks"
+RETIRED: Final = ".retired"
 PERIOD_S: Final = 5.0  # where a home's position moves on and its evidence does not
 PAGE: Final = 1_000
 
@@ -97,14 +98,24 @@ class Marks:
                     found.append(mark)
         return sorted(found, key=lambda mark: -mark.position)
 
-    def find(self, own: str, home: Path) -> Mark | None:
-        """The mark of this name, or where it is gone the newest of the home's place or key.
+    def find(self, own: str, home: Path) -> list[Mark]:
+        """The marks that a home of this name must continue, its own first.
 
-        So a home whose row was taken away is known by its place, and one that was moved by its key.
+        With its own goes any that was kept for its place. Where its own is gone, the home is known by
+        its key too: so neither a row that was taken away nor one of another home hides it.
         """
-        if own and (mark := self.read(own)) is not None:
-            return mark
-        return next(iter(self.of_home(home, key_name(home))), None)
+        mark = self.read(own) if own else None
+        if mark is None:
+            return self.of_home(home, key_name(home))
+        return [mark, *(one for one in self.of_home(home, "") if one != mark)]
+
+    def retire(self, home: Path, but: str) -> None:
+        """Keep one mark for this place: the others are of homes that are not there any more."""
+        for mark in self.of_home(home, ""):
+            if mark.installation != but:
+                self.path(mark.installation).rename(
+                    self.path(mark.installation).with_suffix(RETIRED)
+                )
 
     def write(self, mark: Mark) -> None:
         if not self.directory.is_dir():
@@ -145,6 +156,7 @@ class HighWater:
         made = cls(marks, msgspec.structs.replace(mark, home=_name(home)), journal)
         try:
             await asyncio.to_thread(made.write)
+            await asyncio.to_thread(marks.retire, home, mark.installation)
         except OSError as refused:
             raise Misconfigured(
                 f"STATE_DIR {state_dir} cannot be written ({refused.strerror}), and the mark of"
@@ -202,19 +214,20 @@ async def find_mark(marks: Marks, home: Path, journal: SqliteJournal) -> Mark | 
     """The mark that this home continues; None where there is none. Raises Damaged if it does not."""
     row = await journal.get(COLLECTION, KEY)
     own = "" if row is None else row.value.decode()
-    mark = await asyncio.to_thread(marks.find, own, home)
-    if mark is None:
-        return None
+    found = await asyncio.to_thread(marks.find, own, home)
     if not own and not await journal.last_position() and not key_name(home):
-        log.warning("home_replaced home=%s before=%s", home, mark.installation)
+        for mark in found:
+            log.warning("home_replaced home=%s before=%s", home, mark.installation)
         return None
-    if wrong := await _disagreement(mark, home, journal):
-        raise Damaged(
-            f"{home} does not continue what its mark {marks.path(mark.installation)} says ({wrong}):"
-            " if you restored it from a copy, run `toolgate restore accept`; if not, something was"
-            " removed or changed: keep the home and the mark for whoever must look into it"
-        )
-    return mark
+    for mark in found:
+        if wrong := await _disagreement(mark, home, journal):
+            raise Damaged(
+                f"{home} does not continue what its mark {marks.path(mark.installation)} says"
+                f" ({wrong}): if you restored it from a copy, run `toolgate restore accept`; if not,"
+                " something was removed or changed: keep the home and the mark for whoever must look"
+                " into it"
+            )
+    return found[0] if found else None
 
 
 async def accept(
@@ -236,8 +249,8 @@ async def accept(
         log.warning("restore_accepted reason=%s", refused)
     row = await journal.get(COLLECTION, KEY)
     before = None
-    with contextlib.suppress(Damaged):
-        before = marks.find("" if row is None else row.value.decode(), home)
+    with contextlib.suppress(Damaged, IndexError):
+        before = marks.find("" if row is None else row.value.decode(), home)[0]
     made = new_mark(home, journal)
     await asyncio.to_thread(marks.write, made)  # first: a kill then leaves the home as refused
     await asyncio.to_thread(_put_aside, files.root, f"{LOG_DIRECTORY}.before-{made.installation}")
@@ -260,6 +273,7 @@ async def accept(
         made, epoch=journal.vouches_since, position=journal.synced_position
     )
     await asyncio.to_thread(marks.write, made)
+    await asyncio.to_thread(marks.retire, home, made.installation)
     return made
 
 
