@@ -2,8 +2,8 @@
 
     marking_process.py HOME STATE WHAT FIRST STRIDE
 
-does so for step FIRST, FIRST + STRIDE, ... until one ends by itself. WHAT is `start`, `accept`, or `nobody` for
-a start by that user. Each line that it prints is the epoch of the start after a kill, or the error that it was refused with.
+does so for step FIRST, FIRST + STRIDE, ... until one ends by itself. WHAT is `start` or `accept`. Each
+line that it prints is the epoch of the start after a kill, or the error that it was refused with.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.evidence.test_marks import accepted, grown
-
-NOBODY = 65534
+from toolgate.core.errors import ToolgateError
 
 
 def kill_at(step: int) -> None:
@@ -46,7 +45,7 @@ def in_child(work: Callable[[], None]) -> int:
     if child == 0:
         try:
             work()
-        except Exception as refused:
+        except ToolgateError as refused:
             say(f"{type(refused).__name__} {refused}")
         os._exit(0)
     return os.waitpid(child, 0)[1]
@@ -57,8 +56,6 @@ def main() -> None:
     step, stride = int(sys.argv[4]), int(sys.argv[5])
 
     def killed() -> None:
-        if what == "nobody":
-            os.setuid(NOBODY)
         kill_at(step)
         asyncio.run(accepted(home, state) if what == "accept" else grown(home, state, 2))
 
