@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.e2e.forked import toolgate
 from tests.e2e.harness import PROGRAM, Client, Program, environment, running
@@ -62,6 +63,7 @@ def change(home: Path, *statements: str) -> None:
 AUDIT = "segment IN (SELECT id FROM segments WHERE stream = 'audit')"
 
 
+@pytest.mark.requirement("001/resume/restored")
 async def test_events_taken_from_the_end_together_with_the_evidence_are_found_at_the_start(
     tmp_path: Path,
 ) -> None:
@@ -83,6 +85,7 @@ async def test_events_taken_from_the_end_together_with_the_evidence_are_found_at
     assert (code, "toolgate restore accept" in said) == (1, True), said
 
 
+@pytest.mark.requirement("002/audit/recounted")
 async def test_audit_rows_taken_away_or_changed_are_named_by_verify(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with running(home, **SETTINGS) as program:
@@ -123,6 +126,7 @@ async def test_audit_rows_taken_away_or_changed_are_named_by_verify(tmp_path: Pa
         shutil.rmtree(copy)
 
 
+@pytest.mark.requirement("001/resume/restored")
 async def test_the_documented_restore_is_accepted_once_and_clients_get_a_snapshot(
     tmp_path: Path,
 ) -> None:

@@ -456,6 +456,7 @@ async def test_nobody_can_try_out_on_the_row_what_a_request_may_have_held(door: 
 
 
 @pytest.mark.requirement("002/audit/refused-too")
+@pytest.mark.requirement("002/audit/strangers-counted")
 async def test_refused_commands_of_a_device_leave_a_row_each(door: Door) -> None:
     device = await door.pair()
     await device.tool("no.such.tool")
