@@ -30,13 +30,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Refused = Callable[[str, str], None]
-"""(address, path) of a request that is refused before anyone knows who asks for what."""
+"""(address, path) of a caller that nobody knows, and who is not let in."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 # In a request's scope: the gate's caller, as whoever authenticated the request knows it.
 CALLER: Final = "toolgate.caller"
 
-UNKNOWN: Final = frozenset({401, 413})  # statuses of what is refused before it is understood
 UNAUTHENTICATED: Final = 4401  # the close code of every WebSocket contract
 DEFAULT_BODY_LIMIT: Final = 1_000_000  # "413 over 1 MB" (gateway contract)
 
@@ -331,7 +330,7 @@ def _telling_failures(app: App, refused: Refused) -> App:
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         def noting(message: Message) -> Awaitable[None]:
-            if message.get("status") in UNKNOWN or message.get("code") == UNAUTHENTICATED:
+            if message.get("status") == 401 or message.get("code") == UNAUTHENTICATED:
                 refused(scope["client"][0] if scope.get("client") else "", scope["path"])
             return send(message)
 

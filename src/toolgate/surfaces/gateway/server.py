@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from toolgate.access.audit import Trail
 from toolgate.access.devices import Identity
+from toolgate.access.ratelimit import Rate, spend
 from toolgate.access.refusals import Forbidden
 from toolgate.commands.answers import (
     EXPECTED,
@@ -35,7 +36,7 @@ from toolgate.contracts import gateway_v1 as wire
 from toolgate.contracts.wire import UNREADABLE
 from toolgate.core.clock import Clock
 from toolgate.core.enums import CommandKind
-from toolgate.core.errors import Invalid
+from toolgate.core.errors import Invalid, ToolgateError
 from toolgate.http import asgi
 from toolgate.http.bodies import canonical
 from toolgate.http.traces import trace_id_of
@@ -49,6 +50,7 @@ from toolgate.surfaces.gateway.v2 import SocketDoor, Verify
 
 log = logging.getLogger(__name__)
 
+UNREAD_WRITTEN: Final = Rate(60)  # audit rows a minute for commands of a caller that cannot be read
 _JSON: Final = (b"content-type", b"application/json")
 _NAMES: Final = {name: name.lower().encode() for name in wire.HEADERS}
 _KEY: Final = _NAMES[wire.HEADER_IDEMPOTENCY_KEY]
@@ -133,6 +135,7 @@ class Gateway:
             routes={route.v2: route for route in routes if route.v2},
             answer=self.call,
         )
+        self._unread: dict[str, float] = {}
         self._document: bytes | None = None
         self._docs: str | None = None
 
@@ -174,8 +177,12 @@ class Gateway:
         self, kind: CommandKind, headers: RawHeaders, scope: asgi.Scope, receive: asgi.Receive
     ) -> Reply:
         identity = await self._identify(Access.CALLER, headers, scope)
-        raw = await self._body_of(Access.CALLER, headers, scope, receive)
         assert identity is not None
+        try:
+            raw = await self._body_of(Access.CALLER, headers, scope, receive)
+        except EXPECTED as refusal:
+            await self._note_unread(kind, identity, refusal)
+            raise
         return await self.commands.post(
             RawCommand(
                 kind=kind,
@@ -197,6 +204,27 @@ class Gateway:
         if registry.cuts != cuts:
             await self._identify(access, headers, scope)
         return raw
+
+    async def _note_unread(self, kind: CommandKind, identity: Identity, refusal: Exception) -> None:
+        """A row for a command whose body cannot be read; so many a minute, or the disk fills."""
+        now = self._clock.now_ms()
+        spent = spend(UNREAD_WRITTEN, self._unread.get(identity.name, 0.0), now=now)
+        self._unread[identity.name] = spent.tat
+        if not spent.allowed:
+            return
+        note = self._trail.note(
+            f"command.{kind}",
+            actor=identity.name,
+            metadata={
+                "deviceId": identity.name,
+                "decision": "deny",
+                "code": problem_of(refusal).code,
+            },
+        )
+        try:
+            await self._journal.commit(*note)
+        except ToolgateError as unavailable:
+            log.error("refusal_not_recorded error=%s", unavailable)
 
     async def _identify(
         self, access: Access, headers: RawHeaders, scope: asgi.Scope
