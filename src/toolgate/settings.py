@@ -222,6 +222,12 @@ class Settings:
     approval_timeout_ms: int = _setting(
         "APPROVAL_TIMEOUT_MS", 600_000, "How long a person may take.", _whole(1, 604_800_000)
     )
+    audit_keep_days: int = _setting(
+        "AUDIT_KEEP_DAYS",
+        0,
+        "How long audit rows are kept; their hashes stay in the evidence. 0: for ever.",
+        _whole(0, 36_500),
+    )
     mcp_hold_ms: int = _setting(
         "MCP_HOLD_MS",
         50_000,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.evidence.evidence_home import QUICK, in_file
 from toolgate.core.errors import Damaged, Misconfigured
-from toolgate.evidence.audit import LEAVES, AuditEntry, AuditLog
+from toolgate.evidence.audit import LEAVES, AuditEntry, AuditLog, prune
 from toolgate.evidence.check import ClosedHome, check_home
 from toolgate.evidence.log import EvidenceLog
 from toolgate.evidence.marks import COLLECTION, HighWater, Mark, Marks, accept
@@ -26,12 +26,16 @@ from toolgate.secrets.patterns import SecretPatterns
 from toolgate.testing.clock import FakeClock
 
 ROOT = Path(__file__).parents[2]
+AUDIT = "segment IN (SELECT id FROM segments WHERE stream = 'audit')"
 REDACTOR = SecretPatterns().redactor()
 
 
 class Running:
-    def __init__(self, home: Path, journal: SqliteJournal, log: EvidenceLog) -> None:
+    def __init__(
+        self, home: Path, journal: SqliteJournal, log: EvidenceLog, clock: FakeClock
+    ) -> None:
         self.home = home
+        self.clock = clock
         self.journal = journal
         self.log = log
         self.audit = AuditLog(journal, redactor=REDACTOR)
@@ -64,7 +68,7 @@ async def started(home: Path, state: Path) -> AsyncIterator[Running]:
             published=mark.published,
             options=QUICK,
         )
-        yield Running(home, journal, log)
+        yield Running(home, journal, log, clock)
         await log.close()
         await mark.close()
     finally:
@@ -297,6 +301,28 @@ async def test_a_kill_at_a_sync_or_a_rename_leaves_a_home_that_goes_on(
     assert len(set(begun)) == 1
     assert begun[0] != new[-1]
     assert problems_of(home, state) == []
+
+
+async def test_rows_that_retention_removed_are_not_missed_and_others_are(tmp_path: Path) -> None:
+    home, state = tmp_path / "home", tmp_path / "state"
+    async with started(home, state) as here:
+        await here.act(10)
+        here.clock.advance(10_000)
+        between = here.clock.now_ms()
+        await here.act(10)
+        here.clock.advance(10_000)
+        for _ in range(2):
+            await prune(here.journal, before=between, now=here.clock.now_ms())
+        assert (await here.journal.head("audit")).first == 11
+        await here.act(1)
+    assert problems_of(home, state) == []
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    in_file(copy, "DELETE FROM rows WHERE collection = 'audit_pruned'")
+    assert problems_of(copy, state) == [], "the record says it, not the row"
+    in_file(home, f"DELETE FROM events WHERE {AUDIT} AND seq <= 13")
+    (wrong,) = problems_of(home, state)
+    assert "audit rows 11 to 13: missing" in wrong
 
 
 async def test_events_that_no_sync_has_kept_are_not_in_the_mark(tmp_path: Path) -> None:

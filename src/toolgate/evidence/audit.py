@@ -20,7 +20,7 @@ from toolgate.core.tools import JsonValue
 from toolgate.evidence import evidence
 from toolgate.evidence.evidence import Scalar
 from toolgate.evidence.records import plain_record
-from toolgate.journal.journal import Append, Event, Head, Journal, NewEvent, Operation
+from toolgate.journal.journal import Append, Event, Head, Journal, NewEvent, Operation, Put
 from toolgate.journal.sqlite.writer import Summary
 from toolgate.secrets.redaction import Redactor
 
@@ -48,7 +48,8 @@ PARAMETERS: Final = frozenset({*FILTERS, "limit", "cursor"})
 
 
 LEAF: Final = "audit"  # the kind of the records that hold the hash of rows
-PRUNED: Final = "audit_pruned"  # and of those that say that retention has removed rows
+PRUNED: Final = "audit_pruned"  # and of those that say that retention has removed rows; its row too
+KEY: Final = "through"
 
 
 class Events(Protocol):
@@ -214,6 +215,45 @@ class AuditLog:
 
     async def query(self, query: AuditQuery) -> AuditPage:
         return await search(self._journal, query)
+
+
+class _Pruned(msgspec.Struct):
+    """How far retention has come: rows that are removed, records that were looked at."""
+
+    through: int = 0
+    record: int = 0
+
+
+class _LeafOfRows(msgspec.Struct):
+    class Fields(msgspec.Struct):
+        last: int
+
+    fields: Fields
+
+
+async def prune(journal: Journal, *, before: int, now: int) -> None:
+    """Remove the rows whose leaves are older than a time; the leaves stay.
+
+    A record that says so comes first: rows that are missing without one were removed by someone else.
+    """
+    row = await journal.get(PRUNED, KEY)
+    found = _Pruned() if row is None else msgspec.json.decode(row.value, type=_Pruned)
+    known = found.through
+    events = await journal.read(evidence.STREAM, after=found.record, limit=PAGE)
+    while events and events[0].at < before:
+        for event in (one for one in events if one.at < before):
+            if event.type == LEAF:
+                leaf = msgspec.json.decode(evidence.record_of(event.data), type=_LeafOfRows)
+                found.through = leaf.fields.last
+            found.record = event.seq
+        events = await journal.read(evidence.STREAM, after=found.record, limit=PAGE)
+    if found.through > known:
+        put = Put(
+            PRUNED, KEY, msgspec.json.encode(found), expected=0 if row is None else row.version
+        )
+        record = plain_record(PRUNED, {"through": found.through}, at=now)
+        await journal.commit(Append(evidence.STREAM, (record,)), put)
+    await journal.forget(STREAM, through=found.through)
 
 
 class RowsHash:
