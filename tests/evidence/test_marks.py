@@ -54,8 +54,7 @@ async def started(home: Path, state: Path) -> AsyncIterator[Running]:
     journal = await SqliteJournal.open(home / "journal.db", clock=clock, bus=bus, summary=LEAVES)
     try:
         audit = AuditLog(journal, redactor=REDACTOR)
-        unmarked = audit.note("epoch.begun", actor="system")
-        mark = await HighWater.open(state, home, journal, unmarked=unmarked)
+        mark = await HighWater.open(state, home, journal, audit)
         log = await EvidenceLog.open(
             TileFiles(home / "evidence"),
             journal=journal,
@@ -229,7 +228,9 @@ async def test_a_home_that_is_moved_or_made_anew_is_no_restore(tmp_path: Path) -
     await grown(tmp_path / "moved", state)
     await grown(home, state)  # another installation, where the first one was
     shutil.rmtree(home)
-    await grown(home, state)
+    async with started(home, state) as here:
+        (row,) = await here.journal.read("audit", limit=1)
+        assert row.type == "home.replaced"
     assert problems_of(home, state) == problems_of(tmp_path / "moved", state) == []
 
 

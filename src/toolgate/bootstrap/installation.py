@@ -172,13 +172,7 @@ async def open_core(
     installation.on_stop(journal.close)
     installation.journal = journal
     audit = AuditLog(journal, redactor=redactor)
-    unmarked = audit.note(
-        "epoch.begun",
-        actor="system",
-        resource=("journal", ""),
-        metadata={"reason": "STATE_DIR has no mark of this home"},
-    )
-    mark = await HighWater.open(settings.state_dir, settings.home, journal, unmarked=unmarked)
+    mark = await HighWater.open(settings.state_dir, settings.home, journal, audit)
     installation.on_stop(mark.close)
     installation.keep_running(mark.keep())
     refusals = RefusalCounts(journal, audit, clock)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,6 +18,7 @@ import msgspec
 
 from toolgate.core.directories import sync_directory
 from toolgate.core.errors import Damaged, Misconfigured, ToolgateError
+from toolgate.core.tools import JsonValue
 from toolgate.evidence import tree
 from toolgate.evidence.audit import STREAM as AUDIT
 from toolgate.evidence.audit import AuditLog, RowsHash
@@ -136,11 +137,11 @@ class HighWater:
 
     @classmethod
     async def open(
-        cls, state_dir: Path, home: Path, journal: SqliteJournal, *, unmarked: Sequence[Operation]
+        cls, state_dir: Path, home: Path, journal: SqliteJournal, audit: AuditLog
     ) -> Self:
         """Compare, and keep the mark from now on.
 
-        `unmarked` is committed where the mark is lost. Raises Damaged where the home is not one that
+        A mark that is lost, and a home that is new where another was, leave an audit row. Raises Damaged where the home is not one that
         continues what its mark says, and Misconfigured where no mark can be kept.
         """
         marks = Marks(state_dir)
@@ -150,7 +151,14 @@ class HighWater:
         mark = await find_mark(marks, home, journal)
         if mark is None and own:
             log.warning("mark_missing installation=%s directory=%s", own, marks.directory)
-            await journal.begin_epoch(*unmarked)
+            reason = {"reason": "STATE_DIR has no mark of this home"}
+            await journal.begin_epoch(*_note(audit, "epoch.begun", reason))
+        elif mark is None:
+            for before in await asyncio.to_thread(marks.of_home, home, ""):
+                log.warning("home_replaced home=%s before=%s", home, before.installation)
+                await journal.commit(
+                    *_note(audit, "home.replaced", {"before": before.installation})
+                )
         if mark is None:
             mark = new_mark(home, journal, installation=own)
         made = cls(marks, msgspec.structs.replace(mark, home=_name(home)), journal)
@@ -216,9 +224,7 @@ async def find_mark(marks: Marks, home: Path, journal: SqliteJournal) -> Mark | 
     own = "" if row is None else row.value.decode()
     found = await asyncio.to_thread(marks.find, own, home)
     if not own and not await journal.last_position() and not key_name(home):
-        for mark in found:
-            log.warning("home_replaced home=%s before=%s", home, mark.installation)
-        return None
+        return None  # a new home, where another was
     for mark in found:
         if wrong := await _disagreement(mark, home, journal):
             raise Damaged(
@@ -336,6 +342,12 @@ async def _leaf_of_old_rows(journal: SqliteJournal) -> list[Operation]:
             found.add(row)
         rows = await journal.read(AUDIT, after=rows[-1].seq, limit=PAGE)
     return [Append(STREAM, (found.leaf(),))] if found.last else []
+
+
+def _note(
+    audit: AuditLog, action: str, fields: Mapping[str, JsonValue], *, by: str = "system"
+) -> Sequence[Operation]:
+    return audit.note(action, actor=by, resource=("journal", ""), metadata=fields)
 
 
 def _put_aside(directory: Path, name: str) -> None:
