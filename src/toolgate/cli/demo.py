@@ -118,6 +118,7 @@ async def _instance(settings: Settings, *, use_running: bool) -> AsyncIterator[t
         private = replace(
             settings,
             home=Path(home) / "home",
+            state_dir=Path(home) / "state",
             ws_port=0,
             http_port=0,
             orchestrator_port=0,
