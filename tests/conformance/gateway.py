@@ -39,6 +39,22 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         id="002/audit/refused-too",
         source="spec gateway.md, One row per command",
         behaviour="A refused command leaves an audit row too.",
+        superseded_by="002/audit/strangers-counted",
+    ),
+    Requirement(
+        id="002/audit/strangers-counted",
+        source="spec gateway.md, One row per command",
+        behaviour="A refused command of a known caller leaves an audit row. Refusals of callers that nobody knows are counted: one row per minute and address, whichever listener refused.",
+    ),
+    Requirement(
+        id="002/audit/acts",
+        source="seed 002 §5.2",
+        behaviour="Pairing, tokens, capabilities, targets, agents and the policy: each change leaves an audit row.",
+    ),
+    Requirement(
+        id="002/audit/recounted",
+        source="seed 002 §5.2",
+        behaviour="Each transaction's audit rows have their hash in the evidence; `toolgate evidence verify` names rows that are missing, changed or added.",
     ),
     Requirement(
         id="002/audit/one-row",

@@ -1156,6 +1156,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A `hello` with another epoch than the server's gets a snapshot and no replay.",
     ),
     Requirement(
+        id="001/resume/restored",
+        source="spec ingress.md, hello may carry",
+        behaviour="A home that was put back from a copy, or lacks events that it had, does not start until `toolgate restore accept`, and then has another epoch.",
+    ),
+    Requirement(
         id="001/resume/same-epoch",
         source="spec ingress.md, hello may carry",
         behaviour="A `hello` with the server's epoch gets a replay.",

@@ -102,7 +102,7 @@ class Program:
 def environment(settings: dict[str, str]) -> dict[str, str]:
     kept = {
         name: os.environ[name]
-        for name in ("PATH", "HOME", "LANG", "PYTHONPATH")
+        for name in ("PATH", "HOME", "LANG", "PYTHONPATH", "XDG_STATE_HOME")
         if name in os.environ
     }
     return {**kept, **CREDENTIALS, **settings}

@@ -96,10 +96,13 @@ LONG: Final = (
 SOAK: Final[dict[str, tuple[str, ...]]] = {
     "faults": (
         "tests/evidence/test_recovery.py",
+        "tests/journal/sqlite/test_failing_disk.py",
         "tests/journal/sqlite/test_full_disk.py",
         "tests/browser/playwright/test_browser_death.py",
         "tests/e2e/test_bad_starts.py",
+        "tests/e2e/test_full_disk.py",
         "tests/e2e/test_ingress_faults.py",
+        "tests/e2e/test_restores.py",
     ),
     "hostile": (
         "tests/web/test_guard.py",

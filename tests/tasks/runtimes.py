@@ -208,7 +208,15 @@ async def a_gated_toolset(
     a stop."""
     home.mkdir(exist_ok=True)
     (home / "given.yaml").write_text(policy)
-    named = {"TOOLGATE_HOME": str(home), "POLICY_FILE": str(home / "given.yaml"), **given}
+    # Tests copy a home that runs: each copy has its own marks.
+    state = home.with_name(f"{home.name}.state")
+    policy_file = str(home / "given.yaml")
+    named = {
+        "TOOLGATE_HOME": str(home),
+        "STATE_DIR": str(state),
+        "POLICY_FILE": policy_file,
+        **given,
+    }
     settings = load(named, environment={})
     installation = Installation()
     try:

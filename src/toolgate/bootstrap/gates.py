@@ -8,6 +8,7 @@ from toolgate.bootstrap.installation import Core, Installation
 from toolgate.core.errors import Misconfigured
 from toolgate.evidence.audit import AuditLog
 from toolgate.evidence.log import EvidenceLog
+from toolgate.evidence.records import LOG_DIRECTORY
 from toolgate.evidence.signer import Commitments, Ed25519Signer
 from toolgate.evidence.tiles import TileFiles
 from toolgate.journal.disk_blobs import DiskBlobs
@@ -71,7 +72,7 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
     blobs = DiskBlobs(home / "blobs")
     await blobs.sweep()
     evidence = await EvidenceLog.open(
-        TileFiles(home / "evidence"),
+        TileFiles(home / LOG_DIRECTORY),
         journal=journal,
         blobs=blobs,
         bus=core.bus,
@@ -79,6 +80,7 @@ async def open_gate_parts(settings: Settings, installation: Installation, core: 
         signer=Ed25519Signer.in_home(home),
         redactor=core.redactor,
         commit=Commitments.in_home(home),
+        published=core.mark.published,
     )
     installation.on_stop(evidence.close)
     parse_shell = TreeSitterShellParser()

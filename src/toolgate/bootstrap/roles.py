@@ -32,6 +32,7 @@ from toolgate.bootstrap.metrics import Metrics, Reading
 from toolgate.bootstrap.runs import DRAIN_S, open_runs, start_retention
 from toolgate.bootstrap.tools import open_execution
 from toolgate.core.errors import Misconfigured, Unavailable
+from toolgate.http.asgi import Refused
 from toolgate.journal.dispatcher import Dispatcher
 from toolgate.journal.journal import Delete, Row
 from toolgate.runs import records
@@ -123,7 +124,15 @@ async def _start(settings: Settings, installation: Installation, patterns: Secre
     remote: HttpOrchestrator | None = None
     if settings.orchestrator_url:
         remote = _remote_orchestrator(settings, core, dispatcher, runs.originals, internal)
-    ingress = _ingress(settings, core, admission.authenticator, hub, remote or runs, metrics)
+    ingress = _ingress(
+        settings,
+        core,
+        admission.authenticator,
+        hub,
+        remote or runs,
+        metrics,
+        installation.refused,
+    )
     executor = ExecutorApi(
         execution.executor, admission.authenticator.executor, execution.executor.keep
     )
@@ -240,7 +249,9 @@ async def _start_ingress_alone(
             "events_skipped": SKIPPED,
         }
     )
-    ingress = _ingress(settings, core, authenticator, hub, orchestrator, metrics)
+    ingress = _ingress(
+        settings, core, authenticator, hub, orchestrator, metrics, installation.refused
+    )
     start_retention(installation, core, orchestrator.runs.forget, ingress.forget_sessions)
     await serve(installation, metrics, ingress.internal_app(), sockets["internal"])
     await ingress.start(sockets["clients"])
@@ -315,6 +326,7 @@ def _ingress(
     hub: Hub,
     orchestrator: Orchestrator,
     metrics: Metrics,
+    refused: Refused,
 ) -> Ingress:
     if not settings.api_key:
         tell(settings, f"API key of clients: kept in {settings.home / FILES[TokenKind.API_KEY]}")
@@ -334,4 +346,5 @@ def _ingress(
         pong_wait_ms=settings.ws_pong_wait_ms,
         cancel_when_gone=settings.on_disconnect == "cancel",
         metrics=metrics.text,
+        refused=refused,
     )

@@ -27,14 +27,20 @@ class Forget(NamedTuple):
     through: int
 
 
+class NewEpoch(NamedTuple):
+    """From this commit on the journal vouches under another name; only a restore does this."""
+
+    name: str
+
+
 class Commit:
     """Operations on their way to the disk, and their result."""
 
-    __slots__ = ("done", "durable", "error", "events", "operations")
+    __slots__ = ("added", "done", "durable", "error", "events", "operations")
 
     def __init__(
         self,
-        operations: Sequence[Operation | Forget],
+        operations: Sequence[Operation | Forget | NewEpoch],
         *,
         durable: bool,
         done: asyncio.Future[list[Event]],
@@ -43,6 +49,7 @@ class Commit:
         self.durable = durable
         self.done = done
         self.events: list[Event] = []
+        self.added: list[Event] = []  # for the bus, not for the caller: the summary of its batch
         self.error: ToolgateError | None = None
 
 
@@ -65,7 +72,7 @@ class GroupCommit:
         self.closing = False
 
     async def commit(
-        self, operations: Sequence[Operation | Forget], *, durable: bool = True
+        self, operations: Sequence[Operation | Forget | NewEpoch], *, durable: bool = True
     ) -> list[Event]:
         if self.closing:
             raise Unavailable("the journal is closed")
@@ -87,7 +94,7 @@ class GroupCommit:
     def settle(self, batch: list[Commit]) -> None:
         """Resolve the futures of the callers, a part in each turn of the loop."""
         batch, later = batch[:SETTLED_AT_ONCE], batch[SETTLED_AT_ONCE:]
-        events = [event for commit in batch for event in commit.events]
+        events = [event for commit in batch for event in (*commit.events, *commit.added)]
         if events:
             try:
                 # Before the callers go on, so that no subscriber receives a later event first.

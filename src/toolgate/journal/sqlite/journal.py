@@ -11,13 +11,13 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from toolgate.core.clock import Clock
 from toolgate.core.errors import Unavailable
-from toolgate.journal.batching import Commit, Forget, GroupCommit
+from toolgate.journal.batching import Commit, Forget, GroupCommit, NewEpoch
 from toolgate.journal.bus import Bus
 from toolgate.journal.journal import Event, Head, Operation, Row
 from toolgate.journal.sqlite.home_lock import HomeLock
@@ -25,11 +25,12 @@ from toolgate.journal.sqlite.schema import (
     HEAD,
     OpenFile,
     from_sqlite,
+    new_epoch,
     open_file,
     open_for_reading,
 )
 from toolgate.journal.sqlite.upgrade import Upgrade
-from toolgate.journal.sqlite.writer import Limits, Writer
+from toolgate.journal.sqlite.writer import Limits, Summary, Writer
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class SqliteJournal:
         clock: Clock,
         bus: Bus,
         limits: Limits,
+        summary: Summary | None = None,
     ) -> None:
         self._path = path
         self._lock = lock
@@ -68,7 +70,10 @@ class SqliteJournal:
         self._loop = asyncio.get_running_loop()
         self._vouches_since = opened.vouches_since
         self._last_position = opened.last_position
-        self._writer = Writer(opened, path, clock=clock, settle=self._settle_soon, limits=limits)
+        self._synced_position = opened.last_position  # opening has written, and so synced the log
+        self._writer = Writer(
+            opened, path, clock=clock, settle=self._settle_soon, limits=limits, summary=summary
+        )
         self._group = GroupCommit(
             self._writer.submit, bus=bus, batch=limits.batch, backlog=limits.backlog
         )
@@ -86,10 +91,12 @@ class SqliteJournal:
         bus: Bus,
         limits: Limits = _DEFAULT_LIMITS,
         upgrade: Upgrade | None = None,
+        summary: Summary | None = None,
     ) -> Self:
         """Open or make the file, and hold its directory for this process.
 
-        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused.
+        `upgrade` changes the rows of a file of 0.1.0; without it such a file is refused. `summary`
+        is written with each transaction that it is about.
 
         Raises Misconfigured where another process holds it or the file is from a newer Toolgate,
         Damaged where the file cannot be trusted, Unavailable where the disk refuses.
@@ -100,7 +107,7 @@ class SqliteJournal:
         except BaseException:
             lock.release()
             raise
-        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits)
+        return cls(path, opened, lock, clock=clock, bus=bus, limits=limits, summary=summary)
 
     async def close(self) -> None:
         """Commit what waits, checkpoint the log, and release the home."""
@@ -120,8 +127,19 @@ class SqliteJournal:
     def fault(self) -> str:
         return self._writer.fault
 
+    @property
+    def synced_position(self) -> int:
+        """The position up to which no power cut can take an event back."""
+        return self._synced_position
+
     async def commit(self, *operations: Operation, durable: bool = True) -> list[Event]:
         return await self._group.commit(operations, durable=durable)
+
+    async def begin_epoch(self, *operations: Operation) -> None:
+        """Commit, and from then on vouch under another name: clients get a snapshot."""
+        epoch = NewEpoch(new_epoch())
+        await self._group.commit([*operations, epoch])
+        self._vouches_since = epoch.name
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int = 1000, subject: str = ""
@@ -243,9 +261,11 @@ class SqliteJournal:
             log.warning("journal_unheard commits=%d", len(batch))
 
     def _settle(self, batch: list[Commit]) -> None:
-        events = next((commit.events for commit in reversed(batch) if commit.events), ())
+        events = [*chain.from_iterable((*commit.events, *commit.added) for commit in batch)]
         if events:
             self._last_position = events[-1].position
+            if any(commit.durable for commit in batch):
+                self._synced_position = self._last_position
         self._group.settle(batch)
 
     async def _events(self, sql: str, values: tuple[object, ...]) -> list[Event]:

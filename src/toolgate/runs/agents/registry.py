@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from toolgate.access.audit import Trail
 from toolgate.core.errors import Conflict, Invalid
 from toolgate.journal.journal import Delete, Journal, Put, Row
 from toolgate.journal.rows import ATTEMPTS
@@ -43,6 +44,7 @@ class Agents:
     builtin: Mapping[str, Agent]
     reach: Callable[[External], Agent]
     seal: Seal  # rows hold tokens that must be sent as they are
+    trail: Trail
     learn: Callable[[str], object] = str  # a token, so that it is written down nowhere else
     _known: dict[str, External] = field(default_factory=dict)
     _versions: dict[str, int] = field(default_factory=dict)  # of the rows that memory holds
@@ -68,7 +70,7 @@ class Agents:
             known = self._opened(row.value)
         return self.reach(known)
 
-    async def register(self, agent: External) -> None:
+    async def register(self, agent: External, *, by: str) -> None:
         """Add an external agent, or change it; a built-in one's name is taken."""
         if agent.agent_id in self.builtin:
             raise Conflict(f"agent {agent.agent_id} is built in")
@@ -84,7 +86,15 @@ class Agents:
         for attempt in range(1, ATTEMPTS + 1):
             expected = self._versions.get(agent.agent_id, 0)
             try:
-                await self.journal.commit(Put(AGENTS, agent.agent_id, value, expected))
+                await self.journal.commit(
+                    Put(AGENTS, agent.agent_id, value, expected),
+                    *self.trail.note(
+                        "agent.registered",
+                        actor=by,
+                        resource=("agent", agent.agent_id),
+                        metadata={"at": urlsplit(agent.endpoint).hostname or ""},
+                    ),
+                )
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
@@ -94,14 +104,17 @@ class Agents:
                 self._versions[agent.agent_id] = expected + 1
                 return
 
-    async def remove(self, agent_id: str) -> None:
+    async def remove(self, agent_id: str, *, by: str) -> None:
         """Raises UnknownAgent."""
         for attempt in range(1, ATTEMPTS + 1):
             row = await self._reload(agent_id)
             if row is None:
                 raise UnknownAgent(agent_id)
             try:
-                await self.journal.commit(Delete(AGENTS, agent_id, expected=row.version))
+                await self.journal.commit(
+                    Delete(AGENTS, agent_id, expected=row.version),
+                    *self.trail.note("agent.removed", actor=by, resource=("agent", agent_id)),
+                )
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise

@@ -67,6 +67,7 @@ class Ingress:
     pong_wait_ms: int
     cancel_when_gone: bool
     metrics: Callable[[], bytes]
+    refused: asgi.Refused = field(default=asgi.uncounted)
     told_again_s: Sequence[float] = TOLD_AGAIN_S
     connections: set[Connection] = field(default_factory=set)
     _server: asyncio.Server | None = None

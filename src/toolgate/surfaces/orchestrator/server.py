@@ -41,6 +41,7 @@ from toolgate.tools.approvals import Approval
 
 log = logging.getLogger(__name__)
 
+INTERNAL: Final = "internal"  # in the audit: whoever has INTERNAL_TOKEN
 SILENCE_S: Final = 15.0  # after which a stream says that it is still there, or a proxy would cut it
 STILL_HERE: Final = b": \n\n"
 DIGITS: Final = 18  # of an event's number; the journal counts in 64 bits
@@ -223,7 +224,7 @@ class OrchestratorApi:
         self._authorize(request)
         asked: wire.RegisterAgent = decode_agent(await asgi.read_body(request))
         agent = External(asked.agent_id, asked.endpoint, asked.description, asked.auth_token)
-        await self.runs.agents.register(agent)
+        await self.runs.agents.register(agent, by=INTERNAL)
         return asgi.Json(self._agent_view(agent), status_code=201)
 
     def _agent_view(self, agent: External) -> wire.AgentView:
@@ -237,7 +238,7 @@ class OrchestratorApi:
 
     async def _remove_agent(self, request: Request) -> Response:
         self._authorize(request)
-        await self.runs.agents.remove(request.path_params["agent_id"])
+        await self.runs.agents.remove(request.path_params["agent_id"], by=INTERNAL)
         return asgi.Json({"ok": True})
 
     async def _register_tools(self, request: Request) -> Response:
