@@ -14,7 +14,7 @@ from toolgate.bootstrap.gates import GateParts, open_gate_parts
 from toolgate.bootstrap.installation import Installation, open_core
 from toolgate.browser.browser import Browser
 from toolgate.core.clock import Clock
-from toolgate.core.enums import TrustLevel
+from toolgate.core.enums import Level, TrustLevel
 from toolgate.core.errors import Unavailable
 from toolgate.core.json_schema import schema_errors
 from toolgate.core.random_ids import RandomIds
@@ -61,7 +61,7 @@ class Gate:
             inputs=Inputs,
             output=None,
             run=self._run,
-            repeatable=repeatable,
+            level=Level.READ if repeatable else Level.WRITE,
         )
 
     def let(self, name: str) -> None:

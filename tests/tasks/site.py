@@ -145,6 +145,8 @@ class Site:
 
         self.hits: Counter[str] = Counter()
         self.posts: list[dict[str, list[str]]] = []
+        self.posted = 0  # POSTs to whatever path
+        self.own: dict[str, str] = {}  # pages that a test brings
         self.host = host
         self.inner = ""  # what /redirect-inside and /fetches-inside lead to
         self._stop = threading.Event()
@@ -167,8 +169,14 @@ class Site:
         parts = urlsplit(request.path)
         path, query = parts.path, parse_qs(parts.query)
         self.hits[path] += 1
+        self.posted += request.command == "POST"
         form = self._form(request)
-        if path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):
+        if path in self.own:
+            kind = "text/javascript" if path.endswith(".js") else "text/html; charset=utf-8"
+            _send(request, self.own[path], kind=kind)
+        elif path == "/kept":  # a redirect that keeps the method
+            _send(request, "", status=int(parts.query), headers={"Location": "/sent"})
+        elif path in {"/never", "/never-ever"} or (path == "/never-once" and self.hits[path] == 1):
             self._stop.wait(30)
         elif path == "/endless":
             _send(

@@ -104,6 +104,8 @@ class Picture:
 
 
 class Reader(Protocol):
+    """A tab to read pages in; a page that sends a form raises NavigationRefused."""
+
     async def read(self, url: str, options: ExtractOptions) -> Extract:
         """Go there and extract, whatever the page does: a hang gives a degraded extract."""
         ...
@@ -171,12 +173,19 @@ class Tab(Reader, Protocol):
 
     async def cookie_count(self) -> int: ...
 
+    def check_refused(self) -> None:
+        """Raise NavigationRefused if the page tried to send a form in a run that may not."""
+        ...
+
 
 class BrowserSession(Protocol):
     """Cookies and storage of its own; nothing is shared with another session."""
 
-    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
-        """A tab to work in, once it is this run's turn; reused or closed afterwards."""
+    def tab(self, *, run_id: str, submits: bool = False) -> AbstractAsyncContextManager[Tab]:
+        """A tab to work in, once it is this run's turn; reused or closed afterwards.
+
+        Only a run that `submits` may navigate by another method than GET.
+        """
         ...
 
     def reader(self, *, run_id: str) -> AbstractAsyncContextManager[Reader]:

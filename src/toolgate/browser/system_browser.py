@@ -73,7 +73,7 @@ class ReadingSession:
     def is_alive(self) -> bool:
         return self._still.is_alive and (self._drawn is None or self._drawn.is_alive)
 
-    def tab(self, *, run_id: str) -> AbstractAsyncContextManager[Tab]:
+    def tab(self, *, run_id: str, submits: bool = False) -> AbstractAsyncContextManager[Tab]:
         raise Unavailable("this session only reads pages")
 
     @asynccontextmanager

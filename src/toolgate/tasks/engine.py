@@ -53,7 +53,7 @@ def tools_of(templates: Mapping[str, Template], trust: TrustLevel) -> Sequence[T
         Tool(
             name=PREFIX + template.id,
             description=template.description,
-            level=Level.READ if template.repeatable else Level.WRITE,
+            level=template.level,
             schema=schema_of(template.inputs),
             repeatable=template.repeatable,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolgate.browser.browser import BrowserSession
-from toolgate.core.enums import TaskCode, TaskStatus
+from toolgate.core.enums import Level, TaskCode, TaskStatus
 from toolgate.core.errors import ToolgateError
 from toolgate.core.tools import JsonValue, ToolOutput, ToolRequest
 from toolgate.tasks import records
@@ -146,7 +146,8 @@ async def _session(live: LiveRun, template: Template, sessions: Sessions) -> Bro
 def _work_of(
     live: LiveRun, session: BrowserSession, artifacts: Artifacts, sessions: Sessions
 ) -> Work:
-    run = live.run
+    run, template = live.run, live.template
+    assert template is not None
 
     async def keep(content: bytes, *, name: str, mime_type: str) -> str:
         artifact = await artifacts.keep(
@@ -172,6 +173,7 @@ def _work_of(
         report=report,
         reopen=reopen if run.owns_session else None,
         keep_session=lambda: sessions.keep(run.session_id),
+        submits=template.level is not Level.READ,
         scrubber=live.scrubber,
     )
 

@@ -23,7 +23,7 @@ from toolgate.browser.browser import (
     Tab,
 )
 from toolgate.contracts import tasks_v1 as wire
-from toolgate.core.enums import LocatorMode, TaskCode, TrustLevel
+from toolgate.core.enums import Level, LocatorMode, TaskCode, TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
 from toolgate.tasks.addresses import check_target
 from toolgate.tasks.secrets import Scrubber
@@ -88,6 +88,7 @@ class Work:
     report: Callable[[int, int], None]  # done, total
     reopen: Callable[[], Awaitable[BrowserSession]] | None  # None: the session is not the run's own
     keep_session: Callable[[], None]
+    submits: bool = False  # its template may send forms
     scrubber: Scrubber = field(default_factory=Scrubber)
     step: str = ""
     reopening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -105,7 +106,7 @@ class Work:
     @asynccontextmanager
     async def tab(self) -> AsyncIterator[Tab]:
         await self._revive()
-        async with self.session.tab(run_id=self.run_id) as tab:
+        async with self.session.tab(run_id=self.run_id, submits=self.submits) as tab:
             yield tab
 
     async def _revive(self) -> None:
@@ -120,7 +121,10 @@ class Work:
         """The tab of a task with steps; what goes wrong in it is pictured for the caller."""
         async with self.tab() as tab:
             try:
-                yield tab
+                try:
+                    yield tab
+                finally:
+                    tab.check_refused()  # before any failure that came of it
             except (PageError, TaskFailed) as failed:
                 error = error_of(failed)
                 details = dict(error.details or {})
@@ -163,12 +167,17 @@ class Template:
     run: Run
     version: str = wire.TEMPLATE_VERSION
     trust: frozenset[TrustLevel] = frozenset(TrustLevel)
-    repeatable: bool = False  # running it again after a crash changes nothing outside
+    level: Level = Level.WRITE  # READ: its pages may send no form, so it may be run again
     media: bool = False  # needs images and fonts
     only_reads: bool = False  # works no page: reads them, by `Work.reader` alone
     secrets: Callable[[Any], Sequence[str]] = no_secrets
     keeps_inputs: bool = True  # False: they may hold secrets, so they are never written
     steps: Callable[[Any], int] = one_step
+
+    @property
+    def repeatable(self) -> bool:
+        """Return True if running it again after a crash changes nothing outside."""
+        return self.level is Level.READ
 
 
 def options_of(extract: wire.Extract) -> ExtractOptions:

@@ -73,7 +73,7 @@ RUNS = {
 }
 TEMPLATES = {
     name: Template(
-        id=name, description="For the suite.", inputs=Inputs, output=None, run=run, repeatable=False
+        id=name, description="For the suite.", inputs=Inputs, output=None, run=run
     )
     for name, run in RUNS.items()
 }

@@ -27,6 +27,7 @@ from toolgate.browser.chromium import (
 )
 from toolgate.browser.leftovers import end_strays
 from toolgate.browser.options import BrowserOptions
+from toolgate.browser.submissions import Paused, SubmissionGuard
 from toolgate.browser.tab_slots import TabSlots
 from toolgate.core.enums import TrustLevel
 from toolgate.core.errors import ToolgateError, Unavailable
@@ -88,6 +89,7 @@ class _Life:
         self.downloads = self.home / "downloads"
         self.downloads.mkdir()
         self.connection = CdpConnection(lost=self._lost)
+        self.submissions = SubmissionGuard(self._ask, spawn=owner.spawn)
         self.sessions: set[CdpSession] = set()
         self.tabs: dict[str, CdpTab] = {}  # by target, which is also the id of its main frame
         self.retired = False
@@ -114,10 +116,14 @@ class _Life:
             await self.connection.send(
                 "Target.setDiscoverTargets", discover=True, filter=[{"type": "page"}]
             )
+            await self.submissions.enable()
         except BaseException:  # whoever waited may have gone
             await self.close()
             raise
         self.is_still = bool(still)
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self.connection.send(method, **params))
 
     async def check(self) -> None:
         """A command failed: end a browser that answers nothing else either."""
@@ -150,6 +156,8 @@ class _Life:
 
     def _heard(self, method: str, params: msgspec.Raw) -> None:
         match method:
+            case "Fetch.requestPaused":
+                self.submissions.paused(_of(Paused, params))
             case "Target.targetCreated":
                 target = _of(_TargetCreated, params).target_info
                 if target.opener_id:  # a pop-up
@@ -360,6 +368,7 @@ class CdpSession:
         self.options = owner.options
         self.connection = life.connection
         self.context_id = context_id
+        self.submissions = life.submissions
         self.downloads = life.downloads
         self.is_still = life.is_still
         self.spawn = owner.spawn
@@ -407,14 +416,16 @@ class CdpSession:
                     "Target.disposeBrowserContext", browserContextId=self.context_id
                 )
         for tab in self._idle:
-            self._life.tabs.pop(tab.target_id, None)
+            self.leave(tab)
         await self._owner.release(self, self._life)
 
     def enter(self, tab: CdpTab) -> None:
         self._life.tabs[tab.target_id] = tab
+        self.submissions.enter(tab.target_id, tab.guard)
 
     def leave(self, tab: CdpTab) -> None:
         self._life.tabs.pop(tab.target_id, None)
+        self.submissions.leave(tab.target_id)
 
     async def new_target(self) -> tuple[str, str]:
         """A blank page and the session to talk to it, by their ids."""

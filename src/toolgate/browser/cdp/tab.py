@@ -36,6 +36,7 @@ from toolgate.browser.page_extract import (
     marked,
 )
 from toolgate.browser.proxy_verdicts import PROXY_STATUS
+from toolgate.browser.submissions import SubmissionGuard, TabGuard
 
 FRAMED: Final = "framed"  # the extractor's word for a page that waits for frames to be drawn
 # How the browser says that the page went elsewhere while it was being read.
@@ -65,6 +66,9 @@ class TabHome(Protocol):
 
     @property
     def context_id(self) -> str: ...
+
+    @property
+    def submissions(self) -> SubmissionGuard: ...
 
     @property
     def downloads(self) -> Path: ...
@@ -109,6 +113,11 @@ class _FrameNavigated(msgspec.Struct):
     frame: _Frame
 
 
+class _FrameAttached(msgspec.Struct, rename="camel"):
+    frame_id: str
+    parent_frame_id: str = ""
+
+
 class _Leaving(msgspec.Struct, rename="camel"):
     frame_id: str
     loader_id: str = ""
@@ -151,6 +160,7 @@ _navigated: Final = msgspec.json.Decoder(_Navigated).decode
 _evaluated: Final = msgspec.json.Decoder(_Evaluated).decode
 _tree: Final = msgspec.json.Decoder(_FrameTree).decode
 _dialog: Final = msgspec.json.Decoder(_Dialog).decode
+_frame_attached: Final = msgspec.json.Decoder(_FrameAttached).decode
 _frame_navigated: Final = msgspec.json.Decoder(_FrameNavigated).decode
 _leaving: Final = msgspec.json.Decoder(_Leaving).decode
 
@@ -168,6 +178,7 @@ class CdpTab:
         self._steps: list[_Step] = []  # of the main frame, as they were told
         self.navigations = 0
         self._wanted = ""  # where this visit goes
+        self.guard = TabGuard()
         self.file: asyncio.Future[tuple[str, Path]] = asyncio.get_running_loop().create_future()
 
     @property
@@ -212,6 +223,20 @@ class CdpTab:
             self.file.exception()  # where no file is waited for, nobody asks
 
     async def read(self, url: str, options: ExtractOptions) -> Extract:
+        self.guard.leave()
+        try:
+            looked = await self._read(url, options)
+        except PageError:
+            self._check_refused()
+            raise
+        self._check_refused()
+        return looked
+
+    def _check_refused(self) -> None:
+        self._spent = self._spent or bool(self.guard.refused)
+        self.guard.check()
+
+    async def _read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         if await self._go(url):
             try:
@@ -430,6 +455,10 @@ class CdpTab:
             frame = _frame_navigated(params).frame
             if not frame.parent_id:
                 self._steps.append(_Step(frame.loader_id, came=True))
+                self.guard.arrive()
+        elif method == "Page.frameAttached":
+            attached = _frame_attached(params)
+            self._home.submissions.attached(attached.frame_id, attached.parent_frame_id)
         elif method in LEAVING:
             left = _leaving(params)
             stays = left.navigation_type.endswith("ameDocument")

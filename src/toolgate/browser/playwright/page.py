@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from toolgate.browser.browser import PageCrashed, PageError
 from toolgate.browser.options import BrowserOptions
 from toolgate.browser.playwright.errors import is_timeout, translated
+from toolgate.browser.submissions import TabGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
@@ -22,8 +23,11 @@ LONGEST_QUESTION: Final = 200
 class PlaywrightPage:
     """A tab's page; where the tab gets another, this is that one from then on."""
 
-    def __init__(self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions) -> None:
+    def __init__(
+        self, page: "Page", cdp: "CDPSession", *, options: BrowserOptions, guard: TabGuard
+    ) -> None:
         self.options = options
+        self.guard = guard
         self.crashed = False
         self.question = ""  # the last that it asked
         self.committed = asyncio.Event()
@@ -81,3 +85,4 @@ class PlaywrightPage:
     def _on_navigated(self, frame: "Frame") -> None:
         if frame.parent_frame is None and frame.page is self.raw:
             self.committed.set()
+            self.guard.arrive()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from toolgate.browser.browser import (
     BrowserGone,
@@ -43,6 +43,7 @@ from toolgate.browser.playwright.errors import (
 from toolgate.browser.playwright.page import PlaywrightPage
 from toolgate.browser.playwright.pictures import drawn
 from toolgate.browser.proxy_verdicts import PROXY_STATUS
+from toolgate.browser.submissions import TabGuard
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page, Response
@@ -67,11 +68,21 @@ class TabHome(Protocol):
 
     def complaint(self, url: str) -> PageError | None: ...
 
-    async def new_page(self) -> tuple["Page", "CDPSession"]: ...
+    async def new_page(self) -> "OpenPage": ...
+
+    def enter(self, target: str, guard: TabGuard) -> None:
+        """Have the guard refuse what this page must not send."""
+        ...
+
+
+class OpenPage(NamedTuple):
+    page: "Page"
+    cdp: "CDPSession"
+    target: str
 
 
 class PlaywrightTab:
-    def __init__(self, home: TabHome, page: "Page", cdp: "CDPSession") -> None:
+    def __init__(self, home: TabHome, opened: OpenPage) -> None:
         self._home = home
         self._options = home.options
         self._spent = False
@@ -82,8 +93,10 @@ class PlaywrightTab:
             home.downloads, options=home.options, spawn=home.spawn
         )
         self.navigations = 0
-        self._page = PlaywrightPage(page, cdp, options=home.options)
-        self._hear_of_files(page, cdp)
+        self.guard = TabGuard()
+        home.enter(opened.target, self.guard)
+        self._page = PlaywrightPage(opened.page, opened.cdp, options=home.options, guard=self.guard)
+        self._hear_of_files(opened.page, opened.cdp)
         elements = PlaywrightElements(self._page)
         self.fill, self.click, self.press = elements.fill, elements.click, elements.press
         self.has, self.wait_any = elements.has, elements.wait_any
@@ -114,7 +127,20 @@ class PlaywrightTab:
         if not await self._go(url, soft_ms=min(self._options.soft_ms, budget), hard_ms=budget):
             await self._stop()
 
+    def check_refused(self) -> None:
+        self._spent = self._spent or bool(self.guard.refused)
+        self.guard.check()
+
     async def read(self, url: str, options: ExtractOptions) -> Extract:
+        try:
+            looked = await self._read(url, options)
+        except PageError:
+            self.check_refused()
+            raise
+        self.check_refused()
+        return looked
+
+    async def _read(self, url: str, options: ExtractOptions) -> Extract:
         budget = self._options
         loop = asyncio.get_running_loop()
         try:
@@ -221,6 +247,7 @@ class PlaywrightTab:
             await self._leave()
         self._followed = not self._restless and self.navigations > 0
         self._page.committed.clear()
+        self.guard.leave()
         self._downloads.expect()
         self._restless = True
         self.navigations += 1
@@ -252,6 +279,7 @@ class PlaywrightTab:
                 self._followed = False  # the page before went elsewhere in the same moment
                 await self._leave()
                 self._page.committed.clear()
+                self.guard.leave()
                 return await self._goto(url, soft_ms)
             if not is_interrupted(failed):
                 raise
@@ -265,9 +293,10 @@ class PlaywrightTab:
             if not (is_interrupted(failed) or is_timeout(failed)):
                 raise self._page.noted(failed) from failed
             self._home.spawn(close_page(self._page.raw))
-            page, cdp = await self._home.new_page()
-            self._page.attach(page, cdp)
-            self._hear_of_files(page, cdp)
+            opened = await self._home.new_page()
+            self._home.enter(opened.target, self.guard)
+            self._page.attach(opened.page, opened.cdp)
+            self._hear_of_files(opened.page, opened.cdp)
 
     async def _wait_commit(self, url: str, within_s: float) -> None:
         """For a server that is slow to answer; the navigation goes on behind goto's back."""
@@ -330,9 +359,10 @@ class PlaywrightTab:
         try:
             # No script runs in it, so it answers in the end, however large it is.
             async with asyncio.timeout(self._options.navigation_ms / 1000):
-                page, cdp = await self._home.new_page()
+                opened = await self._home.new_page()
+                page, cdp = opened.page, opened.cdp
                 await cdp.send("Emulation.setScriptExecutionDisabled", {"value": True})
-                still = PlaywrightTab(self._home, page, cdp)
+                still = PlaywrightTab(self._home, opened)
                 await page.goto(url, wait_until="commit")
                 # As much of it as comes in a moment: what came must be laid out in what is left.
                 moment = self._options.static_ms

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
 from toolgate.tasks.page_batches import PageRead, read_pages
 from toolgate.tasks.state import Summary
 from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
@@ -39,7 +40,7 @@ TEMPLATE = Template(
     inputs=wire.BatchExtractPages,
     output=wire.BatchResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

@@ -8,6 +8,7 @@ import msgspec
 
 from toolgate.browser.browser import Extract
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
 from toolgate.tasks.page_batches import read_pages
 from toolgate.tasks.state import Summary
 from toolgate.tasks.template import NOTICE, TaskOutcome, Template, Work, options_of, summary_of
@@ -98,7 +99,7 @@ TEMPLATE = Template(
     inputs=wire.MultiTabCompare,
     output=wire.CompareResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     only_reads=True,
     steps=lambda inputs: len(inputs.urls),
 )

@@ -7,6 +7,7 @@ import msgspec
 
 from toolgate.browser.browser import Extract
 from toolgate.contracts import tasks_v1 as wire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.state import Summary
 from toolgate.tasks.template import (
@@ -72,6 +73,6 @@ TEMPLATE = Template(
     inputs=wire.PaginatedExtract,
     output=wire.PaginatedResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     steps=lambda inputs: inputs.pagination.max_pages,
 )

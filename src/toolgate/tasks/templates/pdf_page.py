@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import TaskOutcome, Template, Work
 
@@ -46,6 +47,6 @@ TEMPLATE = Template(
     inputs=PdfPage,
     output=PdfResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     media=True,
 )

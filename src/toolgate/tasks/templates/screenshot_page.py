@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import TaskOutcome, Template, Work
 
@@ -51,6 +52,6 @@ TEMPLATE = Template(
     inputs=ScreenshotPage,
     output=ScreenshotResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     media=True,
 )

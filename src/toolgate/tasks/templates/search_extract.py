@@ -6,6 +6,7 @@ import msgspec
 
 from toolgate.contracts import tasks_v1 as wire
 from toolgate.contracts.wire import CamelWire
+from toolgate.core.enums import Level
 from toolgate.secrets.addresses import without_password
 from toolgate.tasks.template import (
     NOTICE,
@@ -64,6 +65,6 @@ TEMPLATE = Template(
     inputs=wire.SearchExtract,
     output=SearchResult,
     run=run,
-    repeatable=True,
+    level=Level.READ,
     steps=lambda _: 4,
 )

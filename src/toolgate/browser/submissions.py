@@ -1,0 +1,152 @@
+"""Refuses what a reading task must not send: navigations that are not GET, in any frame or pop-up.
+
+Chromium pauses each request for a document, redirects included, until the guard of its process has
+answered; a page has no way around that. A service worker would answer for its pages before the guard
+sees their requests, so none is installed. Requests that scripts make by themselves are not looked at.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from toolgate.browser.browser import NavigationRefused
+from toolgate.secrets.addresses import without_password
+
+log = logging.getLogger(__name__)
+
+PATTERNS: Final = [
+    {"urlPattern": "*", "resourceType": kind, "requestStage": "Request"}
+    for kind in ("Document", "Other")  # the script of a service worker is "Other"
+]
+SAFE: Final = frozenset({"GET", "HEAD"})
+DEEPEST: Final = 20  # frames in frames and pop-ups of pop-ups; beyond, the tab is not looked for
+LONGEST_URL: Final = 300
+
+
+class TabGuard:
+    """The part of the guard that one tab knows: may its run send forms, and what was refused."""
+
+    def __init__(self) -> None:
+        self.submits = False
+        self.refused = ""  # the first navigation that was refused in this visit
+        self._arrived = False
+
+    def leave(self) -> None:
+        """A visit begins: until its page has come, the page before is still there."""
+        self.refused = ""
+        self._arrived = False
+
+    def arrive(self) -> None:
+        self._arrived = True
+
+    def note(self, what: str) -> None:
+        if self._arrived and not self.refused:
+            self.refused = what
+
+    def check(self) -> None:
+        """Raise NavigationRefused if the page tried to send a form."""
+        if self.refused:
+            raise NavigationRefused(
+                f"the page sends a form ({self.refused}), which a template that only reads may not;"
+                " submit_and_verify may"
+            )
+
+
+class Send(Protocol):
+    async def __call__(self, method: str, params: dict[str, Any]) -> Any:
+        """Send one command to the browser itself; returns its result as JSON values."""
+        ...
+
+
+class _Request(msgspec.Struct):
+    method: str
+    url: str
+    headers: dict[str, str] = {}
+
+
+class Paused(msgspec.Struct, rename="camel"):
+    request_id: str
+    request: _Request
+    frame_id: str = ""
+
+
+class SubmissionGuard:
+    """The guard of one browser process."""
+
+    def __init__(self, send: Send, *, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._send = send
+        self._spawn = spawn
+        self._tabs: dict[str, TabGuard] = {}  # by the id of the main frame
+        self._parents: dict[str, str] = {}  # of frames, by their ids
+
+    async def enable(self) -> None:
+        await self._send("Fetch.enable", {"patterns": PATTERNS})
+
+    def enter(self, frame_id: str, tab: TabGuard) -> None:
+        self._tabs[frame_id] = tab
+
+    def leave(self, frame_id: str) -> None:
+        self._tabs.pop(frame_id, None)
+        gone = {frame_id}
+        while gone:
+            children = {child for child, parent in self._parents.items() if parent in gone}
+            for child in children:
+                del self._parents[child]
+            gone = children
+
+    def attached(self, frame_id: str, parent_id: str) -> None:
+        self._parents[frame_id] = parent_id
+
+    def detached(self, frame_id: str) -> None:
+        self._parents.pop(frame_id, None)
+
+    def paused(self, paused: Paused) -> None:
+        self._spawn(self._answer(paused))
+
+    async def _answer(self, paused: Paused) -> None:
+        refuse = _is_service_worker(paused.request)
+        if paused.request.method not in SAFE:
+            tab = await self._tab_of(paused.frame_id)
+            refuse = tab is None or not tab.submits
+            if refuse:
+                what = _spelt(paused.request)
+                log.info("submission_refused request=%s", what)
+                if tab is not None:
+                    tab.note(what)
+        method = "Fetch.failRequest" if refuse else "Fetch.continueRequest"
+        how = {"errorReason": "Aborted"} if refuse else {}  # the page stays as it is
+        with contextlib.suppress(Exception):  # its frame is gone, or the browser
+            await self._send(method, {"requestId": paused.request_id, **how})
+
+    async def _tab_of(self, frame_id: str) -> TabGuard | None:
+        """The tab that a frame or a pop-up belongs to; None where that is not known."""
+        for _ in range(DEEPEST):
+            if not frame_id or frame_id in self._tabs:
+                break
+            frame_id = self._parents.get(frame_id) or await self._opener_of(frame_id)
+        return self._tabs.get(frame_id)
+
+    async def _opener_of(self, frame_id: str) -> str:
+        """The frame that opened a pop-up, or that holds a frame of another process."""
+        try:
+            async with asyncio.timeout(1):
+                found = await self._send("Target.getTargetInfo", {"targetId": frame_id})
+        except Exception:  # noqa: BLE001 - no such target: refused
+            return ""
+        info = found["targetInfo"]
+        for name in ("openerFrameId", "parentFrameId", "openerId"):
+            if other := str(info.get(name, "")):
+                return other
+        return ""
+
+
+def _is_service_worker(request: _Request) -> bool:
+    return any(name.lower() == "service-worker" for name in request.headers)
+
+
+def _spelt(request: _Request) -> str:
+    return f"{request.method} {without_password(request.url)[:LONGEST_URL]}"
