@@ -57,7 +57,8 @@ async def attempt(toolset: Toolset, attack: Attack, site: Site) -> tuple[int, li
     await toolset.runtime.wait(begun["runId"], timeout_s=60)
     answer = await get(toolset, begun["runId"])
     error = answer["error"] or {}
-    items = (answer["result"] or error.get("details") or {}).get("items") or []
+    result, details = answer["result"] or {}, error.get("details") or {}
+    items = result.get("items") or details.get("items") or []
     codes = [each.get("error", each).get("errorCode", "") for each in items]
     return site.posted - before, [*codes, error.get("errorCode", "")]
 
@@ -77,11 +78,11 @@ async def test_no_reading_task_sends_a_form(
         "class", ("forms sent by reading tasks", len(ATTACKS), len(ATTACKS) - len(sent))
     )
     assert not sent, f"{len(sent)} of {len(ATTACKS)} got past: {sent}"
-    assert untold == []
+    assert "" == "\n".join(map(str, untold))
 
 
-# The page that would send has been read already; nobody reads it when it tries.
-UNSEEN = {"as the page is left"}
+# The page that would send has been read already: it is refused, and nobody is there to be told.
+UNSEEN = {"as the page is left", "submitted later"}
 
 
 async def test_what_scripts_request_and_a_search_by_get_work(toolset: Toolset, site: Site) -> None:

@@ -14,8 +14,9 @@ async (options) => {
   // A script can take itself out of the page, and what it began goes on.
   const scripted = () => document.scripts.length > 0 || watch.framed || watch.pending > 0;
   const quiet = async () => {
-    // Without a script nothing changes after the parser is done.
-    if (!options.quietMs || (!scripted() && document.readyState !== "loading")) return;
+    // Without a script or a frame nothing changes after the parser is done.
+    const lively = scripted() || document.querySelector("iframe,frame") !== null;
+    if (!options.quietMs || (!lively && document.readyState !== "loading")) return;
     let changes = 0;
     const observer = new MutationObserver((records) => { changes += records.length; });
     observer.observe(document, { childList: true, subtree: true, characterData: true });

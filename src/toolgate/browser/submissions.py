@@ -99,10 +99,8 @@ class SubmissionGuard:
             gone = children
 
     def attached(self, frame_id: str, parent_id: str) -> None:
+        """A frame came into another, or a pop-up was opened by one: it is gone before one can ask."""
         self._parents[frame_id] = parent_id
-
-    def detached(self, frame_id: str) -> None:
-        self._parents.pop(frame_id, None)
 
     def paused(self, paused: Paused) -> None:
         self._spawn(self._answer(paused))

@@ -161,6 +161,7 @@ class _Life:
             case "Target.targetCreated":
                 target = _of(_TargetCreated, params).target_info
                 if target.opener_id:  # a pop-up
+                    self.submissions.attached(target.target_id, target.opener_id)
                     self._owner.spawn(self._close_target(target.target_id))
             case "Target.targetCrashed":
                 tab = self.tabs.get(_of(_TargetNamed, params).target_id)

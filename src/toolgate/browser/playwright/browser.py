@@ -265,6 +265,15 @@ class PlaywrightBrowser:
             "Fetch.requestPaused",
             lambda paused: submissions.paused(msgspec.convert(paused, Paused)),
         )
+
+        def created(event: dict[str, Any]) -> None:
+            target = event["targetInfo"]
+            if opener := target.get("openerId"):  # a pop-up
+                submissions.attached(target["targetId"], opener)
+
+        cdp.on("Target.targetCreated", created)
+        pages = {"discover": True, "filter": [{"type": "page"}]}
+        await cdp.send("Target.setDiscoverTargets", pages)
         await submissions.enable()
         return submissions
 
