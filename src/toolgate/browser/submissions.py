@@ -25,6 +25,7 @@ PATTERNS: Final = [
 SAFE: Final = frozenset({"GET", "HEAD"})
 DEEPEST: Final = 20  # frames in frames and pop-ups of pop-ups; beyond, the tab is not looked for
 LONGEST_URL: Final = 300
+BY_POST: Final = "formSubmissionPost"  # a reason of Page.frameRequestedNavigation
 
 
 class TabGuard:
@@ -42,6 +43,11 @@ class TabGuard:
 
     def arrive(self) -> None:
         self._arrived = True
+
+    def requested(self, *, reason: str, url: str) -> None:
+        """A frame of the page is about to navigate; its page says so before what it answers next."""
+        if reason == BY_POST and not self.submits:
+            self.note(spelt("POST", url))
 
     def note(self, what: str) -> None:
         if self._arrived and not self.refused:
@@ -111,7 +117,7 @@ class SubmissionGuard:
             tab = await self._tab_of(paused.frame_id)
             refuse = tab is None or not tab.submits
             if refuse:
-                what = _spelt(paused.request)
+                what = spelt(paused.request.method, paused.request.url)
                 log.info("submission_refused request=%s", what)
                 if tab is not None:
                     tab.note(what)
@@ -146,5 +152,5 @@ def _is_service_worker(request: _Request) -> bool:
     return any(name.lower() == "service-worker" for name in request.headers)
 
 
-def _spelt(request: _Request) -> str:
-    return f"{request.method} {without_password(request.url)[:LONGEST_URL]}"
+def spelt(method: str, url: str) -> str:
+    return f"{method} {without_password(url)[:LONGEST_URL]}"

@@ -122,6 +122,8 @@ class _Leaving(msgspec.Struct, rename="camel"):
     frame_id: str
     loader_id: str = ""
     navigation_type: str = ""
+    reason: str = ""
+    url: str = ""
 
 
 class _Tree(msgspec.Struct):
@@ -461,6 +463,7 @@ class CdpTab:
             self._home.submissions.attached(attached.frame_id, attached.parent_frame_id)
         elif method in LEAVING:
             left = _leaving(params)
+            self.guard.requested(reason=left.reason, url=left.url)
             stays = left.navigation_type.endswith("ameDocument")
             if left.frame_id == self.target_id and not stays:
                 self._steps.append(_Step(left.loader_id, came=False))

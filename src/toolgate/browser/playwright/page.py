@@ -39,6 +39,10 @@ class PlaywrightPage:
         page.on("crash", self._on_crash)
         page.on("framenavigated", self._on_navigated)
         cdp.on("Page.javascriptDialogOpening", self._on_dialog)
+        cdp.on(
+            "Page.frameRequestedNavigation",
+            lambda wanted: self.guard.requested(reason=wanted["reason"], url=wanted["url"]),
+        )
 
     async def comes(self, waiting: Awaitable[Any]) -> bool:
         try:
