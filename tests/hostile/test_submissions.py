@@ -78,7 +78,7 @@ async def test_no_reading_task_sends_a_form(
         "class", ("forms sent by reading tasks", len(ATTACKS), len(ATTACKS) - len(sent))
     )
     assert not sent, f"{len(sent)} of {len(ATTACKS)} got past: {sent}"
-    assert "" == "\n".join(map(str, untold))
+    assert "\n".join(map(str, untold)) == ""
 
 
 # The page that would send may have been read by then: it is refused, and nobody is there to be told.
