@@ -281,6 +281,16 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
         behaviour="A template whose result says success=false makes the run failed and is not isError.",
     ),
     Requirement(
+        id="004/gate/shipped-policy",
+        source="spec browser.md, Levels",
+        behaviour="The shipped policy allows templates that read, asks about those that may send forms, and allows both to trust `local`.",
+    ),
+    Requirement(
+        id="004/gate/no-forms",
+        source="spec browser.md, Levels",
+        behaviour="A template that reads sends no form and makes no navigation but by GET: the item fails, and what scripts request is untouched.",
+    ),
+    Requirement(
         id="004/gate/one-call",
         source="spec browser.md, Through the gate",
         behaviour="A submission is one call of the gate, `browser.<templateId>`, whose row is the run's.",

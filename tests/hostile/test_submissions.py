@@ -63,6 +63,7 @@ async def attempt(toolset: Toolset, attack: Attack, site: Site) -> tuple[int, li
     return site.posted - before, [*codes, error.get("errorCode", "")]
 
 
+@pytest.mark.requirement("004/gate/no-forms")
 async def test_no_reading_task_sends_a_form(
     toolset: Toolset, site: Site, record_property: Any
 ) -> None:
@@ -97,6 +98,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.requirement("004/gate/no-forms")
 async def test_what_scripts_request_and_a_search_by_get_work(toolset: Toolset, site: Site) -> None:
     for attack in ALLOWED:
         _, codes = await attempt(toolset, attack, site)
